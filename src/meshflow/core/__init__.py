@@ -1,0 +1,1 @@
+"""Tensors, variables, ops, gradients and tracing: what everything else stands on."""

@@ -1,0 +1,554 @@
+"""The dispatcher: the one place where a public op becomes a computation.
+
+An op is a pure function of arrays, decorated with `op`. Parameters annotated `TensorLike` are
+*operands*; all others are static: they must be known when the op is called and become part of
+the compiled op's identity. For every call the dispatcher
+
+1. hands the call to Keras when an operand is a symbolic Keras tensor,
+2. converts operands to tensors under TensorFlow's dtype rules,
+3. runs the function: compiled and cached per static arguments in eager mode, inlined while a
+   function is traced, on the host when all operands are known while tracing,
+4. tells the active gradient tapes.
+
+The gradient of an op is again an op (`Gradient`), whose array function is `jax.vjp` of the
+first: so gradients of any order are recorded like everything else.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from meshflow.core import convert, errors
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dtypes import DType
+from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OPERAND_ANNOTATIONS = ("TensorLike", "TensorLike | None")
+OPERAND_LIST_ANNOTATIONS = ("Sequence[TensorLike]", "Sequence[TensorLike] | TensorLike")
+
+# Symbolic tensor types of other packages (Keras) and the function that takes their calls.
+_symbolic_types: tuple[type, ...] = ()
+_symbolic_handler: Callable[..., Any] | None = None
+
+
+def register_symbolic(kind: type, handler: Callable[..., Any]) -> None:
+    """Sends every op call that has an argument of type `kind` to `handler(public_op, args, kwargs)`."""
+    global _symbolic_types, _symbolic_handler
+    _symbolic_types = (kind,)
+    _symbolic_handler = handler
+
+
+class Op:
+    """An operation: a name, an array function, and the rules for its operands.
+
+    Attributes:
+      name: the name shown in errors, traces and profiles.
+      differentiable: False when TensorFlow defines no gradient (its gradient is None).
+    """
+
+    def __init__(
+        self, name: str, call: Callable[..., Any], *, differentiable: bool = True, heavy: bool = False
+    ) -> None:
+        self.name = name
+        self.call = call
+        self.differentiable = differentiable
+        # A heavy op keeps what its gradient needs instead of computing the op again.
+        self.heavy = heavy
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._gradients: dict[Any, Gradient] = {}
+        self._residual: dict[Any, Callable[..., Any]] = {}
+
+    def bound(self, static: tuple[Any, ...]) -> Callable[..., Any]:
+        """The array function of the operands alone."""
+        call = self.call
+
+        def run(*operands: Any) -> Any:
+            return call(operands, static)
+
+        run.__name__ = run.__qualname__ = self.name
+        return run
+
+    def compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
+        """`bound(static)`, compiled once per static arguments."""
+        function = self._compiled.get(static)
+        if function is None:
+            function = self._compiled[static] = jax.jit(self.bound(static))
+        return function
+
+    def gradient(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Gradient:
+        """The op that maps (operands, output gradients) to the gradients of the wanted operands."""
+        key = static, wanted
+        if key not in self._gradients:
+            self._gradients[key] = Gradient(self, static, wanted)
+        return self._gradients[key]
+
+    def residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
+        """A function of the operands giving the outputs and the pullback to the wanted operands."""
+        key = static, wanted
+        if key not in self._residual:
+            self._residual[key] = functools.partial(_forward, self.bound(static), wanted)
+        return self._residual[key]
+
+    def compiled_residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
+        """`residual`, compiled."""
+        key = static, wanted, "compiled"
+        if key not in self._residual:
+            self._residual[key] = jax.jit(self.residual(static, wanted))
+        return self._residual[key]
+
+
+@functools.cache
+def _inexact_dtype(dtype: Any) -> bool:
+    return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
+
+
+def _is_inexact(value: Any) -> bool:
+    return _inexact_dtype(value.dtype)
+
+
+def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
+    """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
+    leaves, tree = jax.tree.flatten(operands)
+
+    def of_wanted(*differentiated: Any) -> Any:
+        supply = iter(differentiated)
+        full = [next(supply) if w else leaf for leaf, w in zip(leaves, wanted, strict=True)]
+        outputs = run(*jax.tree.unflatten(tree, full))
+        flat, out_tree = jax.tree.flatten(outputs)
+        inexact = [o for o in flat if _is_inexact(o)]
+        return inexact, (flat, jax.tree_util.Partial(functools.partial(_rebuild, out_tree)))
+
+    _, pullback, (flat, rebuild) = jax.vjp(
+        of_wanted, *[leaf for leaf, w in zip(leaves, wanted, strict=True) if w], has_aux=True
+    )
+    return rebuild(flat), pullback
+
+
+def _rebuild(tree: Any, leaves: Any) -> Any:
+    return jax.tree.unflatten(tree, leaves)
+
+
+class Gradient(Op):
+    """The gradient of `op` with fixed static arguments, itself an op.
+
+    Its operands are (operands of `op`, one gradient or None per inexact output).
+    """
+
+    def __init__(self, op: Op, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
+        run = op.bound(static)
+
+        def call(operands: Any, _: Any) -> Any:
+            inputs, cotangents = operands
+            outputs, pullback = _forward(run, wanted, *inputs)
+            inexact = [o for o in jax.tree.leaves(outputs) if _is_inexact(o)]
+            return list(pull(pullback, inexact, cotangents))
+
+        super().__init__(f"grad_{op.name}", call)
+
+
+def pull(pullback: Callable[..., Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
+    """Applies a JAX pullback under TensorFlow's conventions.
+
+    A missing output gradient counts as zeros, and complex gradients are conjugated: TensorFlow
+    returns conj(f'(z)) * g where JAX returns f'(z) * g.
+    """
+    full = [
+        jax.numpy.zeros(o.shape, o.dtype) if c is None else jax.numpy.conj(c)
+        for o, c in zip(outputs, cotangents, strict=True)
+    ]
+    return tuple(jax.numpy.conj(g) for g in pullback(full))
+
+
+def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
+    """Runs `op` on operands that are tensors, lists of tensors, or None.
+
+    Returns:
+      What the array function returns, with tensors for arrays.
+    """
+    trace = context.trace
+    recording = context.tapes
+    if trace is None:
+        values = [o._value if type(o) is Tensor else _values(o) for o in operands]
+        if recording:
+            return _apply_recorded(op, operands, values, static)
+        outputs = op.compiled(static)(*values)
+    else:
+        if _all_known(operands):
+            outputs = _on_host(op, operands, static)
+            if outputs is not None:
+                return outputs
+        values = [_captured(trace, o) for o in operands]
+        if recording:
+            return _apply_recorded(op, operands, values, static)
+        outputs = op.call(values, static)
+    return wrap(outputs)
+
+
+def wrap(outputs: Any) -> Any:
+    """Tensors around the arrays of a nested structure."""
+    if isinstance(outputs, (jax.Array, np.ndarray)):
+        return Tensor(outputs)
+    if type(outputs) is tuple or type(outputs) is list:
+        return type(outputs)(wrap(o) for o in outputs)
+    return jax.tree.map(Tensor, outputs)
+
+
+def _values(operand: Any) -> Any:
+    if operand is None:
+        return None
+    if isinstance(operand, (list, tuple)):
+        return [_values(o) for o in operand]
+    return operand._value
+
+
+def _captured(trace: Any, operand: Any) -> Any:
+    if operand is None:
+        return None
+    if isinstance(operand, (list, tuple)):
+        return [_captured(trace, o) for o in operand]
+    return trace.value_of(operand)
+
+
+def flat_tensors(operands: Iterable[Any]) -> list[Tensor]:
+    """The tensors of an operand list, in JAX's pytree order."""
+    found: list[Tensor] = []
+    for operand in operands:
+        if isinstance(operand, (list, tuple)):
+            found.extend(flat_tensors(operand))
+        elif operand is not None:
+            found.append(operand)
+    return found
+
+
+def _all_known(operands: Iterable[Any]) -> bool:
+    """Whether the values of all operands are on the host: true for shape arithmetic."""
+    known = False
+    for operand in operands:
+        if type(operand) is Tensor:
+            if type(operand._value) is not np.ndarray:
+                return False
+            known = True
+        elif operand is not None:
+            if not _all_known(operand):
+                return False
+            known = known or bool(operand)
+    return known
+
+
+def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op on known operands while tracing; None when the result is better left traced."""
+    with jax.ensure_compile_time_eval():
+        shapes = jax.eval_shape(op.bound(static), *[_values(o) for o in operands])
+        if sum(leaf.size for leaf in jax.tree.leaves(shapes)) > HOST_CONSTANT_SIZE:
+            return None
+        outputs = op.compiled(static)(*[_values(o) for o in operands])
+        return jax.tree.map(lambda o: Tensor(np.asarray(o)), outputs)
+
+
+def _apply_recorded(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op while gradient tapes look on."""
+    from meshflow.core.tape import Node
+
+    inputs = flat_tensors(operands)
+    watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
+    in_trace = context.trace is not None
+    if not watching:
+        return wrap(op.call(values, static) if in_trace else op.compiled(static)(*values))
+    watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
+    wanted = tuple(id(t) in watched and _is_inexact(t._value) for t in inputs)
+    pullback = None
+    if any(wanted) and (in_trace or op.heavy) and len(watching) == 1 and not context.outer_tapes:
+        run = op.residual(static, wanted) if in_trace else op.compiled_residual(static, wanted)
+        outputs, pullback = run(*values)
+    else:
+        outputs = op.call(values, static) if in_trace else op.compiled(static)(*values)
+    result = wrap(outputs)
+    if any(wanted):
+        node = Node(op, operands, static, inputs, wanted, jax.tree.leaves(result, is_leaf=_is_tensor), pullback)
+        for tape in watching:
+            tape.record(node)
+    return result
+
+
+def _is_tensor(value: Any) -> bool:
+    return type(value) is Tensor
+
+
+# ---- operands and static arguments ---------------------------------------------------------
+
+
+def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.DtypeMismatchError:
+    """The error for operands of different dtypes, naming both."""
+    return errors.DtypeMismatchError(
+        f"cannot compute {name} as input #{index}(zero-based) was expected to be a {expected.name} "
+        f"tensor but is a {got.name} tensor [Op:{name}]. Use tf.cast to convert one of them."
+    )
+
+
+class Rules:
+    """How the operands of an op relate in dtype.
+
+    Attributes:
+      promote: when set, replaces the strict rule (the NumPy front end sets it): called with the
+        operands before conversion, returns converted ones.
+    """
+
+    promote: Callable[[list[Any]], list[Any]] | None = None
+
+
+def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
+    """Converts operands to tensors; those at the positions `same` must share one dtype.
+
+    Python numbers take the dtype of the first tensor among them.
+    """
+    if Rules.promote is not None and len(same) > 1:
+        promoted = Rules.promote([operands[i] for i in same])
+        for i, value in zip(same, promoted, strict=True):
+            operands[i] = value
+    for i, operand in enumerate(operands):
+        if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
+            operands[i] = operand._as_tensor()
+    hint = next((d for d in (_known_dtype(operands[i]) for i in same) if d is not None), None)
+    for i, operand in enumerate(operands):
+        if type(operand) is not Tensor and operand is not None:
+            operands[i] = _convert(operand, hint if i in same else None)
+            if hint is None and i in same:
+                hint = operands[i].dtype
+    if len(same) > 1 and hint is not None:
+        for i in same:
+            tensor = operands[i]
+            if tensor is not None and tensor._value.dtype != hint.dtype:
+                raise mismatch(name, i, hint, tensor.dtype)
+    return operands
+
+
+def _known_dtype(operand: Any) -> DType | None:
+    if type(operand) is Tensor:
+        return operand.dtype
+    if isinstance(operand, (list, tuple)):
+        return next((d for d in map(_known_dtype, operand) if d is not None), None)
+    return operand.dtype if hasattr(operand, "_as_tensor") else None
+
+
+def _convert(operand: Any, hint: DType | None) -> Tensor:
+    if hint is not None and isinstance(operand, (bool, int, float, complex)):
+        return convert.from_python(operand, hint)
+    return convert_to_tensor(operand, dtype_hint=hint)
+
+
+def static_value(value: Any, name: str = "argument") -> Any:
+    """A hashable Python value for a static argument; known tensors become numbers and tuples.
+
+    Raises:
+      TypeError: when the value is a tensor that is only known at run time.
+    """
+    kind = type(value)
+    if value is None or kind in (int, str, bool, float, DType):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(static_value(v, name) for v in value)
+    if hasattr(value, "_as_tensor"):
+        value = value._as_tensor()
+    if isinstance(value, Tensor):
+        if isinstance(value._value, jax.core.Tracer):
+            raise TypeError(
+                f"`{name}` must be known when the function is traced (shapes and axes are static "
+                f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
+                f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
+            )
+        value = np.asarray(value._value)
+    if isinstance(value, (np.ndarray, jax.Array)):
+        value = np.asarray(value).tolist()
+        return static_value(value, name) if isinstance(value, list) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "as_list") and not callable(value):
+        return tuple(value.as_list())
+    return value
+
+
+def op(
+    function: F | None = None,
+    *,
+    name: str | None = None,
+    same: Sequence[str] | None = None,
+    kinds: str | None = None,
+    differentiable: bool = True,
+    heavy: bool = False,
+) -> Any:
+    """Makes a public op of a function of arrays.
+
+    Parameters annotated `TensorLike` (or `Sequence[TensorLike]`) arrive in the function as
+    arrays (or lists of arrays), the others as hashable Python values (lists as tuples). A
+    parameter called `name` is accepted and ignored.
+
+    Args:
+      function: the array function; its signature and docstring become the op's.
+      name: the op's name in messages; default the function's.
+      same: names of the operands that must share a dtype; default all of them.
+      kinds: allowed kinds of the `same` operands, letters of "b" bool, "i" integer, "f" float,
+        "c" complex; default anything but strings.
+      differentiable: whether the op has a gradient.
+      heavy: keep intermediate values for the gradient instead of recomputing the op.
+
+    Returns:
+      The public function.
+
+    Example:
+      >>> from meshflow.core.dispatch import op
+      >>> import meshflow as tf
+      >>> @op
+      ... def double(x: "TensorLike", name: "str | None" = None):
+      ...     return x + x
+      >>> double([1, 2]).numpy()
+      array([2, 4], dtype=int32)
+    """
+    if function is None:
+        return functools.partial(
+            op, name=name, same=same, kinds=kinds, differentiable=differentiable, heavy=heavy
+        )
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    names = [p.name for p in parameters]
+    lists = {i for i, p in enumerate(parameters) if _annotation(p) in OPERAND_LIST_ANNOTATIONS}
+    operand_at = [
+        i for i, p in enumerate(parameters) if i in lists or _annotation(p) in OPERAND_ANNOTATIONS
+    ]
+    static_at = [i for i, n in enumerate(names) if i not in operand_at and n != "name"]
+    same_at = [k for k, i in enumerate(operand_at) if same is None or names[i] in same]
+    list_at = {k for k, i in enumerate(operand_at) if i in lists}
+    defaults = [p.default for p in parameters]
+    position = {n: i for i, n in enumerate(names)}
+    count = len(parameters)
+    public_name = name or function.__name__
+
+    def call(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+        arguments = [None] * count
+        for i, operand in zip(operand_at, operands, strict=True):
+            arguments[i] = operand
+        for i, value in zip(static_at, static, strict=True):
+            arguments[i] = value
+        return function(*arguments)
+
+    the_op = Op(public_name, call, differentiable=differentiable, heavy=heavy)
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if _symbolic_types and has_symbolic(args, kwargs):
+            return _symbolic_handler(public, args, kwargs)  # type: ignore[misc]
+        values = [*args, *defaults[len(args) :]]
+        for key, value in kwargs.items():
+            i = position.get(key, -1)
+            if i < len(args):
+                signature.bind(*args, **kwargs)  # raises Python's own TypeError
+            values[i] = value
+        if len(values) != count or inspect.Parameter.empty in values[:0] or any(
+            v is inspect.Parameter.empty for v in values
+        ):
+            signature.bind(*args, **kwargs)
+        operands = [values[i] for i in operand_at]
+        if list_at:
+            for k in list_at:
+                operands[k] = _as_operand_list(public_name, names[operand_at[k]], operands[k])
+            operands = _unify_lists(public_name, operands, same_at, list_at)
+        else:
+            operands = unify(public_name, operands, same_at)
+        if kinds is not None:
+            _check_kinds(public_name, operands, same_at, kinds)
+        static = tuple([static_value(values[i], names[i]) for i in static_at])
+        try:
+            return apply(the_op, operands, static)
+        except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+            raise explain(public_name, error, operands) from error
+
+    public.op = the_op  # type: ignore[attr-defined]
+    public.static_defaults = tuple(defaults[i] for i in static_at)  # type: ignore[attr-defined]
+    return public
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is, or a nested list or dictionary of arguments holds, a Keras tensor."""
+    for value in args:
+        if isinstance(value, _symbolic_types):
+            return True
+        if isinstance(value, (list, tuple)) and has_symbolic(value, {}):
+            return True
+        if isinstance(value, dict) and has_symbolic(value.values(), {}):
+            return True
+    return bool(kwargs) and has_symbolic(kwargs.values(), {})
+
+
+def _as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, Tensor) or hasattr(value, "_as_tensor") or isinstance(value, np.ndarray):
+        return list(convert_to_tensor(value)) if value.shape else [value]  # type: ignore[call-overload]
+    raise TypeError(f"{op_name}: `{name}` must be a list of tensors, got {type(value).__name__}.")
+
+
+def _unify_lists(op_name: str, operands: list[Any], same: Sequence[int], list_at: set[int]) -> list[Any]:
+    """`unify` where some operands are lists: their items are unified like separate operands."""
+    flat: list[Any] = []
+    flat_same: list[int] = []
+    for k, operand in enumerate(operands):
+        items = operand if k in list_at else [operand]
+        if k in same:
+            flat_same.extend(range(len(flat), len(flat) + len(items)))
+        flat.extend(items)
+    flat = unify(op_name, flat, flat_same)
+    supply = iter(flat)
+    return [
+        [next(supply) for _ in operand] if k in list_at else next(supply)
+        for k, operand in enumerate(operands)
+    ]
+
+
+def _check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kinds: str) -> None:
+    for i in same:
+        operand = operands[i]
+        for tensor in operand if isinstance(operand, list) else (operand,):
+            if tensor is not None and _kind(tensor.dtype) not in kinds:
+                words = [_KIND_WORDS[k] for k in kinds]
+                raise errors.DtypeMismatchError(
+                    f"{op_name}: input #{i} has dtype {tensor.dtype.name}, expected "
+                    f"{' or '.join(words)}. Use tf.cast to convert it. [Op:{op_name}]"
+                )
+
+
+_KIND_WORDS = {"b": "bool", "i": "an integer type", "f": "a floating-point type", "c": "a complex type"}
+
+
+def _kind(dtype: DType) -> str:
+    if dtype.is_floating:
+        return "f"
+    if dtype.is_integer:
+        return "i"
+    return {"bool": "b", "string": "s"}.get(dtype.name, "c")
+
+
+def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
+    """TensorFlow's exception for a shape or value problem found below, naming op and operands."""
+    if isinstance(error, errors.OpError) or isinstance(error, jax.errors.JAXTypeError):
+        return error
+    shapes = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t in flat_tensors(operands))
+    text = f"{op_name}: {error} [Op:{op_name}; operands: {shapes or 'none'}]"
+    if isinstance(error, (ValueError, TypeError)):
+        return errors.InvalidValueError(text)
+    return type(error)(text)
+

@@ -1,0 +1,254 @@
+"""Data types as objects: `tf.float32.name`, `.as_numpy_dtype`, `.is_floating`, `.max`.
+
+A `DType` wraps the NumPy dtype that the arrays below really have, so conversion in either
+direction is a dictionary lookup. `tf.string` is stored as NumPy objects on the host: XLA has no strings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+class DType:
+    """The type of the elements of a tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.float32.name, tf.float32.size, tf.int8.max
+      ('float32', 4, 127)
+      >>> tf.float16 == "float16", tf.as_dtype(float)
+      (True, tf.float32)
+    """
+
+    __slots__ = ("_enum", "_name", "_numpy")
+
+    def __init__(self, name: str, numpy_dtype: Any, enum: int) -> None:
+        self._name = name
+        self._numpy = np.dtype(numpy_dtype)
+        self._enum = enum
+
+    @property
+    def name(self) -> str:
+        """TensorFlow's name of the type, such as `'float32'`."""
+        return self._name
+
+    @property
+    def as_numpy_dtype(self) -> type:
+        """The NumPy scalar type, such as `numpy.float32`."""
+        return self._numpy.type
+
+    @property
+    def as_datatype_enum(self) -> int:
+        """TensorFlow's wire number of the type."""
+        return self._enum
+
+    @property
+    def base_dtype(self) -> DType:
+        """The type itself; there are no reference types here."""
+        return self
+
+    @property
+    def real_dtype(self) -> DType:
+        """For a complex type the type of its parts, else the type itself."""
+        return {"complex64": float32, "complex128": float64}.get(self._name, self)
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element; 1 for strings, as in TensorFlow."""
+        return 1 if self._name == "string" else self._numpy.itemsize
+
+    @property
+    def is_bool(self) -> bool:
+        """True for `tf.bool`."""
+        return self._name == "bool"
+
+    @property
+    def is_integer(self) -> bool:
+        """True for signed and unsigned integers."""
+        return self._numpy.kind in "iu" or self._name in ("int4", "uint4")
+
+    @property
+    def is_floating(self) -> bool:
+        """True for real floating-point types, float8 included."""
+        return self._name in _FLOATING
+
+    @property
+    def is_complex(self) -> bool:
+        """True for complex types."""
+        return self._numpy.kind == "c"
+
+    @property
+    def is_unsigned(self) -> bool:
+        """True for unsigned integers."""
+        return self._numpy.kind == "u" or self._name == "uint4"
+
+    @property
+    def is_numeric(self) -> bool:
+        """True for integers, floats and complex numbers."""
+        return self.is_integer or self.is_floating or self.is_complex
+
+    @property
+    def is_numpy_compatible(self) -> bool:
+        """True when NumPy itself has the type."""
+        return self._numpy.kind in "biufcO"
+
+    @property
+    def is_quantized(self) -> bool:
+        """Always False: quantized types are not supported."""
+        return False
+
+    @property
+    def min(self) -> Any:
+        """The smallest finite value.
+
+        Raises:
+          TypeError: for types without an order, such as strings.
+        """
+        return self._limit("min")
+
+    @property
+    def max(self) -> Any:
+        """The largest finite value.
+
+        Raises:
+          TypeError: for types without an order, such as strings.
+        """
+        return self._limit("max")
+
+    @property
+    def limits(self) -> tuple[Any, Any]:
+        """The pair (min, max)."""
+        return self.min, self.max
+
+    def _limit(self, which: str) -> Any:
+        if self.is_bool:
+            return which == "max"
+        if self.is_floating:
+            return self._numpy.type(getattr(ml_dtypes.finfo(self._numpy), which))
+        if self.is_integer:
+            return getattr(ml_dtypes.iinfo(self._numpy), which)
+        raise TypeError(f"Cannot find the {which}imum value of {self!r}.")
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether values of type `other` can be taken as this type: they must be equal."""
+        return self == other
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if other is None:
+            return False
+        try:
+            return as_dtype(other) is self
+        except TypeError:
+            return False
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    def __repr__(self) -> str:
+        return f"tf.{self._name}"
+
+    def __str__(self) -> str:
+        return f"<dtype: '{self._name}'>"
+
+    def __int__(self) -> int:
+        return self._enum
+
+    def __reduce__(self) -> Any:
+        return as_dtype, (self._name,)
+
+    # NumPy and JAX accept any object with a `dtype` attribute as a dtype.
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy dtype object, which lets NumPy and JAX take a `DType` as `dtype=`."""
+        return self._numpy
+
+
+float16 = half = DType("float16", np.float16, 19)
+float32 = DType("float32", np.float32, 1)
+float64 = double = DType("float64", np.float64, 2)
+bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, 14)
+float8_e5m2 = DType("float8_e5m2", ml_dtypes.float8_e5m2, 24)
+float8_e4m3fn = DType("float8_e4m3fn", ml_dtypes.float8_e4m3fn, 25)
+int4 = DType("int4", ml_dtypes.int4, 29)
+uint4 = DType("uint4", ml_dtypes.uint4, 30)
+int8 = DType("int8", np.int8, 6)
+int16 = DType("int16", np.int16, 5)
+int32 = DType("int32", np.int32, 3)
+int64 = DType("int64", np.int64, 9)
+uint8 = DType("uint8", np.uint8, 4)
+uint16 = DType("uint16", np.uint16, 17)
+uint32 = DType("uint32", np.uint32, 22)
+uint64 = DType("uint64", np.uint64, 23)
+complex64 = DType("complex64", np.complex64, 8)
+complex128 = DType("complex128", np.complex128, 18)
+bool_ = DType("bool", np.bool_, 10)
+string = DType("string", np.object_, 7)
+
+ALL = (
+    *(float16, float32, float64, bfloat16, float8_e5m2, float8_e4m3fn),
+    *(int4, uint4, int8, int16, int32, int64, uint8, uint16, uint32, uint64),
+    *(complex64, complex128, bool_, string),
+)
+_FLOATING = frozenset(d.name for d in ALL[:6])
+_BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in ALL}
+_BY_NAME: dict[str, DType] = {d.name: d for d in ALL} | {"half": float16, "double": float64}
+_BY_ENUM = {d.as_datatype_enum: d for d in ALL}
+# Python's own types mean TensorFlow's defaults, not NumPy's 64-bit ones.
+_BY_TYPE: dict[Any, DType] = {float: float32, int: int64, bool: bool_, complex: complex128, str: string}
+_BY_TYPE |= {bytes: string, object: string}
+
+
+def of_numpy(dtype: np.dtype) -> DType:
+    """The `DType` of arrays with this NumPy dtype.
+
+    Raises:
+      TypeError: when there is none, naming the NumPy dtype.
+    """
+    found = _BY_NUMPY.get(dtype)
+    if found is not None:
+        return found
+    if dtype.kind in "SU":
+        return string
+    raise TypeError(f"NumPy dtype {dtype!r} has no tensor dtype.")
+
+
+def as_dtype(type_value: Any) -> DType:
+    """Converts a name, NumPy dtype, Python type or number to a `DType`.
+
+    Args:
+      type_value: a `DType`, `'float32'`, `numpy.float32`, `numpy.dtype('f4')`, `float`, an enum number, ...
+
+    Returns:
+      The `DType`.
+
+    Raises:
+      TypeError: when the value names no data type.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.as_dtype("bfloat16")
+      tf.bfloat16
+    """
+    if type(type_value) is DType:
+        return type_value
+    if isinstance(type_value, str) and type_value in _BY_NAME:
+        return _BY_NAME[type_value]
+    if isinstance(type_value, type) and type_value in _BY_TYPE:
+        return _BY_TYPE[type_value]
+    if isinstance(type_value, int) and type_value in _BY_ENUM:
+        return _BY_ENUM[type_value]
+    try:
+        return of_numpy(np.dtype(type_value))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"Cannot convert {type_value!r} to a dtype. Expected a tf.DType, a name such as "
+            f"'float32', or a NumPy dtype; the names are {sorted(_BY_NAME)}."
+        ) from None

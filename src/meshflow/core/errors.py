@@ -1,0 +1,180 @@
+"""TensorFlow's exception classes, raised by Meshflow with messages of its own.
+
+Every class derives from `OpError`, carries a canonical error code and the text of what went wrong:
+
+    >>> import meshflow as tf
+    >>> try:
+    ...     tf.reshape(tf.zeros([6]), [4])
+    ... except tf.errors.InvalidArgumentError as error:
+    ...     print(type(error).__name__, error.error_code)
+    InvalidArgumentError 3
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+OK = 0
+CANCELLED = 1
+UNKNOWN = 2
+INVALID_ARGUMENT = 3
+DEADLINE_EXCEEDED = 4
+NOT_FOUND = 5
+ALREADY_EXISTS = 6
+PERMISSION_DENIED = 7
+RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
+ABORTED = 10
+OUT_OF_RANGE = 11
+UNIMPLEMENTED = 12
+INTERNAL = 13
+UNAVAILABLE = 14
+DATA_LOSS = 15
+UNAUTHENTICATED = 16
+
+
+class OpError(Exception):
+    """Base of all errors with a canonical code.
+
+    TensorFlow's constructor is `OpError(node_def, op, message, error_code)`; the short form
+    `OpError(message)` is accepted too.
+
+    Attributes:
+      message: what went wrong.
+      error_code: the canonical integer code.
+      node_def: always None here; kept for code written for TensorFlow.
+      op: the name of the operation or None.
+    """
+
+    _code = UNKNOWN
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.node_def = kwargs.get("node_def", args[0] if len(args) >= 3 else None)
+        self.op = kwargs.get("op", args[1] if len(args) >= 3 else None)
+        position = 2 if len(args) >= 3 else 0
+        self.message = kwargs.get("message", args[position] if args else "")
+        self.error_code = kwargs.get("error_code", args[3] if len(args) > 3 else self._code)
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return str(self.message)
+
+
+class CancelledError(OpError):
+    """An operation was cancelled before it finished."""
+
+    _code = CANCELLED
+
+
+class UnknownError(OpError):
+    """An error with no more specific class."""
+
+    _code = UNKNOWN
+
+
+class InvalidArgumentError(OpError):
+    """An operation received an argument with a value, shape or dtype it cannot take."""
+
+    _code = INVALID_ARGUMENT
+
+
+class DtypeMismatchError(InvalidArgumentError, TypeError):
+    """Operands of one operation differ in dtype.
+
+    TensorFlow raises `InvalidArgumentError` for this eagerly and `TypeError` inside a function;
+    this class is both.
+    """
+
+
+class InvalidValueError(InvalidArgumentError, ValueError, TypeError):
+    """Operands do not fit together in shape or value.
+
+    TensorFlow raises `InvalidArgumentError` for this eagerly and `ValueError` or `TypeError`
+    inside a function; this class is all of them.
+    """
+
+
+class DeadlineExceededError(OpError):
+    """An operation did not finish in time."""
+
+    _code = DEADLINE_EXCEEDED
+
+
+class NotFoundError(OpError):
+    """A file, variable or other entity was not found."""
+
+    _code = NOT_FOUND
+
+
+class AlreadyExistsError(OpError):
+    """An entity to be created exists already."""
+
+    _code = ALREADY_EXISTS
+
+
+class PermissionDeniedError(OpError):
+    """The caller may not do what was asked."""
+
+    _code = PERMISSION_DENIED
+
+
+class UnauthenticatedError(OpError):
+    """The request lacks valid credentials."""
+
+    _code = UNAUTHENTICATED
+
+
+class ResourceExhaustedError(OpError):
+    """Memory, disk or another resource ran out."""
+
+    _code = RESOURCE_EXHAUSTED
+
+
+class FailedPreconditionError(OpError):
+    """The system is not in the state that the operation needs."""
+
+    _code = FAILED_PRECONDITION
+
+
+class AbortedError(OpError):
+    """The operation was aborted, usually by a concurrent one."""
+
+    _code = ABORTED
+
+
+class OutOfRangeError(OpError):
+    """An operation went past the valid range, for example past the end of a dataset."""
+
+    _code = OUT_OF_RANGE
+
+
+class UnimplementedError(OpError):
+    """The operation is not implemented for these arguments."""
+
+    _code = UNIMPLEMENTED
+
+
+class InternalError(OpError):
+    """An invariant of the system is broken: a bug."""
+
+    _code = INTERNAL
+
+
+class UnavailableError(OpError):
+    """A service or worker is not available at present."""
+
+    _code = UNAVAILABLE
+
+
+class DataLossError(OpError):
+    """Data is lost or corrupt beyond recovery."""
+
+    _code = DATA_LOSS
+
+
+class OperatorNotAllowedInGraphError(TypeError):
+    """A symbolic tensor was used where Python needs a concrete value."""
+
+
+class InaccessibleTensorError(ValueError):
+    """A tensor made while a function was traced is used outside that function."""

@@ -1,0 +1,624 @@
+"""`tf.function`: trace once per input signature, then run compiled.
+
+A `Function` holds one `ConcreteFunction` per signature: the structure of the arguments, shapes
+and dtypes of tensors, and the values of everything else. A `ConcreteFunction` owns a `Traced`
+and its compiled form, in which variables that the function writes are donated, so that XLA
+updates them in place.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core import dtypes, nest
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Rules
+from meshflow.core.specs import TensorSpec, TypeSpec
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import Traced, trace
+from meshflow.core.variable import Variable, VariableNeedsEagerError
+
+_log = logging.getLogger("meshflow")
+
+# jaxpr -> jaxpr rewrites applied to every function before it is compiled.
+passes: list[Callable[[Any], Any]] = []
+
+
+class Settings:
+    """Process-wide switches of `tf.config`.
+
+    Attributes:
+      run_eagerly: functions run as plain Python.
+    """
+
+    run_eagerly = False
+
+
+class ConcreteFunction:
+    """A function traced for one input signature.
+
+    Attributes:
+      name: the function's name.
+      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
+      structured_outputs: the result structure with `TensorSpec`s for tensors.
+    """
+
+    def __init__(self, traced: Traced, signature: tuple[Any, Any]) -> None:
+        self.name = traced.name
+        self.traced = traced
+        self.structured_input_signature = signature
+        written = {id(v) for v in traced.writes}
+        offset = len(traced.closed.in_avals) - len(traced.captures)
+        donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
+        self._donated = [c for c in traced.captures if id(c) in written]
+        self._compiled = jax.jit(_named(traced), donate_argnums=tuple(donated))
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result structure with specs for tensors."""
+        return self.traced.rebuild(self.traced.out_specs)
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Specs of the tensor arguments, then the captures."""
+        specs = [s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)]
+        return [*specs, *self.traced.captures]
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        """Specs of the result tensors."""
+        return list(self.traced.out_specs)
+
+    @property
+    def output_shapes(self) -> Any:
+        """Shapes of the results."""
+        return nest.map_structure(lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs)
+
+    @property
+    def output_dtypes(self) -> Any:
+        """Dtypes of the results."""
+        return nest.map_structure(lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs)
+
+    @property
+    def captured_inputs(self) -> list[Any]:
+        """Outer tensors and variables that the function uses."""
+        return list(self.traced.captures)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Variables that the function reads or writes."""
+        return tuple(c for c in self.traced.captures if isinstance(c, Variable))
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The trainable ones among `variables`."""
+        return tuple(v for v in self.variables if v.trainable)
+
+    @property
+    def graph(self) -> Any:
+        """The computation as a JAX `ClosedJaxpr`."""
+        return self.traced.closed
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on arguments that fit its signature.
+
+        Raises:
+          TypeError: when the arguments do not fit.
+        """
+        specs = [s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)]
+        names = _spec_names(self.structured_input_signature)
+        given = [a for a in nest.flatten(args) if not _is_python_value(a)] if len(args) > len(specs) else list(nest.flatten(args))
+        for name in names[len(given) :]:
+            if name in kwargs:
+                given.append(kwargs.pop(name))
+        if kwargs or len(given) != len(specs):
+            raise TypeError(
+                f"{self.name} expects {len(specs)} tensor arguments {specs}, got {len(given)}"
+                + (f" and unexpected {sorted(kwargs)}" if kwargs else "")
+                + "."
+            )
+        tensors = []
+        for spec, value in zip(specs, given, strict=True):
+            tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
+            if not spec.is_compatible_with(tensor):
+                raise TypeError(
+                    f"{self.name} was traced for {spec}, got a tensor of shape {tensor.shape} and dtype "
+                    f"{tensor.dtype.name}."
+                )
+            tensors.append(tensor)
+        return self.run(tensors)
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """Runs on tensors that are known to fit."""
+        if context.trace is not None or context.tapes:
+            return self.traced.call(tensors)
+        return self.run_arrays([t._value for t in tensors])
+
+    def run_arrays(self, arrays: list[Any]) -> Any:
+        """The short way: no tape, no enclosing trace."""
+        for variable in self._donated:
+            # A buffer that somebody else holds (a tensor read earlier) must survive the call.
+            if sys.getrefcount(variable._value) > 2:
+                variable._value = jax.numpy.array(variable._value, copy=True)
+        traced = self.traced
+        outputs = self._compiled(*arrays, *[c._value for c in traced.captures])
+        count = traced.count
+        for variable, value in zip(traced.writes, outputs[count:], strict=True):
+            variable._value = value
+        return traced.rebuild([Tensor(o) for o in outputs[:count]])
+
+    def __repr__(self) -> str:
+        return f"<ConcreteFunction {self.name}{self.structured_input_signature[0]}>"
+
+
+def _named(traced: Traced) -> Callable[..., Any]:
+    from jax.extend.core import jaxpr_as_fun
+
+    closed = functools.reduce(lambda jaxpr, rewrite: rewrite(jaxpr), passes, traced.closed)
+    run = jaxpr_as_fun(closed)
+
+    def compiled(*arrays: Any) -> Any:
+        return run(*arrays)
+
+    compiled.__name__ = compiled.__qualname__ = traced.name
+    return compiled
+
+
+def _spec_names(signature: tuple[Any, Any]) -> list[str]:
+    return [s.name or "" for s in nest.flatten(signature) if isinstance(s, TypeSpec)]
+
+
+def _is_python_value(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+class Function:
+    """A Python function that runs compiled; made by `tf.function`.
+
+    Attributes:
+      python_function: the original function.
+      input_signature: a tuple of specs or None.
+    """
+
+    def __init__(
+        self,
+        python_function: Callable[..., Any],
+        input_signature: Sequence[Any] | None = None,
+        autograph: bool = True,
+        reduce_retracing: bool = False,
+        name: str | None = None,
+        instance: weakref.ref[Any] | None = None,
+    ) -> None:
+        self.python_function = python_function
+        self._instance = instance
+        self.input_signature = None if input_signature is None else tuple(input_signature)
+        self._autograph = autograph
+        self._name = name or getattr(python_function, "__name__", type(python_function).__name__)
+        self._cache: dict[Any, ConcreteFunction] = {}
+        self._kept: dict[int, Any] = {}
+        self._bound = IdentityWeakDict()
+        self._calls = 0
+        self._recent_traces: list[int] = []
+        self._created_variables = False
+        self._signature: inspect.Signature | None = None
+        self._traceable: Callable[..., Any] | None = None
+        del reduce_retracing  # every shape is compiled for itself under XLA
+        functools.update_wrapper(self, python_function, updated=())
+
+    # ---- methods ---------------------------------------------------------------------------
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        bound = self._bound.get(instance)
+        if bound is None:
+            # The instance is held weakly: a method's compiled form must not keep its object alive.
+            bound = Function(
+                self.python_function, self.input_signature, self._autograph, name=self._name,
+                instance=weakref.ref(instance),
+            )
+            self._bound[instance] = bound
+        return bound
+
+    def _call_python(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._instance is None:
+            return function(*args, **kwargs)
+        instance = self._instance()
+        if instance is None:
+            raise ReferenceError(f"{self._name} was called after its object was deleted.")
+        return function(instance, *args, **kwargs)
+
+    # ---- calling ---------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if Settings.run_eagerly:
+            return self._call_python(self.python_function, args, kwargs)
+        if self.input_signature is not None:
+            args, kwargs = self._fit_signature(args, kwargs)
+        self._calls += 1
+        arrays, key = self._key(args, kwargs)
+        concrete = self._cache.get(key)
+        if concrete is None:
+            args, kwargs = self._canonical(args, kwargs)
+            arrays, key = self._key(args, kwargs)
+            concrete = self._cache.get(key)
+            if concrete is None:
+                try:
+                    concrete = self._trace(args, kwargs, key)
+                except VariableNeedsEagerError:
+                    return self._first_call(args, kwargs)
+        if context.trace is None and not context.tapes:
+            return concrete.run_arrays(arrays)
+        tensors = [leaf for leaf in nest.flatten((args, kwargs)) if _becomes_tensor(leaf)]
+        return concrete.run([_as_tensor(t) for t in tensors])
+
+    def _key(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+        """Arrays among the arguments, and the cache key."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        arrays: list[Any] = []
+        key: list[Any] = []
+        for leaf in leaves:
+            shape = getattr(leaf, "shape", None)
+            if shape is None or type(leaf) is Variable or not hasattr(leaf, "dtype"):
+                key.append(self._static_key(leaf))
+            elif isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype != object:
+                arrays.append(leaf)
+                key.append((shape, leaf.dtype))
+            else:
+                key.append(self._static_key(leaf))
+        return arrays, (tree, tuple(key), Rules.promote, context.device)
+
+    def _static_key(self, leaf: Any) -> Any:
+        kind = type(leaf)
+        if kind in (int, float, bool, str, bytes, complex):
+            return kind, leaf
+        if isinstance(leaf, np.ndarray):
+            return "host", leaf.shape, tuple(leaf.ravel().tolist())
+        if isinstance(leaf, TypeSpec):
+            return leaf
+        # Objects are compared by identity and kept, so that an id is never used twice.
+        self._kept[id(leaf)] = leaf
+        return kind, id(leaf)
+
+    def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Arguments in the order of the signature, with arrays as tensors.
+
+        Defaults are filled in and keywords made positional, so that equal calls share a trace.
+        """
+        signature = self._python_signature()
+        if signature is not None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
+        for leaf in nest.flatten((args, kwargs)):
+            if leaf is not None and not isinstance(leaf, Tensor) and not jax.tree_util.all_leaves([leaf]):
+                raise TypeError(
+                    f"{self._name} got an argument of type {type(leaf).__name__}, a JAX pytree whose "
+                    "arrays would be hidden from tracing. Pass its leaves (jax.tree.leaves) instead."
+                )
+        return nest.map_structure(_as_argument, (tuple(args), dict(kwargs)))
+
+    def _python_signature(self) -> inspect.Signature | None:
+        if self._signature is None:
+            try:
+                signature = inspect.signature(self.python_function)
+            except (TypeError, ValueError):
+                return None
+            if self._instance is not None:
+                parameters = list(signature.parameters.values())[1:]
+                signature = signature.replace(parameters=parameters)
+            self._signature = signature
+        return self._signature
+
+    def _fit_signature(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Converts arguments to the declared input signature.
+
+        Raises:
+          TypeError: when the number or structure of arguments differs.
+          ValueError: when a shape or dtype does not fit.
+        """
+        declared: tuple[Any, ...] = self.input_signature  # type: ignore[assignment]
+        if kwargs:
+            signature = self._python_signature()
+            if signature is not None:
+                bound = signature.bind(*args, **kwargs)
+                args, kwargs = bound.args, bound.kwargs
+        if len(args) != len(declared) or kwargs:
+            raise TypeError(
+                f"{self._name} takes {len(declared)} positional arguments by its input_signature "
+                f"{declared}, got {len(args)}" + (f" and keywords {sorted(kwargs)}" if kwargs else "") + "."
+            )
+        nest.assert_same_structure(declared, tuple(args), check_types=False)
+        fitted = []
+        for spec, value in zip(nest.flatten(declared), nest.flatten(args), strict=True):
+            fitted.append(_fit(self._name, spec, value))
+        return tuple(nest.pack_sequence_as(declared, fitted)), {}
+
+    # ---- tracing ---------------------------------------------------------------------------
+
+    def _trace(self, args: Any, kwargs: Any, key: Any) -> ConcreteFunction:
+        signature = nest.map_structure(_spec_of, (args, kwargs))
+        created_before = self._created_variables
+        created: list[Any] = []
+        converted = self._converted()
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            result = self._call_python(converted, args, kwargs)
+            created.extend(context.trace.created)  # type: ignore[union-attr]
+            return result
+
+        traced = trace(noting, args, kwargs, name=self._name, isolated=True)
+        if created:
+            if created_before or self._cache:
+                raise ValueError(
+                    "tf.function only supports singleton tf.Variables created on the first call. Make sure "
+                    f"the tf.Variable is only created once or created outside tf.function. {self._name} "
+                    f"made {[v.name for v in created]} in a later call. See "
+                    "https://www.tensorflow.org/guide/function#creating_tfvariables for more information."
+                )
+            self._created_variables = True
+        concrete = ConcreteFunction(traced, signature)
+        if not any(isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures):
+            self._cache[key] = concrete
+        self._warn_on_retracing()
+        return concrete
+
+    def _converted(self) -> Callable[..., Any]:
+        if self._traceable is None:
+            self._traceable = self.python_function
+            if self._autograph:
+                from meshflow.core.autograph import convert
+
+                self._traceable = convert(self.python_function)
+        return self._traceable
+
+    def _first_call(self, args: Any, kwargs: Any) -> Any:
+        """Runs eagerly once, so that variables get initial values computed by ops."""
+        if self._created_variables:
+            raise ValueError(
+                "tf.function only supports singleton tf.Variables created on the first call; "
+                f"{self._name} creates one in a later call. Create it outside the function."
+            )
+        self._created_variables = True
+        return self._call_python(self.python_function, args, kwargs)
+
+    def _warn_on_retracing(self) -> None:
+        self._recent_traces = [c for c in self._recent_traces if c > self._calls - 6]
+        self._recent_traces.append(self._calls)
+        if len(self._recent_traces) >= 5 and self.input_signature is None:
+            _log.warning(
+                "%d out of the last %d calls to %s triggered tf.function retracing. Tracing is expensive "
+                "and the excessive number of tracings could be due to (1) creating @tf.function repeatedly "
+                "in a loop, (2) passing tensors with different shapes, (3) passing Python objects instead "
+                "of tensors.",
+                len(self._recent_traces),
+                min(self._calls, 6),
+                self._name,
+            )
+
+    def experimental_get_tracing_count(self) -> int:
+        """How many times the Python function has been traced."""
+        return len(self._cache)
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The traced function for given arguments or specs.
+
+        Args:
+          *args: tensors, `TensorSpec`s or Python values.
+          **kwargs: the same, by name.
+
+        Returns:
+          A `ConcreteFunction`.
+
+        Raises:
+          ValueError: for specs with unknown sizes, which XLA cannot compile.
+        """
+        if self.input_signature is not None and not args and not kwargs:
+            args = self.input_signature
+        args, kwargs = self._canonical(args, kwargs)
+        specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
+        if any(not s.shape.is_fully_defined() for s in specs):
+            return SizedLater(self, args, kwargs)  # type: ignore[return-value]
+        _, key = self._key(args, kwargs)
+        concrete = self._cache.get(key)
+        if concrete is None:
+            try:
+                concrete = self._trace(args, kwargs, key)
+            except VariableNeedsEagerError:
+                zeros = nest.map_structure(_zeros_of, (args, kwargs))
+                self._first_call(*zeros)
+                concrete = self._trace(args, kwargs, key)
+        return concrete
+
+    def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
+        """The traced signatures, one a line."""
+        return "\n".join(f"{self._name}{c.structured_input_signature}" for c in self._cache.values())
+
+    @property
+    def pretty_printed_signatures(self) -> str:
+        """The traced signatures, one a line."""
+        return self.pretty_printed_concrete_signatures()
+
+    def __repr__(self) -> str:
+        return f"<meshflow.function {self._name}>"
+
+
+class IdentityWeakDict:
+    """Values by object identity, dropped when the object goes; objects need not be hashable."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+    def get(self, key: Any) -> Any:
+        """The value for `key`, or None."""
+        found = self._items.get(id(key))
+        return None if found is None else found[1]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        number, items = id(key), self._items
+        items[number] = weakref.ref(key, lambda _: items.pop(number, None)), value
+
+
+class SizedLater:
+    """A concrete function whose specs have unknown sizes: traced for each size it meets.
+
+    Attributes:
+      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
+    """
+
+    def __init__(self, function: Function, args: Any, kwargs: Any) -> None:
+        self._function = function
+        self._template = (args, kwargs)
+        self.name = function._name
+        self.structured_input_signature = nest.map_structure(_spec_of, (args, kwargs))
+
+    def _sized(self, size: int) -> ConcreteFunction:
+        args, kwargs = nest.map_structure(lambda s: _with_size(s, size), self._template)
+        return self._function.get_concrete_function(*args, **kwargs)
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result structure; sizes that vary with the input's are None."""
+        first, second = self._sized(2).structured_outputs, self._sized(3).structured_outputs
+        return nest.map_structure(
+            lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TensorSpec) else a, first, second
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on tensors that fit the specs."""
+        template = nest.flatten(self._template)
+        given = iter([*nest.flatten(args), *kwargs.values()])
+        full = []
+        for spec in template:
+            full.append(_fit(self.name, spec, next(given)) if isinstance(spec, TensorSpec) else spec)
+        positional, named = nest.pack_sequence_as(self._template, full)
+        return self._function(*positional, **named)
+
+
+def _with_size(spec: Any, size: int) -> Any:
+    if not isinstance(spec, TensorSpec):
+        return spec
+    return TensorSpec([size if d is None else d for d in spec.shape], spec.dtype, spec.name)
+
+
+def _zeros_of(leaf: Any) -> Any:
+    if isinstance(leaf, TensorSpec):
+        return Tensor(jax.numpy.zeros(tuple(leaf.shape.as_list()), leaf.dtype.dtype))
+    return leaf
+
+
+def _fit(name: str, spec: Any, value: Any) -> Any:
+    if not isinstance(spec, TypeSpec):
+        return value
+    if isinstance(value, TensorSpec):
+        return value
+    try:
+        tensor = convert_to_tensor(value, dtype_hint=spec.dtype)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}: when input_signature is provided, all inputs must be convertible to tensors: {error}"
+        ) from error
+    if not spec.is_compatible_with(tensor):
+        raise _SignatureError(
+            f"Python inputs incompatible with input_signature of {name}: got a tensor of shape "
+            f"{tensor.shape} and dtype {tensor.dtype.name}, expected {spec}."
+        )
+    return tensor
+
+
+class _SignatureError(ValueError, TypeError):
+    """TensorFlow raises ValueError or TypeError for this, by version."""
+
+
+def _becomes_tensor(leaf: Any) -> bool:
+    if isinstance(leaf, Tensor):
+        return leaf.dtype is not dtypes.string
+    return isinstance(leaf, (np.ndarray, np.generic, jax.Array))
+
+
+def _as_tensor(leaf: Any) -> Tensor:
+    return leaf if isinstance(leaf, Tensor) else convert_to_tensor(leaf)
+
+
+def _as_argument(leaf: Any) -> Any:
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or (
+        not isinstance(leaf, (Tensor, Variable)) and hasattr(leaf, "__array__") and not isinstance(leaf, type)
+        and not hasattr(leaf, "_is_tensor_like")
+    ):
+        return convert_to_tensor(leaf)
+    return leaf
+
+
+def _spec_of(leaf: Any) -> Any:
+    return TensorSpec.from_tensor(leaf) if _becomes_tensor(leaf) else leaf
+
+
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: Any = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Any = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Any:
+    """Compiles a Python function of tensors.
+
+    The function is traced when it is called with a new signature: the shapes and dtypes of its
+    tensor arguments and the values of all others. Later calls run the compiled program.
+    Everything runs through XLA, so `jit_compile` changes nothing. Sizes are static under XLA: an
+    `input_signature` with None sizes is accepted, and each size met is traced and compiled once.
+
+    Args:
+      func: the function; None to use `tf.function(...)` as a decorator with arguments.
+      input_signature: a sequence of `TensorSpec`s (or structures of them) that arguments must fit.
+      autograph: whether Python `if`, `while`, `for` on tensors become XLA control flow.
+      jit_compile: accepted; always compiled.
+      reduce_retracing: accepted.
+      experimental_implements: ignored.
+      experimental_autograph_options: ignored.
+      experimental_attributes: ignored.
+      experimental_relax_shapes: ignored.
+      experimental_compile: ignored.
+      experimental_follow_type_hints: ignored.
+
+    Returns:
+      A `Function`, or a decorator.
+
+    Raises:
+      TypeError: when `func` is not callable or the signature is not a sequence.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function
+      ... def square_if_positive(x):
+      ...     if x > 0:
+      ...         return x * x
+      ...     else:
+      ...         return x
+      >>> float(square_if_positive(tf.constant(3.0)))
+      9.0
+    """
+    if input_signature is not None and not isinstance(input_signature, (list, tuple)):
+        raise TypeError(f"input_signature must be either a tuple or a list, got {type(input_signature)}.")
+
+    def decorate(target: Callable[..., Any]) -> Function:
+        if not callable(target):
+            raise TypeError(f"tf.function takes a callable, got {target!r}.")
+        return Function(target, input_signature, autograph)
+
+    return decorate if func is None else decorate(func)

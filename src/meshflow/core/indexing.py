@@ -1,0 +1,163 @@
+"""Indexing tensors and variables: Python's slices with tensors allowed where Python has numbers."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core import errors
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
+
+
+class Numpy:
+    """Whether the NumPy front end's indexing (boolean masks, integer arrays) is on."""
+
+    indexing = False
+
+
+class _Hole:
+    """The place of a dynamic index in an index template."""
+
+    def __repr__(self) -> str:
+        return "index"
+
+
+_HOLE = _Hole()
+
+
+def _get(operands: Any, template: tuple[Any, ...]) -> Any:
+    array, *dynamic = operands
+    return array[_filled(template, dynamic)]
+
+
+def _set(operands: Any, template: tuple[Any, ...]) -> Any:
+    array, value, *dynamic = operands
+    return jax.numpy.asarray(array).at[_filled(template, dynamic)].set(value)
+
+
+def _filled(template: tuple[Any, ...], dynamic: list[Any]) -> tuple[Any, ...]:
+    supply = iter(dynamic)
+    return tuple(
+        next(supply) if item is _HOLE else slice(*item[1:]) if isinstance(item, tuple) else item
+        for item in template
+    )
+
+
+_getitem = Op("strided_slice", _get)
+_setitem = Op("strided_slice_assign", _set)
+
+
+def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """Splits an index into a hashable template and the tensors whose values are not known.
+
+    Raises:
+      InvalidArgumentError: for an integer out of range or too many indices.
+      TypeError: for an index that is not an integer, slice, Ellipsis, None or integer tensor.
+    """
+    items = key if isinstance(key, tuple) else (key,)
+    template: list[Any] = []
+    dynamic: list[Tensor] = []
+    used = builtins.sum(1 for i in items if i is not None and i is not Ellipsis)
+    if used > len(shape):
+        raise errors.InvalidValueError(f"Index out of range using input dim {len(shape)}; input has only {len(shape)} dims")
+    dim = 0
+    for item in items:
+        if item is Ellipsis:
+            dim += len(shape) - used
+            template.append(Ellipsis)
+        elif item is None:
+            template.append(None)
+        elif isinstance(item, slice):
+            template.append(("slice", *(_bound(b) for b in (item.start, item.stop, item.step))))
+            dim += 1
+        else:
+            entry = _integer(item)
+            if isinstance(entry, int):
+                template.append(_in_range(entry, shape[dim], dim))
+            else:
+                template.append(_HOLE)
+                dynamic.append(entry)
+            dim += 1
+    return tuple(template), dynamic
+
+
+def _bound(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, Variable) or hasattr(value, "_as_tensor"):
+        value = value._as_tensor()
+    if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
+        raise TypeError(
+            "A slice bound must be known when the function is traced, as it decides the shape of the "
+            "result; got a symbolic tensor. Use tf.gather, tf.where, or jax.lax.dynamic_slice via tf.slice "
+            "with a static size."
+        )
+    if isinstance(value, (float, str)):
+        raise TypeError(f"Slice bounds must be integers or None, got {value!r}.")
+    return int(value)
+
+
+def _integer(item: Any) -> int | Tensor:
+    if isinstance(item, bool):
+        raise TypeError(f"Only integers, slices, ellipsis, tf.newaxis and scalar integer tensors are valid indices, got {item!r}.")
+    if isinstance(item, (int, np.integer)):
+        return int(item)
+    if hasattr(item, "_as_tensor"):
+        item = item._as_tensor()
+    if isinstance(item, (np.ndarray, list)) and Numpy.indexing:
+        item = convert_to_tensor(item)
+    if isinstance(item, Tensor) and (item.dtype.is_integer or Numpy.indexing):
+        if item.ndim == 0:
+            return item if isinstance(item._value, jax.core.Tracer) else int(item)
+        if Numpy.indexing:
+            return item
+    raise TypeError(
+        "Only integers, slices (`:`), ellipsis (`...`), tf.newaxis (`None`) and scalar tf.int32/tf.int64 "
+        f"tensors are valid indices, got {item!r}. Use tf.gather for a list of positions and "
+        "tf.boolean_mask for a mask."
+    )
+
+
+def _in_range(index: int, size: int, dim: int) -> int:
+    if not -size <= index < size:
+        raise errors.InvalidValueError(f"slice index {index} of dimension {dim} out of bounds.")
+    return index
+
+
+def getitem(tensor: Tensor, key: Any) -> Tensor:
+    """`tensor[key]`."""
+    if Numpy.indexing and isinstance(key, Tensor) and key.dtype.is_bool:
+        key = tuple(np.nonzero(key.numpy()))
+    template, dynamic = parse(tensor._value.shape, key)
+    return apply(_getitem, (tensor, *dynamic), template)
+
+
+def variable_getitem(variable: Variable, key: Any) -> Tensor:
+    """`variable[key]`, a tensor with an `assign` method that writes that part of the variable."""
+    result = getitem(variable._as_tensor(), key)
+    if result._value is variable._value:
+        result = Tensor(result._value)
+
+    def assign(value: Any, name: str | None = None, **_: Any) -> Variable:
+        template, dynamic = parse(variable._shape, key)
+        tensor = variable._checked(value, "assign a slice")
+        saved, context.autocast = context.autocast, None
+        try:
+            variable._write(apply(_setitem, (variable._as_tensor(), tensor, *dynamic), template))
+        finally:
+            context.autocast = saved
+        return variable
+
+    result._assign_slice = assign
+    return result
+
+
+Tensor.__getitem__ = getitem  # type: ignore[attr-defined]
+Variable.__getitem__ = variable_getitem  # type: ignore[attr-defined]

@@ -1,0 +1,25 @@
+"""JAX settings that Meshflow relies on, made before the first op."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+
+def configure() -> None:
+    """Configures JAX; touches no backend.
+
+    * 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules.
+    * Compiled programs are kept in the user's cache folder, so that a script started a second
+      time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
+    """
+    jax.config.update("jax_enable_x64", True)
+    folder = os.environ.get("MESHFLOW_CACHE_DIR")
+    if folder is None:
+        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = str(Path(root) / "meshflow" / "compiled")
+    if folder and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

@@ -1,0 +1,212 @@
+"""Static shapes: `TensorShape`, with dimensions or the whole rank possibly unknown."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+class TensorShape:
+    """The static shape of a tensor: a tuple of sizes, `None` where a size is not known.
+
+    Args:
+      dims: an iterable of sizes, a single size, another `TensorShape`, or None for an unknown rank.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.TensorShape([None, 3]).is_compatible_with([8, 3])
+      True
+      >>> tf.TensorShape([2, 3]) == (2, 3), tf.TensorShape(None).rank
+      (True, None)
+    """
+
+    __slots__ = ("_dims",)
+
+    def __init__(self, dims: Any) -> None:
+        self._dims = _as_dims(dims)
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions, None when unknown."""
+        return None if self._dims is None else len(self._dims)
+
+    ndims = rank
+
+    @property
+    def dims(self) -> list[int | None] | None:
+        """The sizes as a list, None when the rank is unknown."""
+        return None if self._dims is None else list(self._dims)
+
+    def as_list(self) -> list[int | None]:
+        """The sizes as a list.
+
+        Raises:
+          ValueError: when the rank is unknown.
+        """
+        return list(self._known())
+
+    def _known(self) -> tuple[int | None, ...]:
+        if self._dims is None:
+            raise ValueError("as_list() is not defined on an unknown TensorShape.")
+        return self._dims
+
+    def num_elements(self) -> int | None:
+        """Number of elements, None when not fully defined."""
+        if not self.is_fully_defined():
+            return None
+        return functools.reduce(operator.mul, self._known(), 1)  # type: ignore[arg-type, return-value]
+
+    def is_fully_defined(self) -> bool:
+        """Whether rank and all sizes are known."""
+        return self._dims is not None and None not in self._dims
+
+    def assert_is_fully_defined(self) -> None:
+        """Raises ValueError unless rank and all sizes are known."""
+        if not self.is_fully_defined():
+            raise ValueError(f"Shape {self} is not fully defined.")
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether one tensor could have both shapes."""
+        other = as_shape(other)
+        if self._dims is None or other._dims is None:
+            return True
+        return len(self._dims) == len(other._dims) and all(
+            a is None or b is None or a == b for a, b in zip(self._dims, other._dims, strict=True)
+        )
+
+    def is_subtype_of(self, other: Any) -> bool:
+        """Whether every tensor of this shape also has shape `other`."""
+        other = as_shape(other)
+        if other._dims is None:
+            return True
+        return self.rank == other.rank and all(
+            b is None or a == b for a, b in zip(self._known(), other._dims, strict=True)
+        )
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raises ValueError unless the shapes are compatible."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Shapes {self} and {as_shape(other)} are incompatible")
+
+    def assert_has_rank(self, rank: int) -> None:
+        """Raises ValueError when the rank is known and is not `rank`."""
+        if self.rank not in (None, rank):
+            raise ValueError(f"Shape {self} must have rank {rank}")
+
+    def assert_same_rank(self, other: Any) -> None:
+        """Raises ValueError when both ranks are known and differ."""
+        other = as_shape(other)
+        if None not in (self.rank, other.rank) and self.rank != other.rank:
+            raise ValueError(f"Shapes {self} and {other} must have the same rank")
+
+    def with_rank(self, rank: int) -> TensorShape:
+        """This shape, required to have `rank` dimensions; ValueError otherwise."""
+        return self.merge_with(TensorShape([None] * rank))
+
+    def merge_with(self, other: Any) -> TensorShape:
+        """The shape that knows what either knows.
+
+        Raises:
+          ValueError: when the two are not compatible.
+        """
+        other = as_shape(other)
+        self.assert_is_compatible_with(other)
+        if self._dims is None:
+            return other
+        if other._dims is None:
+            return self
+        return TensorShape(b if a is None else a for a, b in zip(self._dims, other._dims, strict=True))
+
+    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
+        """The most specific shape that both shapes are instances of."""
+        other = as_shape(other)
+        if self._dims is None or other._dims is None or len(self._dims) != len(other._dims):
+            return TensorShape(None)
+        return TensorShape(
+            a if a == b else None for a, b in zip(self._dims, other._dims, strict=True)
+        )
+
+    def concatenate(self, other: Any) -> TensorShape:
+        """This shape followed by the dimensions of `other`."""
+        other = as_shape(other)
+        if self._dims is None or other._dims is None:
+            return TensorShape(None)
+        return TensorShape(self._dims + other._dims)
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._dims is None:
+            return TensorShape(None) if isinstance(key, slice) else None
+        return TensorShape(self._dims[key]) if isinstance(key, slice) else self._dims[key]
+
+    def __iter__(self) -> Iterator[int | None]:
+        if self._dims is None:
+            raise ValueError("Cannot iterate over a shape with unknown rank.")
+        return iter(self._dims)
+
+    def __len__(self) -> int:
+        if self._dims is None:
+            raise ValueError("Cannot take the length of a shape with unknown rank.")
+        return len(self._dims)
+
+    def __bool__(self) -> bool:
+        return self._dims is not None
+
+    def __add__(self, other: Any) -> TensorShape:
+        return self.concatenate(other)
+
+    def __radd__(self, other: Any) -> TensorShape:
+        return as_shape(other).concatenate(self)
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return self._dims == as_shape(other)._dims
+        except (TypeError, ValueError):
+            return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._dims)
+
+    def __repr__(self) -> str:
+        return f"TensorShape({None if self._dims is None else list(self._dims)})"
+
+    def __str__(self) -> str:
+        if self._dims is None:
+            return "<unknown>"
+        inner = ", ".join(str(d) for d in self._dims)
+        return f"({inner},)" if len(self._dims) == 1 else f"({inner})"
+
+    def __reduce__(self) -> Any:
+        return TensorShape, (self._dims,)
+
+
+def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
+    if dims is None:
+        return None
+    if isinstance(dims, TensorShape):
+        return dims._dims
+    if isinstance(dims, int):
+        return (_as_size(dims),)
+    if isinstance(dims, str) or not isinstance(dims, Iterable):
+        raise TypeError(
+            f"Expected a shape: an iterable of sizes, a size, or None; got {dims!r}."
+        )
+    return tuple(_as_size(d) for d in dims)
+
+
+def _as_size(size: Any) -> int | None:
+    if size is None:
+        return None
+    try:
+        value = operator.index(size)
+    except TypeError:
+        raise TypeError(f"Dimension size must be an integer or None, got {size!r}.") from None
+    if value < 0:
+        raise ValueError(f"Dimension size must be >= 0, got {value}.")
+    return value
+
+
+def as_shape(value: Any) -> TensorShape:
+    """`value` as a `TensorShape`; a shape is returned unchanged."""
+    return value if isinstance(value, TensorShape) else TensorShape(value)

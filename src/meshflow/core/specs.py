@@ -1,0 +1,95 @@
+"""Type specifications: what a tensor looks like from outside (shape, dtype, name)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core import dtypes
+from meshflow.core.shapes import TensorShape, as_shape
+
+
+class TypeSpec:
+    """Base of the descriptions that stand for values: `TensorSpec` and the symbolic ones of Keras."""
+
+    __slots__ = ()
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether `value` (or another spec) satisfies this description."""
+        raise NotImplementedError(f"{type(self).__name__} does not define is_compatible_with.")
+
+
+class TensorSpec(TypeSpec):
+    """Shape and dtype of a tensor, for `tf.function(input_signature=...)` and `element_spec`.
+
+    Args:
+      shape: a shape, possibly with None sizes.
+      dtype: the element type; default `tf.float32`.
+      name: an optional name for the argument.
+
+    Example:
+      >>> import meshflow as tf
+      >>> spec = tf.TensorSpec([None, 2])
+      >>> spec.is_compatible_with(tf.zeros([5, 2]))
+      True
+    """
+
+    __slots__ = ("_dtype", "_name", "_shape")
+
+    def __init__(self, shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> None:
+        self._shape = as_shape(shape)
+        self._dtype = dtypes.as_dtype(dtype)
+        self._name = name
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return self._shape
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def name(self) -> str | None:
+        """The name, or None."""
+        return self._name
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
+        """The spec that describes `tensor` exactly."""
+        return cls(tensor.shape, tensor.dtype, name)
+
+    @classmethod
+    def from_spec(cls, spec: Any, name: str | None = None) -> TensorSpec:
+        """A copy of `spec`, optionally renamed."""
+        return cls(spec.shape, spec.dtype, name or spec.name)
+
+    def is_compatible_with(self, spec_or_tensor: Any) -> bool:
+        """Whether a tensor or spec has this dtype and a shape compatible with this one."""
+        return self._dtype == spec_or_tensor.dtype and self._shape.is_compatible_with(
+            spec_or_tensor.shape
+        )
+
+    def is_subtype_of(self, other: Any) -> bool:
+        """Whether everything this spec describes is described by `other` too."""
+        return self._dtype == other.dtype and self._shape.is_subtype_of(other.shape)
+
+    def most_specific_compatible_type(self, other: Any) -> TensorSpec:
+        """The narrowest spec that covers both."""
+        return TensorSpec(self._shape.most_specific_compatible_shape(other.shape), self._dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TensorSpec)
+            and (self._shape, self._dtype, self._name) == (other._shape, other._dtype, other._name)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._shape, self._dtype))
+
+    def __repr__(self) -> str:
+        return f"TensorSpec(shape={self._shape}, dtype={self._dtype!r}, name={self._name!r})"
+
+    def __reduce__(self) -> Any:
+        return TensorSpec, (self._shape, self._dtype, self._name)

@@ -1,0 +1,344 @@
+"""The tracing engine: runs a Python function once and keeps what it did as a jaxpr.
+
+`trace(fn, args)` calls `fn` with symbolic copies of the tensors in `args` and returns a `Traced`:
+
+* every outer tensor or variable that `fn` used is a *capture*, an explicit input of the jaxpr;
+* every variable that `fn` wrote is an extra output;
+* the nested structure of the result is kept, with non-tensor leaves as they are.
+
+`tf.function`, control flow, `vectorized_map`, Keras' training steps and symbolic layer calls are
+all this one engine. `Traced.call` runs the jaxpr as one op through the dispatcher, so gradient
+tapes and enclosing traces treat it like any other op.
+
+Captures are found while `fn` runs. The first use of an outer value binds the primitive
+`capture`, which has no inputs; after tracing, the results of these equations are promoted to
+inputs of the jaxpr. That way one run of `fn` is enough, and Python side effects happen once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+from meshflow.core import errors, nest
+from meshflow.core.context import context
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.specs import TensorSpec
+from meshflow.core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from meshflow.core.variable import Variable
+
+_capture = jex_core.Primitive("capture")
+_capture.def_abstract_eval(lambda *, index, aval: aval)
+
+
+def _bind_capture(index: int, shape: Any, dtype: Any) -> Any:
+    return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
+
+
+class TraceContext:
+    """What one run of a traced function has used and changed so far.
+
+    Attributes:
+      parent: the enclosing trace, or None.
+      sources: captured tensors and variables, in order of first use.
+      writes: variables written, in order of first write.
+      created: variables made during the run.
+    """
+
+    def __init__(self, parent: TraceContext | None) -> None:
+        self.parent = parent
+        self.sources: list[Any] = []
+        self.writes: dict[int, Variable] = {}
+        self.created: list[Any] = []
+        self._captured: dict[int, Any] = {}
+        self._state: dict[int, Tensor] = {}
+
+    def value_of(self, tensor: Tensor) -> Any:
+        """The array that stands for `tensor` inside this trace; captures an outer tensor."""
+        value = tensor._value
+        if tensor._owner is self or type(value) is np.ndarray:
+            return value
+        known = self._captured.get(id(tensor))
+        if known is None:
+            if isinstance(value, jax.core.Tracer) and tensor._owner is not None:
+                self._check_reachable(tensor)
+            known = _bind_capture(len(self.sources), value.shape, value.dtype)
+            self._captured[id(tensor)] = known
+            self.sources.append(tensor)
+        return known
+
+    def _check_reachable(self, tensor: Tensor) -> None:
+        scope = self.parent
+        while scope is not None:
+            if tensor._owner is scope:
+                return
+            scope = scope.parent
+        raise errors.InaccessibleTensorError(
+            f"{tensor} was made while another function was traced and is out of scope here. Return "
+            "it from that function, or keep state in a tf.Variable."
+        )
+
+    def read(self, variable: Variable) -> Tensor:
+        """The current value of a variable in this trace."""
+        tensor = self._state.get(id(variable))
+        if tensor is None:
+            value = _bind_capture(len(self.sources), variable._shape, variable.dtype.dtype)
+            tensor = self._state[id(variable)] = Tensor(value)
+            self.sources.append(variable)
+        return tensor
+
+    def write(self, variable: Variable, value: Tensor) -> None:
+        """Makes `value` the variable's value for the rest of this trace."""
+        if id(variable) not in self._state:
+            # The old value becomes an input even when never read, so its buffer can be reused.
+            self.read(variable)
+        self._state[id(variable)] = value
+        self.writes[id(variable)] = variable
+
+    def final_values(self) -> list[Any]:
+        """Arrays of the written variables, in the order of `writes`."""
+        return [self.value_of(self._state[key]) for key in self.writes]
+
+
+@contextlib.contextmanager
+def enter(scope: TraceContext | None, outer_tapes: bool) -> Iterator[None]:
+    """Makes `scope` the innermost trace, with no tapes of its own yet."""
+    saved = context.trace, context.tapes, context.outer_tapes
+    context.trace, context.tapes, context.outer_tapes = scope, [], outer_tapes
+    try:
+        yield
+    finally:
+        context.trace, context.tapes, context.outer_tapes = saved
+
+
+@contextlib.contextmanager
+def init_scope() -> Iterator[None]:
+    """Leaves all traces and tapes: ops inside run eagerly, at trace time.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function
+      ... def f():
+      ...     with tf.init_scope():
+      ...         print(tf.executing_eagerly())
+      >>> f()
+      True
+    """
+    if context.trace is None:
+        saved, context.tapes = context.tapes, []
+        try:
+            yield
+        finally:
+            context.tapes = saved
+        return
+    with enter(None, False), jax.ensure_compile_time_eval():
+        yield
+
+
+class Traced:
+    """A traced function: a jaxpr with its captures, variable writes and output structure.
+
+    Attributes:
+      captures: outer tensors and variables that are inputs after the arguments.
+      writes: variables whose new values are outputs after the results.
+      structure: the nested result, with `Slot`s where tensors go.
+      out_specs: one `TensorSpec` per result tensor.
+      op: the computation as an op; its operands are ([arguments], [captures]).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        closed: jex_core.ClosedJaxpr,
+        captures: list[Any],
+        writes: list[Variable],
+        structure: Any,
+        count: int,
+    ) -> None:
+        self.name = name
+        self.closed = closed
+        self.captures = captures
+        self.writes = writes
+        self.structure = structure
+        self.count = count
+        self.out_specs = [TensorSpec(a.shape, a.dtype) for a in closed.out_avals[:count]]
+        self._run = jex_core.jaxpr_as_fun(closed)
+        self.op = Op(name, self._call, heavy=True)
+
+    def _call(self, operands: Any, _: Any) -> list[Any]:
+        arguments, captures = operands
+        return self._run(*arguments, *captures)
+
+    def arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
+        """Runs the jaxpr on arrays: result arrays, then the new values of written variables."""
+        return self._run(*arguments, *captures)
+
+    def captured_tensors(self) -> list[Tensor]:
+        """The captures as tensors of the present context; variables are read."""
+        return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+
+    def call(self, arguments: Sequence[Tensor]) -> Any:
+        """Runs the function as one op on tensors and performs its variable writes."""
+        outputs = apply(self.op, (list(arguments), self.captured_tensors()))
+        self.assign(outputs[self.count :])
+        return self.rebuild(outputs[: self.count])
+
+    def assign(self, values: Sequence[Tensor]) -> None:
+        """Writes new values, as given by the extra outputs, to the written variables."""
+        for variable, value in zip(self.writes, values, strict=True):
+            variable._write(value)
+
+    def rebuild(self, tensors: Sequence[Any]) -> Any:
+        """The result structure with `tensors` in place."""
+        structure = self.structure
+        if type(structure) is Slot:
+            return tensors[structure.index]
+        if type(structure) is dict and all(type(leaf) is Slot for leaf in structure.values()):
+            # The result of every training step: worth a short way.
+            return {key: tensors[slot.index] for key, slot in structure.items()}
+        return fill(structure, tensors)
+
+
+class Slot:
+    """The place of one tensor in a nested structure."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def fill(structure: Any, values: Sequence[Any]) -> Any:
+    """`structure` with each `Slot` replaced by the value it numbers."""
+    if type(structure) is Slot:
+        return values[structure.index]
+    return nest.map_structure(lambda leaf: values[leaf.index] if type(leaf) is Slot else leaf, structure)
+
+
+def is_array_like(value: Any) -> bool:
+    """Whether a value becomes a tensor argument of a traced function."""
+    return isinstance(value, (Tensor, TensorSpec, np.ndarray, np.generic, jax.Array))
+
+
+def trace(
+    fn: Callable[..., Any],
+    args: Any,
+    kwargs: Any = None,
+    name: str | None = None,
+    *,
+    isolated: bool = False,
+) -> Traced:
+    """Runs `fn(*args, **kwargs)` once on symbolic tensors.
+
+    Args:
+      fn: a Python function of nested structures.
+      args: a tuple; tensors, arrays and fully defined `TensorSpec`s in it become symbolic.
+      kwargs: a dictionary treated alike, or None.
+      name: the name in profiles and errors; default the function's.
+      isolated: True for functions that will be compiled and called from anywhere: tapes around
+        this trace see the call, not what is inside.
+
+    Returns:
+      A `Traced`.
+    """
+    kwargs = kwargs or {}
+    leaves = nest.flatten((args, kwargs))
+    symbolic = [i for i, leaf in enumerate(leaves) if is_array_like(leaf)]
+    specs = [_abstract(leaves[i]) for i in symbolic]
+    scope = TraceContext(context.trace)
+    result: dict[str, Any] = {}
+
+    def run(*tracers: Any) -> list[Any]:
+        full = list(leaves)
+        for i, tracer in zip(symbolic, tracers, strict=True):
+            full[i] = Tensor(tracer)
+        positional, named = nest.pack_sequence_as((args, kwargs), full)
+        outputs = fn(*positional, **named)
+        tensors: list[Any] = []
+        result["structure"] = nest.map_structure(functools.partial(_collect, tensors), outputs)
+        arrays = [scope.value_of(t) for t in tensors]
+        result["count"] = len(arrays)
+        return arrays + scope.final_values()
+
+    run.__name__ = name or getattr(fn, "__name__", "function")
+    outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
+    with enter(scope, outer_tapes):
+        closed = jax.make_jaxpr(run)(*specs)
+    closed, captures = _promote_captures(closed, scope)
+    return Traced(
+        run.__name__, closed, captures, list(scope.writes.values()), result["structure"], result["count"]
+    )
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, TensorSpec):
+        return jax.ShapeDtypeStruct(tuple(leaf.shape.as_list()), leaf.dtype.dtype)
+    value = leaf._value if isinstance(leaf, Tensor) else leaf
+    return jax.ShapeDtypeStruct(value.shape, value.dtype)
+
+
+def _collect(tensors: list[Any], leaf: Any) -> Any:
+    """Replaces a tensor leaf of a result by a slot; other leaves stay."""
+    if hasattr(leaf, "_as_tensor"):
+        leaf = leaf._as_tensor()
+    elif isinstance(leaf, (np.ndarray, jax.Array)):
+        leaf = Tensor(leaf)
+    if not isinstance(leaf, Tensor) or leaf._value.dtype == object:
+        return leaf
+    tensors.append(leaf)
+    return Slot(len(tensors) - 1)
+
+
+def _promote_captures(closed: Any, scope: TraceContext) -> tuple[Any, list[Any]]:
+    """Turns the results of capture equations, and outer tracers among the constants, into inputs."""
+    jaxpr = closed.jaxpr
+    captured: dict[int, Any] = {}
+    equations = []
+    for equation in jaxpr.eqns:
+        if equation.primitive is _capture:
+            captured[equation.params["index"]] = equation.outvars[0]
+        else:
+            equations.append(equation)
+    missing = [s for i, s in enumerate(scope.sources) if i not in captured]
+    if missing:
+        raise NotImplementedError(
+            f"{missing[0]!r} is first used inside a function given to a JAX transformation (jax.jit, "
+            "jax.vmap, lax.scan, ...) while a tf.function is traced. Read it before that call, or use "
+            "tf.vectorized_map, tf.while_loop or tf.scan instead."
+        )
+    inputs = [captured[i] for i in range(len(scope.sources))]
+    sources = list(scope.sources)
+    constant_vars, constants = [], []
+    for var, constant in zip(jaxpr.constvars, closed.consts, strict=True):
+        if isinstance(constant, jax.core.Tracer):
+            inputs.append(var)
+            with enter(scope.parent, False):
+                sources.append(Tensor(constant))
+        else:
+            constant_vars.append(var)
+            constants.append(constant)
+    invars = [*jaxpr.invars, *inputs]
+    promoted = jaxpr.replace(
+        constvars=constant_vars,
+        invars=invars,
+        eqns=equations,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return jex_core.ClosedJaxpr(promoted, constants), sources
+
+
+def trace_shapes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Result structure of `fn` with `TensorSpec`s for tensors; variable writes are forgotten.
+
+    Used to infer what a layer returns without running it.
+    """
+    traced = trace(fn, args, kwargs, isolated=True)
+    return traced.rebuild(traced.out_specs)

@@ -1,0 +1,522 @@
+"""`Variable`: a named mutable cell that holds an array.
+
+Eagerly, reading gives a tensor around the present array and assigning replaces the array.
+While a function is traced, both go to the trace, which turns the variable into an input and
+(when written) an output of the compiled function; see `meshflow.core.trace`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.shapes import TensorShape, as_shape
+from meshflow.core.tensor import Reference, Tensor, TensorLike
+from meshflow.core.trace import init_scope
+
+
+class VariableSynchronization(enum.Enum):
+    """When copies of a variable on several replicas are brought together."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(enum.Enum):
+    """How the values that several replicas assign to a variable become one."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
+class VariableNeedsEagerError(Exception):
+    """A variable's initial value depends on ops being traced; the first call must run eagerly."""
+
+
+_cast = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))
+
+
+class Variable:
+    """A mutable tensor, shared by everything that refers to it.
+
+    Args:
+      initial_value: a tensor, anything that converts to one, or a function without arguments
+        that returns it.
+      trainable: whether gradient tapes watch it and optimizers train it; default True, and
+        False when synchronization is `ON_READ`.
+      validate_shape: False lets later values have any shape.
+      caching_device: ignored.
+      name: the variable's name; default "Variable".
+      variable_def: not supported.
+      dtype: the dtype; default the initial value's.
+      import_scope: ignored.
+      constraint: a function applied to the value after each optimizer update.
+      synchronization: see `tf.VariableSynchronization`.
+      aggregation: see `tf.VariableAggregation`.
+      shape: a shape less specific than the initial value's, for variables that change shape.
+
+    Raises:
+      ValueError: when the initial value is missing or does not fit the shape.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.Variable([1.0, 2.0])
+      >>> v.assign_add([1.0, 1.0]).numpy()
+      array([2., 3.], dtype=float32)
+      >>> v[0].assign(9.0).numpy()
+      array([9., 3.], dtype=float32)
+    """
+
+    __array_priority__ = 100
+    _is_tensor_like = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
+        if cls is Variable and context.variable_creators:
+            return _create_through(list(context.variable_creators), args, kwargs)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        import_scope: Any = None,
+        constraint: Callable[[Any], Any] | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        shape: Any = None,
+    ) -> None:
+        if "_value" in self.__dict__:
+            return  # made by a variable creator, which called the constructor already
+        if initial_value is None:
+            raise ValueError(
+                "The `initial_value` arg to `tf.Variable` must be specified except when you are not "
+                "providing a `variable_def`. You provided neither."
+            )
+        if constraint is not None and not callable(constraint):
+            raise ValueError(f"Argument `constraint` must be None or a callable. Got {constraint!r}.")
+        wanted = None if dtype is None else dtypes.as_dtype(dtype)
+        self._value = _initial_array(initial_value, wanted)
+        own = tuple(self._value.shape)
+        self._static_shape = TensorShape(own) if shape is None and validate_shape else as_shape(shape)
+        self._static_shape.assert_is_compatible_with(own)
+        self._dtype = dtypes.of_numpy(self._value.dtype)
+        self._name = scoped_name(name or "Variable")
+        if trainable is None:
+            trainable = synchronization is not VariableSynchronization.ON_READ
+        self._trainable = bool(trainable)
+        self._constraint = constraint
+        self._synchronization = synchronization
+        self._aggregation = aggregation
+        self._autocast = False
+        if context.trace is not None:
+            context.trace.created.append(self)
+
+    # ---- what it is ------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name with TensorFlow's suffix, such as `"dense/kernel:0"`."""
+        return self._name + ":0"
+
+    @property
+    def _shared_name(self) -> str:
+        return self._name
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return self._static_shape
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self._value.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._value.shape)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether tapes watch it by themselves."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self._trainable = bool(value)
+
+    @property
+    def constraint(self) -> Callable[[Any], Any] | None:
+        """The constraint function or None."""
+        return self._constraint
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """When replicas synchronize."""
+        return self._synchronization
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """How replicas' values are combined."""
+        return self._aggregation
+
+    @property
+    def device(self) -> str:
+        """The device that holds the value."""
+        return Tensor(self._value).device
+
+    @property
+    def initial_value(self) -> Tensor:
+        """Not kept.
+
+        Raises:
+          RuntimeError: always, as in eager TensorFlow.
+        """
+        raise RuntimeError("This property is not supported when eager execution is enabled.")
+
+    @property
+    def handle(self) -> Variable:
+        """The variable itself; there are no separate resource handles."""
+        return self
+
+    @property
+    def op(self) -> Variable:
+        """The variable itself, for code that asks `v.op.name`."""
+        return self
+
+    def get_shape(self) -> TensorShape:
+        """The static shape."""
+        return self._static_shape
+
+    # ---- reading ---------------------------------------------------------------------------
+
+    def _as_tensor(self) -> Tensor:
+        """The present value, cast when a mixed-precision layer is running; seen by tapes."""
+        trace = context.trace
+        tensor = Tensor(self._value) if trace is None else trace.read(self)
+        for tape in context.tapes:
+            tape.variable_read(self, tensor)
+        if self._autocast and context.autocast is not None and context.autocast is not self._dtype:
+            return apply(_cast, (tensor,), (context.autocast,))
+        return tensor
+
+    def value(self) -> Tensor:
+        """The value as a tensor."""
+        return self._as_tensor()
+
+    def read_value(self) -> Tensor:
+        """The value as a tensor."""
+        return self._as_tensor()
+
+    def numpy(self) -> Any:
+        """A copy of the value as a NumPy array.
+
+        Raises:
+          NotImplementedError: while a function is traced.
+        """
+        if context.trace is not None:
+            raise NotImplementedError(
+                f"numpy() is only available when eager execution is enabled: {self.name} is read "
+                "while a function is traced."
+            )
+        return Tensor(self._value).numpy()
+
+    def ref(self) -> Reference:
+        """A hashable stand-in for sets and dictionary keys."""
+        return Reference(self)
+
+    def experimental_ref(self) -> Reference:
+        """The old name of `ref`."""
+        return Reference(self)
+
+    def is_initialized(self, name: str | None = None) -> bool:
+        """Always True."""
+        return True
+
+    def _watch_on(self, tape: Any) -> None:
+        tape.watch_variable(self)
+
+    # ---- writing ---------------------------------------------------------------------------
+
+    def _write(self, value: Tensor) -> None:
+        """Replaces the value; dtype and shape have been checked."""
+        if context.trace is not None:
+            context.trace.write(self, value)
+        else:
+            array = value._value
+            self._value = jax.numpy.array(array) if isinstance(array, np.ndarray) else array
+
+    def _checked(self, value: TensorLike, method: str) -> Tensor:
+        tensor = convert_to_tensor(value, dtype_hint=self._dtype)
+        if tensor.dtype is not self._dtype:
+            raise ValueError(
+                f"Cannot {method} to variable {self.name}: expected dtype {self._dtype.name}, got "
+                f"{tensor.dtype.name}. Use tf.cast."
+            )
+        return tensor
+
+    def assign(
+        self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Replaces the value.
+
+        Args:
+          value: a tensor of the variable's dtype and shape, or anything that converts to one.
+          use_locking: ignored.
+          name: ignored.
+          read_value: False returns None.
+
+        Returns:
+          The variable.
+
+        Raises:
+          ValueError: when shape or dtype do not fit.
+        """
+        tensor = self._checked(value, "assign value")
+        if not self._static_shape.is_compatible_with(tensor._value.shape):
+            raise ValueError(
+                f"Cannot assign value to variable '{self.name}': Shape mismatch. The variable shape "
+                f"{self._static_shape}, and the assigned value shape {tensor.shape} are incompatible."
+            )
+        self._write(tensor)
+        return self if read_value else None
+
+    def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
+        tensor = self._checked(delta, method)
+        saved, context.autocast = context.autocast, None
+        try:
+            result = apply(op, (self._as_tensor(), tensor))
+        finally:
+            context.autocast = saved
+        if not self._static_shape.is_compatible_with(result._value.shape):
+            raise ValueError(
+                f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
+                f"{self._static_shape}."
+            )
+        self._write(result)
+        return self
+
+    def assign_add(
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Adds `delta` to the value.
+
+        Args:
+          delta: a tensor that broadcasts to the variable's shape.
+          use_locking: ignored.
+          name: ignored.
+          read_value: False returns None.
+
+        Returns:
+          The variable.
+
+        Raises:
+          ValueError: when shape or dtype do not fit.
+        """
+        result = self._update(_add, delta, "assign_add")
+        return result if read_value else None
+
+    def assign_sub(
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Subtracts `delta` from the value; arguments as in `assign_add`."""
+        result = self._update(_subtract, delta, "assign_sub")
+        return result if read_value else None
+
+    def _scatter(self, op: Op, sparse_delta: Any) -> Variable:
+        indices = convert_to_tensor(sparse_delta.indices)
+        values = self._checked(sparse_delta.values, "scatter")
+        self._write(apply(op, (self._as_tensor(), indices, values)))
+        return self
+
+    def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Adds `tf.IndexedSlices` to rows of the variable."""
+        return self._scatter(_SCATTERS["add"], sparse_delta)
+
+    def scatter_sub(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Subtracts `tf.IndexedSlices` from rows of the variable."""
+        return self._scatter(_SCATTERS["sub"], sparse_delta)
+
+    def scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Replaces rows of the variable by `tf.IndexedSlices`."""
+        return self._scatter(_SCATTERS["set"], sparse_delta)
+
+    def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Takes the maximum of rows and `tf.IndexedSlices`."""
+        return self._scatter(_SCATTERS["max"], sparse_delta)
+
+    def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Takes the minimum of rows and `tf.IndexedSlices`."""
+        return self._scatter(_SCATTERS["min"], sparse_delta)
+
+    def scatter_mul(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+        """Multiplies rows by `tf.IndexedSlices`."""
+        return self._scatter(_SCATTERS["multiply"], sparse_delta)
+
+    # ---- Python protocols ------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = np.asarray(self.numpy())
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __jax_array__(self) -> Any:
+        return self._as_tensor()._value
+
+    def __bool__(self) -> bool:
+        return bool(self._as_tensor())
+
+    def __int__(self) -> int:
+        return int(self._as_tensor())
+
+    def __float__(self) -> float:
+        return float(self._as_tensor())
+
+    def __index__(self) -> int:
+        return self._as_tensor().__index__()
+
+    def __format__(self, spec: str) -> str:
+        return format(self._as_tensor(), spec) if spec else str(self)
+
+    def __len__(self) -> int:
+        return len(self._as_tensor())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._as_tensor())
+
+    def __hash__(self) -> int:
+        raise TypeError("Variable is unhashable. Instead, use variable.ref() as the key.")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        copied = Variable.__new__(Variable)
+        memo[id(self)] = copied
+        copied.__dict__.update(self.__dict__)
+        copied._value = jax.numpy.array(self._value)
+        return copied
+
+    def __reduce__(self) -> Any:
+        return _restore, (np.asarray(self._value), self._trainable, self._name)
+
+    def __repr__(self) -> str:
+        head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
+        if context.trace is not None:
+            return head + ">"
+        text = Tensor(self._value)._text(repr)
+        return f"{head}, numpy={chr(10) if chr(10) in text else ''}{text}>"
+
+
+def _restore(array: np.ndarray, trainable: bool, name: str) -> Variable:
+    return Variable(array, trainable=trainable, name=name)
+
+
+def _initial_array(initial_value: Any, dtype: dtypes.DType | None) -> Any:
+    """The initial value as a device array, computed outside any trace."""
+    with init_scope():
+        value = initial_value() if callable(initial_value) else initial_value
+        if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
+            raise VariableNeedsEagerError(
+                "A tf.Variable made inside a traced function has an initial value computed by traced "
+                "ops. Pass a function (tf.Variable(lambda: ...)) or create the variable outside."
+            )
+        tensor = convert_to_tensor(value) if dtype is None else _converted(value, dtype)
+        array = tensor._value
+        if tensor.dtype is dtypes.string:
+            return array
+        # A fresh buffer: a compiled step may reuse it in place.
+        return jax.numpy.array(array, copy=True)
+
+
+def _converted(value: Any, dtype: dtypes.DType) -> Tensor:
+    return convert_to_tensor(value, dtype=dtype)
+
+
+def scoped_name(name: str) -> str:
+    """`name` inside the open name scopes, as in `"outer/inner/name"`."""
+    return "/".join([*context.names, name])
+
+
+def _create_through(creators: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variable:
+    """Calls the innermost creator with a `next_creator` that leads outwards to the constructor."""
+
+    def default(**final: Any) -> Variable:
+        saved, context.variable_creators = context.variable_creators, []
+        try:
+            return Variable(**final)
+        finally:
+            context.variable_creators = saved
+
+    create: Callable[..., Variable] = default
+    for creator in creators:
+        create = _link(creator, create)
+    names = ("initial_value", "trainable", "validate_shape", "caching_device", "name")
+    named = dict(zip(names, args, strict=False))
+    return create(**named, **kwargs)
+
+
+def _link(creator: Any, following: Callable[..., Variable]) -> Callable[..., Variable]:
+    return lambda **kwargs: creator(following, **kwargs)
+
+
+@contextlib.contextmanager
+def variable_creator_scope(variable_creator: Callable[..., Variable]) -> Iterator[None]:
+    """Lets a function stand in for `tf.Variable`'s constructor.
+
+    Args:
+      variable_creator: called as `variable_creator(next_creator, **kwargs)`; returns a variable.
+
+    Example:
+      >>> import meshflow as tf
+      >>> def frozen(next_creator, **kwargs):
+      ...     return next_creator(**{**kwargs, "trainable": False})
+      >>> with tf.variable_creator_scope(frozen):
+      ...     tf.Variable(1.0).trainable
+      False
+    """
+    context.variable_creators = [*context.variable_creators, variable_creator]
+    try:
+        yield
+    finally:
+        context.variable_creators = context.variable_creators[:-1]
+
+
+def _add_op(operands: Any, _: Any) -> Any:
+    return jax.numpy.add(*operands)
+
+
+_add = Op("assign_add", _add_op)
+_subtract = Op("assign_sub", lambda operands, _: jax.numpy.subtract(*operands))
+
+
+def _scatter_op(kind: str) -> Op:
+    def call(operands: Any, _: Any) -> Any:
+        array, indices, values = operands
+        if kind == "sub":
+            return array.at[indices].add(-values)
+        return getattr(array.at[indices], kind)(values)
+
+    return Op(f"scatter_{kind}", call)
+
+
+_SCATTERS = {kind: _scatter_op(kind) for kind in ("add", "sub", "set", "max", "min", "multiply")}
