@@ -1,0 +1,1 @@
+"""Public ops, one module per TensorFlow namespace."""

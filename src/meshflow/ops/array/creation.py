@@ -1,0 +1,419 @@
+"""Making tensors: filled, ranges, shapes, identities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import convert, dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply, op, static_value
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.shapes import TensorShape
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    *("eye", "fill", "identity", "identity_n", "linspace", "meshgrid", "no_op", "one_hot", "ones", "ones_like"),
+    *("range", "rank", "sequence_mask", "shape", "shape_n", "size", "stop_gradient", "zeros", "zeros_like"),
+    *("get_static_value", "group", "tuple", "ensure_shape", "grad_pass_through"),
+]
+
+_python_tuple = tuple
+_python_range = range
+
+
+def _full(shape: tuple[int, ...], value: Any, dtype: dtypes.DType) -> Tensor:
+    return apply(_FULL, (), (shape, value, dtype.name))
+
+
+def _full_array(_: Any, static: tuple[Any, ...]) -> Any:
+    shape, value, name = static
+    return jnp.full(shape, value, as_dtype(name).dtype)
+
+
+_FULL = Op("fill", _full_array)
+
+
+def as_sizes(shape: Any, name: str = "shape") -> tuple[int, ...]:
+    """A shape argument as a tuple of Python integers.
+
+    Raises:
+      TypeError: when a size is only known at run time.
+      ValueError: when a size is unknown.
+    """
+    if isinstance(shape, TensorShape):
+        shape = shape.as_list()
+    value = static_value(shape, name)
+    sizes = (value,) if isinstance(value, (int, float)) else value
+    if any(s is None for s in sizes):
+        raise ValueError(f"`{name}` must be fully known, got {sizes}.")
+    return _python_tuple(int(s) for s in sizes)
+
+
+def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+    """A tensor of zeros (False, or empty strings).
+
+    Args:
+      shape: sizes, as a list, tuple, `TensorShape` or integer tensor.
+      dtype: element type.
+      name: ignored.
+
+    Returns:
+      A tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.zeros([2], tf.int32).numpy()
+      array([0, 0], dtype=int32)
+    """
+    kind = as_dtype(dtype)
+    if kind is dtypes.string:
+        return Tensor(np.full(as_sizes(shape), b"", object))
+    return _full(as_sizes(shape), 0, kind)
+
+
+def ones(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+    """A tensor of ones (True); arguments as in `zeros`."""
+    return _full(as_sizes(shape), 1, as_dtype(dtype))
+
+
+def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor with one value everywhere.
+
+    Args:
+      dims: sizes.
+      value: a scalar.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.fill([2], 9).numpy()
+      array([9, 9], dtype=int32)
+    """
+    return _fill(value, as_sizes(dims, "dims"))
+
+
+@op(same=(), name="fill")
+def _fill(value: TensorLike, sizes: Any) -> Tensor:
+    if value.ndim:
+        raise ValueError(f"value must be a scalar, got shape {list(value.shape)}.")
+    return jnp.broadcast_to(value, sizes)
+
+
+@op(same=(), differentiable=False, name="zeros_like")
+def _like(input: TensorLike, dtype: Any, value: int) -> Tensor:
+    return jnp.full(input.shape, value, input.dtype if dtype is None else dtype.dtype)
+
+
+def zeros_like(input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+    """Zeros of a tensor's shape, and of its dtype unless given."""
+    return _like(input, None if dtype is None else as_dtype(dtype), 0)
+
+
+def ones_like(input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+    """Ones of a tensor's shape, and of its dtype unless given."""
+    return _like(input, None if dtype is None else as_dtype(dtype), 1)
+
+
+def eye(
+    num_rows: Any, num_columns: Any = None, batch_shape: Any = None, dtype: Any = dtypes.float32, name: str | None = None
+) -> Tensor:
+    """Identity matrices of shape [*batch_shape, num_rows, num_columns]."""
+    rows = int(num_rows)
+    columns = rows if num_columns is None else int(num_columns)
+    batch = () if batch_shape is None else as_sizes(batch_shape)
+    return apply(_EYE, (), (rows, columns, batch, as_dtype(dtype).name))
+
+
+_EYE = Op(
+    "eye",
+    lambda _, s: jnp.broadcast_to(jnp.eye(s[0], s[1], dtype=as_dtype(s[3]).dtype), (*s[2], s[0], s[1])),
+)
+
+
+def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range") -> Tensor:
+    """Numbers from `start` up to, not including, `limit`.
+
+    Args:
+      start: first number; the limit when `limit` is None.
+      limit: end.
+      delta: step.
+      dtype: dtype; default the widest of the arguments'.
+      name: ignored.
+
+    Returns:
+      A vector.
+
+    Raises:
+      ValueError: when delta is 0.
+      TypeError: when the arguments are only known at run time.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.range(3, 10, 3).numpy()
+      array([3, 6, 9], dtype=int32)
+    """
+    if limit is None:
+        start, limit = 0, start
+    values = [static_value(v, "tf.range argument") for v in (start, limit, delta)]
+    if dtype is None:
+        kinds = [convert_to_tensor(v).dtype for v in (start, limit, delta)]
+        order = [dtypes.int32, dtypes.int64, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]
+        kind = max((k for k in kinds if k in order), key=order.index, default=kinds[0])
+    else:
+        kind = as_dtype(dtype)
+    if values[2] == 0:
+        raise ValueError("Requires delta != 0: 0")
+    array = np.arange(*values).astype(kind.dtype)
+    return convert.from_python(array, kind)
+
+
+def linspace(
+    start: TensorLike, stop: TensorLike, num: Any, name: str | None = None, axis: int = 0
+) -> Tensor:
+    """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension."""
+    return _linspace(start, stop, static_value(num, "num"), axis)
+
+
+@op(name="linspace", kinds="fc")
+def _linspace(start: TensorLike, stop: TensorLike, num: int, axis: int) -> Tensor:
+    return jnp.linspace(start, stop, num, axis=axis, dtype=start.dtype)
+
+
+def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
+    """Coordinates of a grid from vectors of coordinates.
+
+    Args:
+      *args: vectors.
+      **kwargs: `indexing`, 'xy' (default) or 'ij'.
+
+    Returns:
+      One tensor per vector.
+    """
+    indexing = kwargs.pop("indexing", "xy")
+    kwargs.pop("name", None)
+    if kwargs:
+        raise TypeError(f"'{sorted(kwargs)[0]}' is an invalid keyword argument for this function")
+    if indexing not in ("xy", "ij"):
+        raise ValueError("Argument `indexing` must be either 'xy' or 'ij', got " + repr(indexing))
+    return list(_meshgrid([convert_to_tensor(a) for a in args], indexing))
+
+
+_meshgrid_op = Op("meshgrid", lambda operands, s: jnp.meshgrid(*operands[0], indexing=s[0]))
+
+
+def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
+    return apply(_meshgrid_op, (tensors,), (indexing,))
+
+
+@op(same=("on_value", "off_value"), name="one_hot")
+def _one_hot(indices: TensorLike, on_value: TensorLike, off_value: TensorLike, depth: int, axis: int) -> Tensor:
+    axis = axis % (indices.ndim + 1)
+    positions = jnp.arange(depth, dtype=indices.dtype).reshape(
+        [-1 if i == axis else 1 for i in _python_range(indices.ndim + 1)]
+    )
+    return jnp.where(jnp.expand_dims(indices, axis) == positions, on_value, off_value)
+
+
+def one_hot(
+    indices: TensorLike,
+    depth: Any,
+    on_value: Any = None,
+    off_value: Any = None,
+    axis: int | None = None,
+    dtype: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Vectors with `on_value` at one position and `off_value` elsewhere.
+
+    Args:
+      indices: integers; one out of range gives only `off_value`.
+      depth: size of the new dimension.
+      on_value: default 1.
+      off_value: default 0.
+      axis: place of the new dimension; default last.
+      dtype: default that of `on_value`, else float32.
+      name: ignored.
+
+    Returns:
+      Tensor with one more dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.one_hot([1, -1], 2).numpy()
+      array([[0., 1.],
+             [0., 0.]], dtype=float32)
+    """
+    if dtype is None:
+        given = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
+        dtype = given[0] if given else dtypes.float32
+    kind = as_dtype(dtype)
+    on = convert_to_tensor(1 if on_value is None else on_value, dtype=kind if not kind.is_bool or on_value is not None else None)
+    off = convert_to_tensor(0 if off_value is None else off_value, dtype=kind if not kind.is_bool or off_value is not None else None)
+    if kind.is_bool:
+        from meshflow.ops.math import cast
+
+        on, off = cast(on, kind), cast(off, kind)
+    return _one_hot(indices, on, off, static_value(depth, "depth"), -1 if axis is None else axis)
+
+
+def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None) -> Tensor:
+    """For each length n, n times True and then False up to `maxlen`.
+
+    Args:
+      lengths: integers of any shape.
+      maxlen: size of the new last dimension; default the largest length.
+      dtype: dtype of the result.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [*lengths.shape, maxlen].
+    """
+    lengths = convert_to_tensor(lengths)
+    if maxlen is None:
+        maxlen = int(lengths._concrete("lengths of tf.sequence_mask without maxlen").max(initial=0))
+    return _sequence_mask(lengths, static_value(maxlen, "maxlen"), as_dtype(dtype))
+
+
+@op(same=(), differentiable=False, name="sequence_mask")
+def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: Any) -> Tensor:
+    return (jnp.arange(maxlen, dtype=lengths.dtype) < lengths[..., None]).astype(dtype.dtype)
+
+
+def _shape_of(value: Any) -> Any:
+    if hasattr(value, "_keras_history"):
+        return value.shape
+    return convert_to_tensor(value).shape
+
+
+def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Any:
+    """The shape as a vector of integers, known also while a function is traced.
+
+    Args:
+      input: a tensor.
+      out_type: dtype of the result.
+      name: ignored.
+
+    Returns:
+      A vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.shape(tf.zeros([2, 3])).numpy()
+      array([2, 3], dtype=int32)
+    """
+    if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
+        return _symbolic_shape(input, as_dtype(out_type))
+    return Tensor(np.array(_shape_of(input).as_list(), as_dtype(out_type).dtype))
+
+
+def _known_shape(operands: Any, static: Any) -> Any:
+    return np.array(operands[0].shape, as_dtype(static[0]).dtype)
+
+
+def _symbolic_shape(input: Any, out_type: Any) -> Any:
+    return shape_of_symbolic(input, out_type)
+
+
+def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
+    """The shapes of several tensors."""
+    return [shape(t, out_type) for t in input]
+
+
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of dimensions, an int32 scalar."""
+    return Tensor(np.array(_shape_of(input).rank, np.int32))
+
+
+def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
+    """The number of elements, a scalar."""
+    count = int(np.prod(_shape_of(input).as_list(), dtype=np.int64))
+    return Tensor(np.array(count, as_dtype(out_type).dtype))
+
+
+@op(same=(), name="identity")
+def _identity(input: TensorLike) -> Tensor:
+    return input
+
+
+def identity(input: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor with the same value, recorded as an op of its own."""
+    if isinstance(input, Tensor) and input.dtype is dtypes.string:
+        return Tensor(input._value)
+    return _identity(input)
+
+
+def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
+    """`identity` of each tensor of a list."""
+    return [identity(t) for t in input]
+
+
+@op(same=(), differentiable=False, name="stop_gradient")
+def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
+    """The same value, through which no gradient flows.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant(2.0)
+      >>> with tf.GradientTape() as tape:
+      ...     tape.watch(x)
+      ...     y = x * tf.stop_gradient(x)
+      >>> float(tape.gradient(y, x))
+      2.0
+    """
+    return jax.lax.stop_gradient(input)
+
+
+def grad_pass_through(f: Any) -> Any:
+    """A function with the value of `f` and the gradient of the identity."""
+
+    def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
+        x = convert_to_tensor(x)
+        return x + stop_gradient(f(x, *args, **kwargs) - x)  # type: ignore[operator]
+
+    return wrapped
+
+
+def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+    """`x`, whose shape must be compatible.
+
+    Raises:
+      InvalidArgumentError: when it is not, naming both shapes.
+    """
+    from meshflow.core.errors import InvalidValueError
+
+    tensor = convert_to_tensor(x)
+    if not TensorShape(shape).is_compatible_with(tensor.shape):
+        raise InvalidValueError(f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}.")
+    return tensor
+
+
+def get_static_value(tensor: Any, partial: bool = False) -> Any:
+    """The value as a NumPy array if it is known now, else None."""
+    value = convert_to_tensor(tensor)._value
+    return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
+
+
+def no_op(name: str | None = None) -> None:
+    """Does nothing."""
+
+
+def group(*inputs: Any, **kwargs: Any) -> None:
+    """Nothing: ops run in program order already."""
+
+
+def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> list[Any]:
+    """The tensors as a list: ops run in program order already."""
+    return list(tensors)
+
+
+@op(same=(), differentiable=False, name="shape")
+def shape_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
+    """`tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
+    return np.array(input.shape, out_type.dtype)  # type: ignore[return-value]
+
+
+_ = _known_shape

@@ -1,0 +1,247 @@
+"""Picking elements out of tensors and placing elements into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    *("boolean_mask", "dynamic_partition", "dynamic_stitch", "gather", "gather_nd", "scatter_nd"),
+    *("tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min", "tensor_scatter_nd_sub"),
+    *("tensor_scatter_nd_update", "where"),
+]
+
+
+def _check_range(indices: Any, size: int, what: str) -> None:
+    """Refuses indices out of range when their values are known."""
+    value = indices._value if isinstance(indices, Tensor) else indices
+    if isinstance(value, jax.core.Tracer) or not hasattr(value, "shape"):
+        return
+    array = np.asarray(value)
+    if array.size and (array.min() < 0 or array.max() >= size):
+        bad = array[(array < 0) | (array >= size)][0]
+        where_ = np.argwhere((array < 0) | (array >= size))[0].tolist()
+        raise InvalidArgumentError(f"{what}: indices{where_} = {bad} is not in [0, {size})")
+
+
+@op(same=(), name="gather")
+def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
+    axis = axis % params.ndim
+    batch_dims = batch_dims % (indices.ndim + 1) if batch_dims < 0 else batch_dims
+    function = lambda p, i: jnp.take(p, i, axis=axis - batch_dims, mode="fill" if _floats(p) else "clip")  # noqa: E731
+    for _ in range(batch_dims):
+        function = jax.vmap(function)
+    return function(params, indices)
+
+
+def _floats(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def gather(
+    params: TensorLike,
+    indices: TensorLike,
+    validate_indices: Any = None,
+    axis: Any = None,
+    batch_dims: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """Picks slices along a dimension.
+
+    Inside a compiled function an index out of range gives NaN (floats) or the nearest slice
+    (integers); eagerly it is an error.
+
+    Args:
+      params: the tensor to pick from.
+      indices: integers of any shape.
+      validate_indices: ignored.
+      axis: the dimension; default `batch_dims`.
+      batch_dims: number of leading dimensions that both tensors share.
+      name: ignored.
+
+    Returns:
+      Tensor of shape params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:].
+
+    Raises:
+      InvalidArgumentError: for an index out of range.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.gather([10, 20, 30], [2, 0]).numpy()
+      array([30, 10], dtype=int32)
+    """
+    axis = batch_dims if axis is None else int(axis)
+    if not hasattr(params, "_keras_history"):
+        params, indices = convert_to_tensor(params), convert_to_tensor(indices)
+        if isinstance(params, Tensor) and isinstance(indices, Tensor):
+            if params.dtype is dtypes.string:
+                return Tensor(np.take(params._value, indices.numpy(), axis=axis))
+            if not -params.ndim <= axis < params.ndim:
+                raise InvalidValueError(f"gather: axis {axis} is out of range for params of rank {params.ndim}.")
+            _check_range(indices, params._value.shape[axis], "gather")
+    return _gather(params, indices, axis, batch_dims)
+
+
+@op(same=(), name="gather_nd")
+def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tensor:
+    def pick(p: Any, i: Any) -> Any:
+        return p.at[tuple(jnp.moveaxis(i, -1, 0))].get(mode="fill" if _floats(p) else "clip")
+
+    for _ in range(batch_dims):
+        pick = jax.vmap(pick)
+    return pick(params, indices)
+
+
+def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None) -> Tensor:
+    """Picks elements or slices by coordinates.
+
+    Args:
+      params: the tensor to pick from.
+      indices: integers of shape [..., k]: coordinates in the first k dimensions.
+      batch_dims: number of leading dimensions that both tensors share.
+      name: ignored.
+
+    Returns:
+      Tensor of shape indices.shape[:-1] + params.shape[k:].
+
+    Raises:
+      InvalidArgumentError: for coordinates out of range.
+    """
+    params, indices = convert_to_tensor(params), convert_to_tensor(indices)
+    if isinstance(indices, Tensor) and isinstance(params, Tensor) and not isinstance(indices._value, jax.core.Tracer):
+        coordinates = np.asarray(indices._value)
+        for k in range(coordinates.shape[-1]):
+            _check_range(coordinates[..., k], params._value.shape[batch_dims + k], "gather_nd")
+    return _gather_nd(params, indices, batch_dims)
+
+
+@op(same=("updates",), name="scatter_nd")
+def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
+    return jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
+
+
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+    """Zeros with updates added at coordinates; updates at equal coordinates add up.
+
+    Args:
+      indices: integers of shape [..., k].
+      updates: tensor of shape indices.shape[:-1] + shape[k:].
+      shape: shape of the result.
+      name: ignored.
+    """
+    return _scatter_nd(indices, updates, shape)
+
+
+def _tensor_scatter(kind: str, verb: str) -> Any:
+    @op(same=("tensor", "updates"), name=f"tensor_scatter_nd_{verb}")
+    def scatter(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
+        place = tensor.at[tuple(jnp.moveaxis(indices, -1, 0))]
+        return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
+
+    scatter.__name__ = scatter.__qualname__ = f"tensor_scatter_nd_{verb}"
+    scatter.__doc__ = f"""A copy of a tensor with updates applied at coordinates ({verb}).
+
+    Args:
+      tensor: a tensor.
+      indices: integers of shape [..., k]: coordinates in the first k dimensions.
+      updates: tensor of shape indices.shape[:-1] + tensor.shape[k:].
+      name: ignored.
+
+    Returns:
+      A tensor of the shape of `tensor`.
+    """
+    return scatter
+
+
+tensor_scatter_nd_update = _tensor_scatter("set", "update")
+tensor_scatter_nd_add = _tensor_scatter("add", "add")
+tensor_scatter_nd_sub = _tensor_scatter("sub", "sub")
+tensor_scatter_nd_max = _tensor_scatter("max", "max")
+tensor_scatter_nd_min = _tensor_scatter("min", "min")
+
+
+@op(same=("x", "y"), name="where")
+def _select(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
+    return jnp.where(condition, x, y)
+
+
+def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+    """Chooses between two tensors element by element, or finds the true elements.
+
+    Args:
+      condition: booleans.
+      x: values where true; broadcasts.
+      y: values where false; broadcasts.
+      name: ignored.
+
+    Returns:
+      The chosen values; without x and y the int64 coordinates of the true elements, shape [n, rank].
+
+    Raises:
+      ValueError: when only one of x and y is given.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.where([True, False], [1, 2], 0).numpy()
+      array([1, 0], dtype=int32)
+    """
+    if (x is None) != (y is None):
+        raise ValueError("x and y must both be non-None or both be None.")
+    if x is None:
+        known = convert_to_tensor(condition)._concrete("the condition of tf.where without x and y (its result's shape depends on the values)")
+        return convert_to_tensor(np.argwhere(known).astype(np.int64))
+    return _select(condition, x, y)
+
+
+def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int | None = None, name: str = "boolean_mask") -> Tensor:
+    """The elements (or slices) where a mask is true.
+
+    Args:
+      tensor: a tensor.
+      mask: booleans, whose values must be known: inside a function use tf.where(mask, x, 0).
+      axis: first dimension that the mask covers; default 0.
+      name: ignored.
+
+    Returns:
+      A tensor with one dimension in place of the masked ones.
+    """
+    tensor = convert_to_tensor(tensor)
+    known = convert_to_tensor(mask)._concrete("a mask (the result's shape depends on it; use tf.where)").astype(bool)
+    axis = 0 if axis is None else int(axis) % tensor.ndim
+    shape = tensor._value.shape
+    if tuple(shape[axis : axis + known.ndim]) != known.shape:
+        raise ValueError(f"Shapes {tuple(shape[axis:])} and {known.shape} are incompatible: the mask must cover the tensor from axis {axis}.")
+    from meshflow.ops.array.shaping import reshape
+
+    flat = reshape(tensor, (*shape[:axis], known.size, *shape[axis + known.ndim :]))
+    return gather(flat, np.flatnonzero(known), axis=axis)
+
+
+def dynamic_partition(data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None) -> list[Tensor]:
+    """Splits rows into lists by number; `partitions` must be known."""
+    numbers = convert_to_tensor(partitions)._concrete("partitions (the results' shapes depend on them)")
+    return [boolean_mask(data, numbers == i) for i in range(num_partitions)]
+
+
+def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
+    """Interleaves rows: row `indices[m][i]` of the result is `data[m][i]`; later ones win."""
+    from meshflow.ops.array.shaping import concat, reshape
+
+    numbers = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
+    rows = []
+    for number, item in zip(numbers, data, strict=True):
+        item = convert_to_tensor(item)
+        rows.append(reshape(item, (number.size, *item._value.shape[number.ndim :])))
+    flat = np.concatenate([n.reshape(-1) for n in numbers])
+    last = {int(n): position for position, n in enumerate(flat)}
+    order = [last.get(i, 0) for i in range(int(flat.max()) + 1)]
+    return gather(concat(rows, 0), order)

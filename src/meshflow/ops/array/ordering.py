@@ -1,0 +1,147 @@
+"""Sorting, searching and unique values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype, int32
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = ["argsort", "histogram_fixed_width", "searchsorted", "sort", "unique", "unique_with_counts"]
+
+
+def _check(direction: str) -> None:
+    if direction not in ("ASCENDING", "DESCENDING"):
+        raise ValueError(f"Argument `direction` should be one of 'ASCENDING' or 'DESCENDING'. Received: {direction}")
+
+
+@op(same=())
+def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
+    """Sorts along a dimension.
+
+    Args:
+      values: a tensor.
+      axis: the dimension.
+      direction: 'ASCENDING' or 'DESCENDING'.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.sort([3, 1, 2], direction="DESCENDING").numpy()
+      array([3, 2, 1], dtype=int32)
+    """
+    _check(direction)
+    return jnp.sort(values, axis=axis, descending=direction == "DESCENDING")
+
+
+@op(same=(), differentiable=False)
+def argsort(
+    values: TensorLike, axis: int = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
+) -> Tensor:
+    """Positions that sort along a dimension, int32; always stable."""
+    _check(direction)
+    return jnp.argsort(values, axis=axis, stable=True, descending=direction == "DESCENDING").astype(jnp.int32)
+
+
+@op(same=("sorted_sequence", "values"), differentiable=False, name="searchsorted")
+def _searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: Any) -> Tensor:
+    shape = values.shape
+    rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
+    queries = values.reshape(rows.shape[0], -1)
+    import jax
+
+    found = jax.vmap(lambda row, query: jnp.searchsorted(row, query, side=side))(rows, queries)
+    return found.reshape(shape).astype(out_type.dtype)
+
+
+def searchsorted(
+    sorted_sequence: TensorLike, values: TensorLike, side: str = "left", out_type: Any = int32, name: str | None = None
+) -> Tensor:
+    """Positions at which values would be inserted into sorted rows.
+
+    Args:
+      sorted_sequence: tensor of shape [..., n], rows rising.
+      values: tensor of shape [..., m].
+      side: 'left' or 'right' of equal elements.
+      out_type: dtype of the positions.
+      name: ignored.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"Argument `side` must be either 'right' or 'left'. Received: `side` = '{side}'.")
+    return _searchsorted(sorted_sequence, values, side, as_dtype(out_type))
+
+
+class Unique(NamedTuple):
+    """Result of `tf.unique`: unique values `y`, and `idx`, the position in `y` of each element."""
+
+    y: Any
+    idx: Any
+
+
+class UniqueWithCounts(NamedTuple):
+    """Result of `tf.unique_with_counts`: `y`, `idx`, and how often each value occurs, `count`."""
+
+    y: Any
+    idx: Any
+    count: Any
+
+
+def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
+    array = convert_to_tensor(x)._concrete("the argument of tf.unique (the result's shape depends on it)")
+    if array.ndim != 1:
+        raise ValueError(f"unique expects a 1D vector, got shape {array.shape}.")
+    kind = as_dtype(out_idx).dtype
+    if array.dtype == object:
+        values, first, inverse, counts = np.unique(array.astype("S"), return_index=True, return_inverse=True, return_counts=True)
+    else:
+        values, first, inverse, counts = np.unique(array, return_index=True, return_inverse=True, return_counts=True)
+    # TensorFlow keeps the order of first appearance.
+    order = np.argsort(first)
+    rank = np.argsort(order)
+    return values[order], rank[inverse].astype(kind), counts[order].astype(kind)
+
+
+def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
+    """The different values of a vector, in the order they first appear.
+
+    Args:
+      x: a vector whose values are known.
+      out_idx: dtype of the positions.
+      name: ignored.
+
+    Returns:
+      (y, idx).
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.unique([4, 1, 4]).y.numpy()
+      array([4, 1], dtype=int32)
+    """
+    values, inverse, _ = _unique(x, out_idx)
+    return Unique(convert_to_tensor(values), convert_to_tensor(inverse))
+
+
+def unique_with_counts(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> UniqueWithCounts:
+    """`unique`, and how often each value occurs."""
+    values, inverse, counts = _unique(x, out_idx)
+    return UniqueWithCounts(convert_to_tensor(values), convert_to_tensor(inverse), convert_to_tensor(counts))
+
+
+@op(same=("values",), differentiable=False, name="histogram_fixed_width")
+def _histogram(values: TensorLike, low: float, high: float, nbins: int, dtype: Any) -> Tensor:
+    scaled = (values - low) / (high - low) * nbins
+    index = jnp.clip(jnp.floor(scaled), 0, nbins - 1).astype(jnp.int32).reshape(-1)
+    return jnp.zeros((nbins,), dtype.dtype).at[index].add(1)
+
+
+def histogram_fixed_width(
+    values: TensorLike, value_range: Any, nbins: int = 100, dtype: Any = int32, name: str | None = None
+) -> Tensor:
+    """Counts of values in `nbins` equal bins; values outside go to the outermost bins."""
+    low, high = (float(v) for v in value_range)
+    return _histogram(values, low, high, int(nbins), as_dtype(dtype))

@@ -1,0 +1,103 @@
+"""Limiting values and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.core.dispatch import op
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
+
+
+@op(kinds="if")
+def clip_by_value(
+    t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
+) -> Tensor:
+    """Moves elements into an interval.
+
+    Args:
+      t: a tensor.
+      clip_value_min: lower end.
+      clip_value_max: upper end.
+      name: ignored.
+
+    Returns:
+      A tensor of the shape of `t`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.clip_by_value([-5.0, 0.5, 5.0], 0.0, 1.0).numpy()
+      array([0. , 0.5, 1. ], dtype=float32)
+    """
+    # Nested where gives the clipped elements no gradient at all, as TensorFlow does.
+    return jnp.maximum(jnp.minimum(t, clip_value_max), clip_value_min)
+
+
+@op(same=("t", "clip_norm"), kinds="fc")
+def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
+    """Scales a tensor down so that its L2 norm is at most `clip_norm`."""
+    squares = jnp.sum(t * t, axis=axes, keepdims=True)
+    positive = squares > 0
+    norm = jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), squares)
+    return t * clip_norm / jnp.maximum(norm, clip_norm)
+
+
+@op(name="global_norm")
+def _global_norm(t_list: Sequence[TensorLike]) -> Tensor:
+    total = sum(jnp.sum(jnp.square(jnp.abs(t))) for t in t_list)
+    return jnp.sqrt(jnp.asarray(total))
+
+
+def global_norm(t_list: Any, name: str | None = None) -> Tensor:
+    """`sqrt(sum of squares)` over all tensors of a list; None entries count as absent."""
+    return _global_norm([_dense(t) for t in t_list if t is not None])
+
+
+def _dense(t: Any) -> Any:
+    return t.values if hasattr(t, "indices") and hasattr(t, "values") else t
+
+
+def clip_by_global_norm(
+    t_list: Any, clip_norm: TensorLike, use_norm: Any = None, name: str | None = None
+) -> tuple[list[Any], Tensor]:
+    """Scales tensors down so that their common norm is at most `clip_norm`.
+
+    Args:
+      t_list: tensors; None entries stay None.
+      clip_norm: the largest norm.
+      use_norm: the norm, when known already.
+      name: ignored.
+
+    Returns:
+      The scaled tensors and the norm before. NaN everywhere when the norm is not finite.
+
+    Example:
+      >>> import meshflow as tf
+      >>> clipped, norm = tf.clip_by_global_norm([tf.constant([3.0]), tf.constant([4.0])], 1.0)
+      >>> float(norm), clipped[0].numpy()
+      (5.0, array([0.6], dtype=float32))
+    """
+    norm = global_norm(t_list) if use_norm is None else use_norm
+    scale = _global_scale(norm, clip_norm)
+    from meshflow.ops.math.arithmetic import cast, multiply
+
+    return [None if t is None else multiply(_dense(t), cast(scale, t.dtype)) for t in t_list], norm
+
+
+@op(kinds="f")
+def _global_scale(norm: TensorLike, clip_norm: TensorLike) -> Tensor:
+    scale = clip_norm * jnp.minimum(1 / norm, jnp.ones((), norm.dtype) / clip_norm)
+    return jnp.where(jnp.isfinite(norm), scale, jnp.nan)
+
+
+@op(kinds="fc")
+def l2_normalize(
+    x: TensorLike, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
+) -> Tensor:
+    """Scales to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`."""
+    squares = jnp.sum(jnp.square(jnp.abs(x)), axis=axis if dim is None else dim, keepdims=True)
+    return x * (1 / jnp.sqrt(jnp.maximum(squares, jnp.asarray(epsilon, squares.dtype)))).astype(x.dtype)

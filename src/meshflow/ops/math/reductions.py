@@ -1,0 +1,393 @@
+"""Reductions over dimensions, cumulative sums, positions of extremes."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype, int64
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    *("argmax", "argmin", "cumprod", "cumsum", "cumulative_logsumexp", "count_nonzero", "zero_fraction"),
+    *("in_top_k", "top_k", "is_non_decreasing", "is_strictly_increasing", "bincount", "confusion_matrix", "polyval"),
+]
+
+
+def _check_axis(axis: Any, rank: int) -> Any:
+    for a in (axis,) if isinstance(axis, int) else axis or ():
+        if not -rank <= a < rank:
+            raise InvalidValueError(f"Invalid reduction dimension {a} for input with {rank} dimensions.")
+    return axis
+
+
+def _define(
+    name: str,
+    function: Callable[..., Any],
+    doc: str,
+    kinds: str | None = None,
+    differentiable: bool = True,
+) -> Callable[..., Any]:
+    """A public reduction; all of them are one line of a table."""
+
+    def body(
+        input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
+    ) -> Tensor:
+        return function(input_tensor, axis=_check_axis(axis, input_tensor.ndim), keepdims=keepdims)
+
+    body.__name__ = body.__qualname__ = name
+    body.__module__ = __name__
+    body.__doc__ = f"""{doc}
+
+    Args:
+      input_tensor: a tensor.
+      axis: the dimension or dimensions to reduce; default all.
+      keepdims: whether reduced dimensions stay, with size 1.
+      name: ignored.
+
+    Returns:
+      A tensor without the reduced dimensions.
+    """
+    __all__.append(name)
+    return op(body, kinds=kinds, differentiable=differentiable)
+
+
+def _sum(x: Any, axis: Any, keepdims: bool) -> Any:
+    return jnp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _prod(x: Any, axis: Any, keepdims: bool) -> Any:
+    return jnp.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.mean(x, axis=axis, keepdims=keepdims)
+    # Integers stay integers, as in TensorFlow.
+    total = _sum(x, axis, keepdims)
+    return (total // builtins.max(x.size // builtins.max(total.size, 1), 1)).astype(x.dtype)
+
+
+def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
+    mean = jnp.mean(x, axis=axis, keepdims=True)
+    return jnp.mean(jnp.square(jnp.abs(x - mean)), axis=axis, keepdims=keepdims)
+
+
+def _std(x: Any, axis: Any, keepdims: bool) -> Any:
+    return jnp.sqrt(_variance(x, axis, keepdims))
+
+
+def _max(x: Any, axis: Any, keepdims: bool) -> Any:
+    return jnp.max(x, axis=axis, keepdims=keepdims, initial=_lowest(x) if x.size == 0 else None)
+
+
+def _min(x: Any, axis: Any, keepdims: bool) -> Any:
+    return -_max(-x, axis, keepdims) if x.size == 0 else jnp.min(x, axis=axis, keepdims=keepdims)
+
+
+def _lowest(x: Any) -> Any:
+    return -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
+
+
+def _norm(x: Any, axis: Any, keepdims: bool) -> Any:
+    return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x)), axis=axis, keepdims=keepdims)).astype(x.dtype)
+
+
+def _logsumexp(x: Any, axis: Any, keepdims: bool) -> Any:
+    return jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims)
+
+
+reduce_sum = _define("reduce_sum", _sum, "Sum over dimensions.", kinds="ifc")
+reduce_mean = _define("reduce_mean", _mean, "Mean over dimensions; of integers, rounded down.", kinds="ifc")
+reduce_prod = _define("reduce_prod", _prod, "Product over dimensions.", kinds="ifc")
+reduce_max = _define("reduce_max", _max, "Maximum over dimensions.", kinds="if")
+reduce_min = _define("reduce_min", _min, "Minimum over dimensions.", kinds="if")
+reduce_any = _define("reduce_any", jnp.any, "Whether any element is true.", kinds="b", differentiable=False)
+reduce_all = _define("reduce_all", jnp.all, "Whether all elements are true.", kinds="b", differentiable=False)
+reduce_variance = _define("reduce_variance", _variance, "Variance over dimensions, divided by n.", kinds="fc")
+reduce_std = _define("reduce_std", _std, "Standard deviation over dimensions.", kinds="fc")
+reduce_logsumexp = _define("reduce_logsumexp", _logsumexp, "`log(sum(exp(x)))`, without overflow.", kinds="f")
+reduce_euclidean_norm = _define("reduce_euclidean_norm", _norm, "`sqrt(sum(|x|^2))`.", kinds="fc")
+
+
+@op(differentiable=False)
+def argmax(input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None) -> Tensor:
+    """Position of the largest element along a dimension, the first of equals.
+
+    Args:
+      input: a tensor.
+      axis: the dimension; default 0.
+      output_type: dtype of the result.
+      name: ignored.
+
+    Returns:
+      Tensor of integers without the dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.argmax([[1, 5], [7, 2]], axis=1).numpy()
+      array([1, 0])
+    """
+    return jnp.argmax(input, axis=_check_axis(axis or 0, input.ndim)).astype(as_dtype(output_type).dtype)
+
+
+@op(differentiable=False)
+def argmin(input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None) -> Tensor:
+    """Position of the smallest element along a dimension; arguments as in `argmax`."""
+    return jnp.argmin(input, axis=_check_axis(axis or 0, input.ndim)).astype(as_dtype(output_type).dtype)
+
+
+def _cumulative(function: Callable[..., Any], x: Any, axis: int, exclusive: bool, reverse: bool, start: float) -> Any:
+    if reverse:
+        x = jnp.flip(x, axis)
+    result = function(x, axis=axis).astype(x.dtype)
+    if exclusive:
+        first = jnp.full_like(jax.lax.slice_in_dim(x, 0, 1, axis=axis), start)
+        rest = jax.lax.slice_in_dim(result, 0, x.shape[axis] - 1, axis=axis)
+        result = jnp.concatenate([first, rest], axis)
+    return jnp.flip(result, axis) if reverse else result
+
+
+@op
+def cumsum(
+    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Sums up to each position along a dimension.
+
+    Args:
+      x: a tensor.
+      axis: the dimension.
+      exclusive: whether a position's own element is left out.
+      reverse: whether to sum from the end.
+      name: ignored.
+
+    Returns:
+      A tensor of the shape of `x`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.cumsum([1, 2, 3], exclusive=True).numpy()
+      array([0, 1, 3], dtype=int32)
+    """
+    return _cumulative(jnp.cumsum, x, axis % builtins.max(x.ndim, 1), exclusive, reverse, 0)
+
+
+@op
+def cumprod(
+    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """Products up to each position along a dimension; arguments as in `cumsum`."""
+    return _cumulative(jnp.cumprod, x, axis % builtins.max(x.ndim, 1), exclusive, reverse, 1)
+
+
+@op(kinds="f")
+def cumulative_logsumexp(
+    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Tensor:
+    """`log(cumsum(exp(x)))`, without overflow; arguments as in `cumsum`."""
+    axis = axis % builtins.max(x.ndim, 1)
+
+    def scan(v: Any, axis: int) -> Any:
+        return jax.lax.cumlogsumexp(v, axis=axis)
+
+    return _cumulative(scan, x, axis, exclusive, reverse, -jnp.inf)
+
+
+@op(differentiable=False)
+def count_nonzero(
+    input: TensorLike, axis: Any = None, keepdims: bool | None = None, dtype: Any = int64, name: str | None = None
+) -> Tensor:
+    """Number of elements that are not zero."""
+    return jnp.sum(input != 0, axis=axis, keepdims=bool(keepdims), dtype=as_dtype(dtype).dtype)
+
+
+@op(differentiable=False)
+def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
+    """Fraction of elements that are zero, float32."""
+    return jnp.mean((value == 0).astype(jnp.float32))
+
+
+@op(kinds="if", name="top_k")
+def _top_k(input: TensorLike, k: int) -> Any:
+    if k > input.shape[-1]:
+        raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
+    return tuple(jax.lax.top_k(input, k))
+
+
+def top_k(
+    input: TensorLike, k: int = 1, sorted: bool = True, index_type: Any = None, name: str | None = None
+) -> Any:
+    """The k largest elements of the last dimension and their positions.
+
+    Args:
+      input: tensor of shape [..., n], n at least k.
+      k: how many.
+      sorted: accepted; the result is always in falling order.
+      index_type: dtype of the positions; default int32.
+      name: ignored.
+
+    Returns:
+      A named tuple (values, indices), each of shape [..., k].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.math.top_k([1, 9, 4], k=2).indices.numpy()
+      array([1, 2], dtype=int32)
+    """
+    from meshflow.ops.math.arithmetic import cast
+
+    values, indices = _top_k(input, k)
+    return TopKV2(values, indices if index_type is None else cast(indices, index_type))
+
+
+class TopKV2(tuple):
+    """The result of `top_k`: `values` and `indices`."""
+
+    __slots__ = ()
+    _fields = ("values", "indices")
+
+    def __new__(cls, values: Any, indices: Any) -> TopKV2:
+        return super().__new__(cls, (values, indices))
+
+    @property
+    def values(self) -> Any:
+        """The elements."""
+        return self[0]
+
+    @property
+    def indices(self) -> Any:
+        """Their positions."""
+        return self[1]
+
+
+@op(same=(), differentiable=False)
+def in_top_k(targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None) -> Tensor:
+    """Whether the prediction for the target class is among the k largest.
+
+    Args:
+      targets: class numbers, shape [batch].
+      predictions: shape [batch, classes].
+      k: how many.
+      name: ignored.
+
+    Returns:
+      Booleans of shape [batch]; False for a target out of range or a prediction that is not finite.
+    """
+    classes = predictions.shape[-1]
+    valid = (targets >= 0) & (targets < classes)
+    index = jnp.clip(targets, 0, classes - 1).astype(jnp.int32)
+    own = jnp.take_along_axis(predictions, index[:, None], axis=-1)
+    above = jnp.sum(predictions > own, axis=-1)
+    return valid & jnp.isfinite(own[:, 0]) & (above < k)
+
+
+@op(differentiable=False)
+def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
+    """Whether no element is smaller than the one before."""
+    flat = x.reshape(-1)
+    return jnp.all(flat[1:] >= flat[:-1])
+
+
+@op(differentiable=False)
+def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
+    """Whether each element is larger than the one before."""
+    flat = x.reshape(-1)
+    return jnp.all(flat[1:] > flat[:-1])
+
+
+@op(same=(), differentiable=False, name="bincount")
+def _bincount(arr: TensorLike, weights: TensorLike | None, size: int, dtype: Any) -> Tensor:
+    kind = as_dtype(dtype).dtype if weights is None else weights.dtype
+    flat = arr.reshape(-1)
+    values = jnp.ones(flat.shape, kind) if weights is None else weights.reshape(-1)
+    inside = (flat >= 0) & (flat < size)
+    return jnp.zeros((size,), kind).at[jnp.where(inside, flat, 0)].add(jnp.where(inside, values, 0))
+
+
+def bincount(
+    arr: TensorLike,
+    weights: Any = None,
+    minlength: int | None = None,
+    maxlength: int | None = None,
+    dtype: Any = "int32",
+    name: str | None = None,
+) -> Tensor:
+    """Counts how often each number from 0 on occurs.
+
+    Args:
+      arr: non-negative integers.
+      weights: values to add up instead of counting.
+      minlength: smallest length of the result.
+      maxlength: largest length; larger numbers are left out. Needed while a function is traced.
+      dtype: dtype of the counts.
+      name: ignored.
+
+    Returns:
+      A vector.
+    """
+    from meshflow.core.convert import convert_to_tensor
+
+    arr = convert_to_tensor(arr)
+    if maxlength is not None and (minlength is None or minlength >= maxlength):
+        size = maxlength
+    else:
+        numbers = arr._concrete("the argument of tf.math.bincount without maxlength")
+        size = int(numbers.max()) + 1 if numbers.size else 0
+        size = builtins.max(size, minlength or 0)
+        size = builtins.min(size, maxlength) if maxlength is not None else size
+    return _bincount(arr, weights, size, as_dtype(dtype))
+
+
+def confusion_matrix(
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: int | None = None,
+    weights: Any = None,
+    dtype: Any = "int32",
+    name: str | None = None,
+) -> Tensor:
+    """Counts pairs of (label, prediction).
+
+    Args:
+      labels: class numbers, shape [n].
+      predictions: class numbers, shape [n].
+      num_classes: number of classes; default one more than the largest number.
+      weights: weights of the pairs.
+      dtype: dtype of the counts.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [num_classes, num_classes]; rows are labels.
+    """
+    from meshflow.core.convert import convert_to_tensor
+    from meshflow.ops.math.arithmetic import cast
+
+    labels = cast(convert_to_tensor(labels), int64)
+    predictions = cast(convert_to_tensor(predictions), int64)
+    if num_classes is None:
+        both = labels._concrete("labels without num_classes"), predictions._concrete("predictions")
+        num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
+    kind = as_dtype(dtype)
+    if weights is not None:
+        weights = cast(convert_to_tensor(weights), kind)
+    flat = _bincount(labels * num_classes + predictions, weights, num_classes * num_classes, kind)
+    from meshflow.ops.array import reshape
+
+    return reshape(flat, [num_classes, num_classes])
+
+
+def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
+    """Polynomial with the given coefficients, highest power first, at `x`."""
+    from meshflow.core.convert import convert_to_tensor
+
+    x = convert_to_tensor(x)
+    result = x * 0
+    for coefficient in coeffs:
+        result = coefficient + result * x  # type: ignore[operator]
+    return result

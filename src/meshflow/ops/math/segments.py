@@ -1,0 +1,102 @@
+"""Reductions over groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__: list[str] = []
+
+
+@op(same=("data",), name="segment_reduction")
+def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: str) -> Tensor:
+    flat_ids = segment_ids.reshape(-1)
+    rows = data.reshape((flat_ids.shape[0], *data.shape[segment_ids.ndim :]))
+    inside = (flat_ids >= 0) & (flat_ids < num_segments)
+    ids = jnp.where(inside, flat_ids, num_segments)
+    counts = jax.ops.segment_sum(jnp.ones(ids.shape, jnp.int32), ids, num_segments + 1)[:num_segments]
+    shaped = counts.reshape((-1,) + (1,) * (rows.ndim - 1))
+    if kind in ("sum", "mean", "sqrt_n"):
+        total = jax.ops.segment_sum(rows, ids, num_segments + 1)[:num_segments]
+        divisor = jnp.maximum(shaped, 1).astype(total.dtype)
+        return {"sum": total, "mean": total / divisor, "sqrt_n": total / jnp.sqrt(divisor)}[kind].astype(data.dtype)
+    function = {"max": jax.ops.segment_max, "min": jax.ops.segment_min, "prod": jax.ops.segment_prod}[kind]
+    return function(rows, ids, num_segments + 1)[:num_segments]
+
+
+def _segment(kind: str, fill_empty: bool) -> Callable[..., Any]:
+    def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
+        ids = convert_to_tensor(segment_ids)
+        numbers = ids._concrete(f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})")
+        count = int(numbers.max()) + 1 if numbers.size else 0
+        if (numbers[1:] < numbers[:-1]).any():
+            from meshflow.core.errors import InvalidArgumentError
+
+            raise InvalidArgumentError(f"segment ids are not increasing: {numbers.tolist()}")
+        result = _reduce(convert_to_tensor(data), ids, count, kind)
+        return _zero_empty(result, ids, count) if fill_empty else result
+
+    segment.__name__ = segment.__qualname__ = f"segment_{kind}"
+    segment.__doc__ = f"""The {kind} over rows with equal, sorted ids; 0 (1 for prod) for ids that do not occur.
+
+    Args:
+      data: tensor of shape [n, ...].
+      segment_ids: n integers, rising.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [largest id + 1, ...].
+    """
+    __all__.append(segment.__name__)
+    return segment
+
+
+def _zero_empty(result: Tensor, ids: Tensor, count: int) -> Tensor:
+    return _masked(result, ids, count)
+
+
+@op(same=("result",), name="segment_mask")
+def _masked(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
+    present = jnp.zeros((count,), bool).at[ids].set(True)
+    return jnp.where(present.reshape((-1,) + (1,) * (result.ndim - 1)), result, jnp.zeros((), result.dtype))
+
+
+def _unsorted(kind: str) -> Callable[..., Any]:
+    def segment(data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None) -> Tensor:
+        count = static_value(num_segments, "num_segments")
+        return _reduce(convert_to_tensor(data), convert_to_tensor(segment_ids), count, kind)
+
+    segment.__name__ = segment.__qualname__ = f"unsorted_segment_{kind}"
+    segment.__doc__ = f"""The {kind} over rows with equal ids; rows with a negative id are left out.
+
+    Args:
+      data: a tensor whose shape starts with that of `segment_ids`.
+      segment_ids: integers below `num_segments`.
+      num_segments: number of rows of the result.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [num_segments, ...].
+    """
+    __all__.append(segment.__name__)
+    return segment
+
+
+segment_sum = _segment("sum", False)
+segment_mean = _segment("mean", False)
+segment_prod = _segment("prod", False)
+segment_max = _segment("max", True)
+segment_min = _segment("min", True)
+unsorted_segment_sum = _unsorted("sum")
+unsorted_segment_mean = _unsorted("mean")
+unsorted_segment_sqrt_n = _unsorted("sqrt_n")
+unsorted_segment_prod = _unsorted("prod")
+unsorted_segment_max = _unsorted("max")
+unsorted_segment_min = _unsorted("min")

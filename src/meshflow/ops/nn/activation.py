@@ -1,0 +1,199 @@
+"""Activation functions, dropout, embedding lookup."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.random import op_key
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math import log_sigmoid, sigmoid, tanh
+
+__all__ = [
+    *("bias_add", "crelu", "dropout", "elu", "embedding_lookup", "gelu", "leaky_relu", "log_sigmoid", "log_softmax"),
+    *("relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softplus", "softsign", "stateless_dropout", "swish", "tanh"),
+]
+
+
+@op(kinds="if")
+def relu(features: TensorLike, name: str | None = None) -> Tensor:
+    """`max(x, 0)`, with gradient 0 at 0.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nn.relu([-1.0, 2.0]).numpy()
+      array([0., 2.], dtype=float32)
+    """
+    return jax.nn.relu(features)
+
+
+@op(kinds="f")
+def relu6(features: TensorLike, name: str | None = None) -> Tensor:
+    """`min(max(x, 0), 6)`."""
+    return jax.nn.relu6(features)
+
+
+@op(kinds="f")
+def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
+    """x where positive, `alpha * x` elsewhere."""
+    return jnp.where(features > 0, features, features * jnp.asarray(alpha, features.dtype))
+
+
+@op(kinds="f")
+def elu(features: TensorLike, name: str | None = None) -> Tensor:
+    """x where positive, `e^x - 1` elsewhere."""
+    return jax.nn.elu(features)
+
+
+@op(kinds="f")
+def selu(features: TensorLike, name: str | None = None) -> Tensor:
+    """Scaled ELU (Klambauer et al. 2017, arXiv:1706.02515)."""
+    return jax.nn.selu(features)
+
+
+@op(kinds="f")
+def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
+    """`x * P(X <= x)` for a standard normal X (arXiv:1606.08415).
+
+    Args:
+      features: a tensor.
+      approximate: whether the tanh approximation is used.
+      name: ignored.
+    """
+    return jax.nn.gelu(features, approximate=approximate)
+
+
+@op(kinds="f")
+def silu(features: TensorLike, beta: float = 1.0) -> Tensor:
+    """`x * sigmoid(beta * x)`."""
+    return features * jax.nn.sigmoid(jnp.asarray(beta, features.dtype) * features)
+
+
+swish = silu
+
+
+@op(kinds="f")
+def softplus(features: TensorLike, name: str | None = None) -> Tensor:
+    """`log(1 + e^x)`."""
+    return jax.nn.softplus(features)
+
+
+@op(kinds="f")
+def softsign(features: TensorLike, name: str | None = None) -> Tensor:
+    """`x / (1 + |x|)`."""
+    return jax.nn.soft_sign(features)
+
+
+@op(kinds="f")
+def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
+    """relu(x) and relu(-x), joined along `axis`."""
+    return jnp.concatenate([jax.nn.relu(features), jax.nn.relu(-features)], axis)
+
+
+@op(kinds="f")
+def softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
+    """`exp(x) / sum(exp(x))` along a dimension, the last by default.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nn.softmax([1.0, 1.0]).numpy()
+      array([0.5, 0.5], dtype=float32)
+    """
+    return jax.nn.softmax(logits, axis=-1 if axis is None else axis)
+
+
+@op(kinds="f")
+def log_softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
+    """`x - log(sum(exp(x)))` along a dimension, the last by default."""
+    return jax.nn.log_softmax(logits, axis=-1 if axis is None else axis)
+
+
+@op
+def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
+    """Adds a vector to the channels.
+
+    Args:
+      value: a tensor; channels last, or second for data_format 'NC...'.
+      bias: vector of the number of channels.
+      data_format: 'N...C' or 'NC...'; default channels last.
+      name: ignored.
+
+    Raises:
+      ValueError: when the sizes differ.
+    """
+    first = data_format is not None and data_format.startswith("NC") and data_format != "N...C"
+    channels = value.shape[1 if first else -1]
+    if bias.ndim != 1 or bias.shape[0] != channels:
+        raise ValueError(f"bias must be a vector of the {channels} channels, got shape {list(bias.shape)}.")
+    return value + (bias.reshape((-1,) + (1,) * (value.ndim - 2)) if first else bias)
+
+
+@op(same=("x",), kinds="f", name="dropout")
+def _dropout(x: TensorLike, key: TensorLike, rate: TensorLike, noise_shape: Any) -> Tensor:
+    shape = x.shape if noise_shape is None else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
+    uniform = jax.random.uniform(jax.random.wrap_key_data(key, impl="threefry2x32"), shape, jnp.float32)
+    kept = uniform >= rate.astype(jnp.float32)
+    scale = (1 / (1 - rate.astype(jnp.float32))).astype(x.dtype)
+    return jnp.where(kept, x * scale, jnp.zeros((), x.dtype))
+
+
+def dropout_from_key(x: TensorLike, key: Tensor, rate: Any, noise_shape: Any = None) -> Tensor:
+    """Dropout with a given key."""
+    shape = None if noise_shape is None else static_value(noise_shape, "noise_shape")
+    return _dropout(x, key, convert_to_tensor(rate, dtype_hint="float32"), shape)
+
+
+def dropout(x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None) -> Tensor:
+    """Sets a random fraction of elements to 0 and scales the others up.
+
+    Args:
+      x: a floating tensor.
+      rate: the fraction, in [0, 1).
+      noise_shape: shape of the mask; sizes of 1 share a decision.
+      seed: seed of this op.
+      name: ignored.
+
+    Returns:
+      A tensor of the shape of `x`.
+
+    Raises:
+      ValueError: when rate is outside [0, 1).
+    """
+    if isinstance(rate, (int, float)):
+        if not 0 <= rate < 1:
+            raise ValueError(f"`rate` must be a scalar tensor or a float in the range [0, 1). Received: rate={rate}")
+        if rate == 0:
+            return convert_to_tensor(x)
+    return dropout_from_key(x, op_key(seed), rate, noise_shape)
+
+
+def stateless_dropout(x: TensorLike, rate: Any, seed: Any, rng_alg: Any = None, noise_shape: Any = None, name: str | None = None) -> Tensor:
+    """`dropout` whose mask depends on the seed (two integers) only."""
+    from meshflow.ops.random_ops import seed_key
+
+    return dropout_from_key(x, seed_key(seed), rate, noise_shape)
+
+
+def embedding_lookup(params: TensorLike, ids: TensorLike, max_norm: float | None = None, name: str | None = None) -> Tensor:
+    """Rows of a table.
+
+    Args:
+      params: table of shape [rows, ...].
+      ids: integers of any shape.
+      max_norm: when given, rows are scaled down to this L2 norm.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [*ids.shape, ...].
+    """
+    from meshflow.ops.array import gather
+    from meshflow.ops.math import clip_by_norm
+
+    rows = gather(params, ids)
+    if max_norm is None:
+        return rows
+    return clip_by_norm(rows, float(max_norm), axes=list(range(len(rows.shape) - 1, len(rows.shape))))

@@ -1,0 +1,127 @@
+"""Python's operators on tensors and variables, as one table.
+
+`install` gives a class the operators; Keras installs them on its symbolic tensors too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dispatch
+from meshflow.core.context import context
+from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
+from meshflow.ops import math
+
+# Python method -> public op of two operands.
+BINARY: dict[str, Callable[..., Any]] = {
+    "add": math.add,
+    "sub": math.subtract,
+    "mul": math.multiply,
+    "truediv": math.truediv,
+    "floordiv": math.floordiv,
+    "mod": math.floormod,
+    "pow": math.pow,
+    "matmul": math.matmul,
+    "and": math.logical_or_bitwise_and,
+    "or": math.logical_or_bitwise_or,
+    "xor": math.logical_or_bitwise_xor,
+}
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "lt": math.less,
+    "le": math.less_equal,
+    "gt": math.greater,
+    "ge": math.greater_equal,
+}
+UNARY: dict[str, Callable[..., Any]] = {
+    "neg": math.negative,
+    "abs": math.abs,
+    "invert": math.logical_or_bitwise_not,
+}
+
+
+def install(cls: type) -> None:
+    """Defines the operators as methods of `cls`."""
+    for name, function in BINARY.items():
+        setattr(cls, f"__{name}__", _forward(function, name))
+        setattr(cls, f"__r{name}__", _reflected(function, name))
+    for name, function in COMPARISONS.items():
+        setattr(cls, f"__{name}__", _forward(function, name))
+    for name, function in UNARY.items():
+        setattr(cls, f"__{name}__", _unary(function, name))
+    setattr(cls, "__pos__", lambda self: self)
+    setattr(cls, "__eq__", _equality(math.equal, False))
+    setattr(cls, "__ne__", _equality(math.not_equal, True))
+
+
+def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    op = getattr(function, "op", None)
+    defaults = getattr(function, "static_defaults", ())
+
+    def method(self: Any, other: Any) -> Any:
+        if (
+            op is not None
+            and type(self) is Tensor
+            and type(other) is Tensor
+            and self._value.dtype == other._value.dtype
+            and self._value.shape == other._value.shape
+            and context.trace is None
+            and not context.tapes
+            and self._value.dtype.kind in "fi"
+        ):
+            # Two like tensors, nobody looking on: straight to the compiled op.
+            return dispatch.wrap(op.compiled(defaults)(self._value, other._value))
+        if _gives_way(self, other):
+            return NotImplemented
+        return function(self, other)
+
+    method.__name__ = f"__{name}__"
+    return method
+
+
+def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        return function(other, self)
+
+    method.__name__ = f"__r{name}__"
+    return method
+
+
+def _unary(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: Any) -> Any:
+        return function(self)
+
+    method.__name__ = f"__{name}__"
+    return method
+
+
+def _gives_way(self: Any, other: Any) -> bool:
+    """Whether the other operand's own operator should run: for symbolic Keras tensors."""
+    return getattr(other, "_symbolic_priority", 0) > getattr(self, "_symbolic_priority", 0)
+
+
+def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        if other is None:
+            return otherwise
+        if _gives_way(self, other):
+            return NotImplemented
+        try:
+            return function(self, other)
+        except (TypeError, ValueError):
+            if isinstance(other, (Tensor, Variable, np.ndarray)):
+                raise
+            return otherwise
+
+    method.__name__ = "__ne__" if otherwise else "__eq__"
+    return method
+
+
+_hash = {cls: cls.__hash__ for cls in (Tensor, Variable)}
+for _cls in (Tensor, Variable):
+    install(_cls)
+    # Defining __eq__ from outside does not drop __hash__, which explains why tensors have none.
+    _cls.__hash__ = _hash[_cls]  # type: ignore[method-assign, assignment]

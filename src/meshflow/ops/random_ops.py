@@ -1,0 +1,320 @@
+"""`tf.random`: distributions, with the global seed's stream or with an explicit seed (stateless)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.random import (
+    Generator,
+    get_global_generator,
+    op_key,
+    set_global_generator,
+    set_seed,
+)
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.array.creation import as_sizes
+
+__all__ = [
+    *("Generator", "categorical", "gamma", "get_global_generator", "normal", "poisson", "set_global_generator"),
+    *("set_seed", "shuffle", "stateless_binomial", "stateless_categorical", "stateless_fold_in"),
+    *("stateless_gamma", "stateless_normal", "stateless_poisson", "stateless_shuffle", "stateless_split"),
+    *("stateless_truncated_normal", "stateless_uniform", "truncated_normal", "uniform"),
+]
+
+
+def _key(data: Any) -> Any:
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
+
+
+def seed_key(seed: TensorLike) -> Tensor:
+    """The key for a stateless op's seed, two integers."""
+    return _seed_key(seed)
+
+
+@op(same=(), differentiable=False, name="seed_key")
+def _seed_key(seed: TensorLike) -> Tensor:
+    if seed.shape != (2,):
+        raise ValueError(f"seed must have shape [2], got {list(seed.shape)}.")
+    return seed.astype(jnp.uint32)
+
+
+@op(same=("mean", "stddev"), name="random_normal")
+def _normal(key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any) -> Tensor:
+    return jax.random.normal(_key(key), shape, dtype.dtype) * stddev + mean
+
+
+@op(same=("mean", "stddev"), name="truncated_normal")
+def _truncated(key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any) -> Tensor:
+    return jax.random.truncated_normal(_key(key), -2, 2, shape, dtype.dtype) * stddev + mean
+
+
+@op(same=("minval", "maxval"), name="random_uniform")
+def _uniform(key: TensorLike, minval: TensorLike, maxval: TensorLike, shape: Any, dtype: Any) -> Tensor:
+    if dtype.is_integer:
+        return jax.random.randint(_key(key), shape, minval, maxval, dtype.dtype)
+    return jax.random.uniform(_key(key), shape, dtype.dtype) * (maxval - minval) + minval
+
+
+@op(same=(), differentiable=False, name="random_bits")
+def _bits(key: TensorLike, shape: Any, dtype: Any) -> Tensor:
+    bits = jax.random.bits(_key(key), shape, np.dtype(f"uint{dtype.size * 8}"))
+    return jax.lax.bitcast_convert_type(bits, dtype.dtype)
+
+
+def normal_from_key(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
+    """Normal numbers for a key."""
+    kind = _floating(dtype)
+    return _normal(key, convert_to_tensor(mean, kind), convert_to_tensor(stddev, kind), as_sizes(shape), kind)
+
+
+def truncated_normal_from_key(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
+    """Truncated normal numbers for a key."""
+    kind = _floating(dtype)
+    return _truncated(key, convert_to_tensor(mean, kind), convert_to_tensor(stddev, kind), as_sizes(shape), kind)
+
+
+def uniform_from_key(key: Tensor, shape: Any, minval: Any, maxval: Any, dtype: Any) -> Tensor:
+    """Uniform numbers for a key.
+
+    Raises:
+      ValueError: for integers without `maxval`.
+    """
+    kind = as_dtype(dtype)
+    if not (kind.is_floating or kind.is_integer):
+        raise ValueError(f"Argument `dtype` got invalid value {kind}. Accepted dtypes are floating-point and integers.")
+    if maxval is None:
+        if kind.is_integer:
+            raise ValueError(f"Must specify maxval for integer dtype {kind.name}")
+        maxval = 1
+    low, high = convert_to_tensor(minval, dtype=kind), convert_to_tensor(maxval, dtype=kind)
+    return _uniform(key, low, high, as_sizes(shape), kind)
+
+
+def bits_from_key(key: Tensor, shape: Any, dtype: Any) -> Tensor:
+    """Integers over the whole range of the dtype, for a key."""
+    return _bits(key, as_sizes(shape), as_dtype(dtype))
+
+
+def _floating(dtype: Any) -> dtypes.DType:
+    kind = as_dtype(dtype)
+    if not kind.is_floating:
+        raise ValueError(f"Random normal numbers need a floating dtype, got {kind.name}.")
+    return kind
+
+
+@op(same=("counts", "probs"), differentiable=False, name="random_binomial")
+def _binomial(key: TensorLike, counts: TensorLike, probs: TensorLike, shape: Any, dtype: Any) -> Tensor:
+    return jax.random.binomial(_key(key), counts, probs, shape).astype(dtype.dtype)
+
+
+def binomial_from_key(key: Tensor, shape: Any, counts: Any, probs: Any, dtype: Any) -> Tensor:
+    """Binomial numbers for a key."""
+    from meshflow.ops.math import cast
+
+    n, p = cast(convert_to_tensor(counts), dtypes.float32), cast(convert_to_tensor(probs), dtypes.float32)
+    return _binomial(key, n, p, as_sizes(shape), as_dtype(dtype))
+
+
+@op(same=("alpha", "beta"), name="random_gamma")
+def _gamma(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: Any) -> Tensor:
+    both = jnp.broadcast_shapes(alpha.shape, beta.shape)
+    full = (*shape, *both)
+    return jax.random.gamma(_key(key), jnp.broadcast_to(alpha, full), full, alpha.dtype) / beta
+
+
+@op(same=("lam",), differentiable=False, name="random_poisson")
+def _poisson(key: TensorLike, lam: TensorLike, shape: Any, dtype: Any) -> Tensor:
+    return jax.random.poisson(_key(key), lam, (*shape, *lam.shape)).astype(dtype.dtype)
+
+
+@op(same=("logits",), differentiable=False, name="random_categorical")
+def _categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtype: Any) -> Tensor:
+    samples = jax.random.categorical(_key(key), logits[:, None, :], axis=-1, shape=(logits.shape[0], num_samples))
+    return samples.astype(dtype.dtype)
+
+
+@op(same=("value",), name="random_shuffle")
+def _shuffle(key: TensorLike, value: TensorLike) -> Tensor:
+    return jax.random.permutation(_key(key), value, axis=0)
+
+
+def normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+) -> Tensor:
+    """Normally distributed random numbers.
+
+    Args:
+      shape: sizes of the result.
+      mean: mean.
+      stddev: standard deviation.
+      dtype: a floating dtype.
+      seed: seed of this op, combined with the global one.
+      name: ignored.
+
+    Returns:
+      A tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.normal([2, 3]).shape
+      TensorShape([2, 3])
+    """
+    return normal_from_key(op_key(seed), shape, mean, stddev, dtype)
+
+
+def truncated_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+) -> Tensor:
+    """Normally distributed numbers within two standard deviations; arguments as in `normal`."""
+    return truncated_normal_from_key(op_key(seed), shape, mean, stddev, dtype)
+
+
+def uniform(
+    shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+) -> Tensor:
+    """Uniformly distributed random numbers.
+
+    Args:
+      shape: sizes of the result.
+      minval: lower end, included.
+      maxval: upper end, excluded; default 1 for floats, required for integers.
+      dtype: a floating or integer dtype.
+      seed: seed of this op, combined with the global one.
+      name: ignored.
+
+    Returns:
+      A tensor.
+
+    Raises:
+      ValueError: for integers without `maxval`.
+    """
+    return uniform_from_key(op_key(seed), shape, minval, maxval, dtype)
+
+
+def gamma(
+    shape: Any, alpha: Any, beta: Any = None, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+) -> Tensor:
+    """Gamma distributed numbers, of shape [*shape, *broadcast of alpha and beta]."""
+    return _gamma(op_key(seed), convert_to_tensor(alpha, dtype), convert_to_tensor(1 if beta is None else beta, dtype), as_sizes(shape))
+
+
+def poisson(shape: Any, lam: Any, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None) -> Tensor:
+    """Poisson distributed numbers, of shape [*shape, *lam.shape]."""
+    return _poisson(op_key(seed), convert_to_tensor(lam, dtype_hint=dtypes.float32), as_sizes(shape), as_dtype(dtype))
+
+
+def categorical(
+    logits: TensorLike, num_samples: Any, dtype: Any = None, seed: Any = None, name: str | None = None
+) -> Tensor:
+    """Class numbers drawn by unnormalized log-probabilities.
+
+    Args:
+      logits: shape [batch, classes].
+      num_samples: draws per row.
+      dtype: default int64.
+      seed: seed of this op.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [batch, num_samples].
+    """
+    return _categorical(op_key(seed), logits, int(num_samples), as_dtype(dtype or dtypes.int64))
+
+
+def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
+    """Puts the rows of a tensor in random order."""
+    return _shuffle(op_key(seed), value)
+
+
+def stateless_normal(
+    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, name: str | None = None, alg: Any = None
+) -> Tensor:
+    """Normal numbers that depend on the seed only.
+
+    Args:
+      shape: sizes of the result.
+      seed: two integers.
+      mean: mean.
+      stddev: standard deviation.
+      dtype: a floating dtype.
+      name: ignored.
+      alg: ignored; the algorithm is threefry.
+    """
+    return normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
+
+
+def stateless_truncated_normal(
+    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, name: str | None = None, alg: Any = None
+) -> Tensor:
+    """Truncated normal numbers that depend on the seed only."""
+    return truncated_normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
+
+
+def stateless_uniform(
+    shape: Any, seed: Any, minval: Any = 0, maxval: Any = None, dtype: Any = dtypes.float32, name: str | None = None, alg: Any = None
+) -> Tensor:
+    """Uniform numbers that depend on the seed only; arguments as in `uniform`."""
+    if minval is None and maxval is None:
+        return bits_from_key(seed_key(seed), shape, dtype)
+    return uniform_from_key(seed_key(seed), shape, minval, maxval, dtype)
+
+
+def stateless_gamma(shape: Any, seed: Any, alpha: Any, beta: Any = None, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+    """Gamma numbers of exactly `shape` that depend on the seed only."""
+    a = convert_to_tensor(alpha, dtype)
+    lead = len(as_sizes(shape)) - max(a.ndim, convert_to_tensor(1 if beta is None else beta, dtype).ndim)
+    return _gamma(seed_key(seed), a, convert_to_tensor(1 if beta is None else beta, dtype), as_sizes(shape)[:lead])
+
+
+def stateless_poisson(shape: Any, seed: Any, lam: Any, dtype: Any = dtypes.int32, name: str | None = None) -> Tensor:
+    """Poisson numbers of exactly `shape` that depend on the seed only."""
+    lam = convert_to_tensor(lam, dtype_hint=dtypes.float32)
+    sizes = as_sizes(shape)
+    return _poisson(seed_key(seed), lam, sizes[: len(sizes) - lam.ndim], as_dtype(dtype))
+
+
+def stateless_binomial(
+    shape: Any, seed: Any, counts: Any, probs: Any, output_dtype: Any = dtypes.int32, name: str | None = None
+) -> Tensor:
+    """Binomial numbers that depend on the seed only."""
+    return binomial_from_key(seed_key(seed), shape, counts, probs, output_dtype)
+
+
+def stateless_categorical(
+    logits: TensorLike, num_samples: Any, seed: Any, dtype: Any = dtypes.int64, name: str | None = None
+) -> Tensor:
+    """Class numbers that depend on the seed only; arguments as in `categorical`."""
+    return _categorical(seed_key(seed), logits, int(num_samples), as_dtype(dtype))
+
+
+def stateless_shuffle(value: TensorLike, seed: Any, alg: Any = None, name: str | None = None) -> Tensor:
+    """Rows in an order that depends on the seed only."""
+    return _shuffle(seed_key(seed), value)
+
+
+@op(same=(), differentiable=False, name="stateless_split")
+def _split(key: TensorLike, num: int) -> Tensor:
+    return jax.random.key_data(jax.random.split(_key(key), num)).astype(jnp.int32)
+
+
+def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
+    """`num` new seeds from one, shape [num, 2]."""
+    return _split(seed_key(seed), num)
+
+
+@op(same=(), differentiable=False, name="stateless_fold_in")
+def _fold_in(key: TensorLike, data: TensorLike) -> Tensor:
+    return jax.random.key_data(jax.random.fold_in(_key(key), data)).astype(jnp.int32)
+
+
+def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:
+    """A new seed from a seed and a number."""
+    return _fold_in(seed_key(seed), data)
