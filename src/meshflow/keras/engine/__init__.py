@@ -1,0 +1,1 @@
+"""How Keras models are built, run and trained."""

@@ -1,0 +1,174 @@
+"""Ops on symbolic tensors become layers.
+
+One API call makes one layer: `tf.nn.relu(x)` on a symbolic `x` is a `TFOpLambda` that calls
+`tf.nn.relu`, and its configuration is the function's public name. Indexing makes a
+`SlicingOpLambda`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core import dispatch, nest
+from meshflow.core.indexing import getitem
+from meshflow.core.variable import Variable
+from meshflow.keras import backend
+from meshflow.keras.engine import shape_inference
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.keras_tensor import KerasTensor, Node
+from meshflow.ops.operators import install
+
+
+@functools.cache
+def _public_names() -> dict[int, str]:
+    """Public name of each op, such as 'math.add', by the id of the function."""
+    import meshflow as tf
+
+    names: dict[int, str] = {}
+    for space in ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random"):
+        module = getattr(tf, space) if space else tf
+        for name in dir(module):
+            value = getattr(module, name, None)
+            if callable(value) and not isinstance(value, type):
+                names[id(value)] = f"{space}.{name}" if space else name
+    return names
+
+
+def public_name(function: Callable[..., Any]) -> str:
+    """The name under which `function` is found in the `tf` namespace."""
+    found = _public_names().get(id(function))
+    return found or f"{function.__module__}.{function.__name__}"
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """The op with a public name.
+
+    Raises:
+      ValueError: when there is none.
+    """
+    import meshflow as tf
+
+    target: Any = tf
+    for part in name.removeprefix("tf.").removeprefix("meshflow.").split("."):
+        target = getattr(target, part, None)
+    if target is None:
+        raise ValueError(f"There is no function tf.{name} to rebuild a layer from.")
+    return target
+
+
+class TFOpLambda(Layer):
+    """A layer that calls one op; made when the op is called on a symbolic tensor.
+
+    Args:
+      function: the op or its public name.
+      **kwargs: `name` and the other arguments of `Layer`.
+    """
+
+    def __init__(self, function: Any, **kwargs: Any) -> None:
+        self._function = find_function(function) if isinstance(function, str) else function
+        self._symbol = public_name(self._function)
+        kwargs.setdefault("name", backend.unique_name(f"tf.{self._symbol}"))
+        kwargs["autocast"] = False
+        super().__init__(**kwargs)
+        self.built = True
+
+    def call_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the op."""
+        return self._function(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the op, or adds the call to the graph when an argument is symbolic."""
+        if not dispatch.has_symbolic(args, kwargs):
+            return self.call_function(*args, **kwargs)
+        outputs = shape_inference.infer(self.call_function, args, kwargs)
+        Node(self, args, kwargs, outputs)
+        return outputs
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: the layer's name and the op's."""
+        return {"name": self.name, "trainable": self.trainable, "dtype": self.dtype, "function": self._symbol}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TFOpLambda:
+        """The layer with a configuration."""
+        config = dict(config)
+        return cls(config.pop("function"), **config)
+
+
+class SlicingOpLambda(TFOpLambda):
+    """A layer that indexes its input, `x[...]`.
+
+    Args:
+      function: ignored; kept so that configurations look alike.
+      **kwargs: `name` and the other arguments of `Layer`.
+    """
+
+    def __init__(self, function: Any = None, **kwargs: Any) -> None:
+        kwargs.setdefault("name", backend.unique_name("tf.__operators__.getitem"))
+        super().__init__(_index, **kwargs)
+        self._symbol = "__operators__.getitem"
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SlicingOpLambda:
+        """The layer with a configuration."""
+        return cls(**{k: v for k, v in config.items() if k != "function"})
+
+
+def _index(x: Any, slice_spec: Any) -> Any:
+    return getitem(x, decode_index(slice_spec))
+
+
+def encode_index(key: Any) -> Any:
+    """An index as plain lists and dictionaries, which a configuration can hold."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    encoded: list[Any] = []
+    for item in items:
+        if isinstance(item, slice):
+            encoded.append({"start": item.start, "step": item.step, "stop": item.stop})
+        elif item is Ellipsis:
+            encoded.append("...")
+        else:
+            encoded.append(item)
+    return encoded
+
+
+def decode_index(encoded: Any) -> tuple[Any, ...]:
+    """The index that `encode_index` described."""
+    return tuple(
+        slice(item["start"], item["stop"], item["step"])
+        if isinstance(item, dict)
+        else Ellipsis
+        if isinstance(item, str) and item == "..."
+        else item
+        for item in encoded
+    )
+
+
+def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the dispatcher calls when an op meets a symbolic tensor."""
+    captured = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Variable)]
+    if captured:
+        import warnings
+
+        warnings.warn(
+            f"The following Variables were used in a Lambda layer's call (tf.{public_name(function)}), but are not "
+            f"present in its tracked objects: {[v.name for v in captured]}. This is a strong indication that the "
+            "Lambda layer should be rewritten as a subclassed Layer.",
+            stacklevel=3,
+        )
+    name = kwargs.pop("name", None)
+    layer = TFOpLambda(function, **({"name": name} if name else {}))
+    return layer(*args, **kwargs)
+
+
+def _getitem(self: KerasTensor, key: Any) -> Any:
+    return SlicingOpLambda()(self, slice_spec=encode_index(key))
+
+
+KerasTensor.__getitem__ = _getitem  # type: ignore[attr-defined]
+_unhashable = KerasTensor.__hash__
+install(KerasTensor)
+KerasTensor.__hash__ = _unhashable  # type: ignore[method-assign]
+dispatch.register_symbolic(KerasTensor, call_op)

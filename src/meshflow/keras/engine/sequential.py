@@ -1,0 +1,233 @@
+"""`Sequential`: a stack of layers, each fed by the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.shapes import TensorShape
+from meshflow.keras.engine.base_layer import Layer, as_tuples
+from meshflow.keras.engine.graph import Graph
+from meshflow.keras.engine.input_layer import Input, InputLayer
+from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.model import Model
+
+
+class Sequential(Model):
+    """A stack of layers with one input and one output each.
+
+    Args:
+      layers: layers to add, or None.
+      name: the model's name.
+
+    Raises:
+      TypeError: when something that is not a layer is added.
+      ValueError: when two layers have the same name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
+      >>> model(tf.ones([4, 3])).shape
+      TensorShape([4, 2])
+    """
+
+    def __init__(self, layers: Any = None, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self._stack: list[Layer] = []
+        self._input: KerasTensor | None = None
+        self._output: Any = None
+        self._declared_input = False
+        for layer in [layers] if isinstance(layers, Layer) else (layers or []):
+            self.add(layer)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, without an `InputLayer`."""
+        return list(self._stack)
+
+    def add(self, layer: Any) -> None:
+        """Puts a layer on top of the stack.
+
+        Args:
+          layer: a layer, or `tf.keras.Input(...)` as the first.
+
+        Raises:
+          TypeError: when it is not a layer.
+          ValueError: when a layer of that name is in the model already.
+        """
+        if isinstance(layer, KerasTensor):
+            layer = layer._keras_history.layer  # type: ignore[union-attr]
+        if not isinstance(layer, Layer):
+            if callable(layer) and hasattr(layer, "variables"):
+                from meshflow.keras.layers import Lambda
+
+                layer = Lambda(layer)
+            else:
+                raise TypeError(
+                    f"The added layer must be an instance of class Layer. Received: layer={layer} of type {type(layer)}."
+                )
+        if any(other.name == layer.name for other in self._stack):
+            raise ValueError(
+                "All layers added to a Sequential model should have unique names. Name "
+                f'"{layer.name}" is already the name of a layer in this model. Update the `name` argument to pass a '
+                "unique name."
+            )
+        self.built = False
+        self._reset_compiled()
+        if isinstance(layer, InputLayer):
+            if self._stack or self._input is not None:
+                raise ValueError(f"{self.name} has layers already; an Input can only come first.")
+            self._start(layer._inbound_nodes[0].outputs)
+            self._declared_input = True
+            return
+        if not self._stack and self._input is None:
+            shape = _first_shape(layer)
+            if shape is not None:
+                self._start(Input(batch_shape=shape, dtype=_input_dtype(layer), name=f"{layer.name}_input"))
+                self._declared_input = True
+        self._stack.append(layer)
+        if self._input is not None:
+            self._output = layer(self._output)
+            self._refresh_graph()
+
+    def _start(self, tensor: KerasTensor) -> None:
+        self._input = self._output = tensor
+
+    def _refresh_graph(self) -> None:
+        self._graph_pending = True
+        self.built = bool(self._stack)
+
+    def _current_graph(self) -> Graph | None:
+        if self.__dict__.get("_graph_pending"):
+            self._graph = Graph(self.name, self._input, self._output)
+            self._graph_pending = False
+        return self._graph
+
+    def pop(self) -> Layer:
+        """Removes and returns the last layer.
+
+        Raises:
+          TypeError: when there is none.
+        """
+        if not self._stack:
+            raise TypeError("There are no layers in the model.")
+        layer = self._stack.pop()
+        self._reset_compiled()
+        if self._input is not None:
+            if layer._inbound_nodes:
+                layer._inbound_nodes.pop()
+            self._output = self._stack[-1]._inbound_nodes[-1].outputs if self._stack else self._input
+            self._refresh_graph()
+        return layer
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the weights for inputs of a shape, batch dimension first."""
+        if self._input is None:
+            if input_shape is None:
+                raise ValueError("You must provide an `input_shape` argument to build a Sequential model.")
+            shape = TensorShape(input_shape).as_list()
+            self._start(Input(batch_shape=[None, *shape[1:]], name=f"{self._stack[0].name}_input" if self._stack else None))
+            for layer in self._stack:
+                self._output = layer(self._output)
+            self._refresh_graph()
+        self._build_input_shape = TensorShape(as_tuples(self._input.shape) if self._input is not None else input_shape)
+        self.built = True
+
+    def _maybe_build(self, inputs: Any) -> None:
+        if self.built:
+            return
+        if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
+            dtype = inputs.dtype
+            shape = inputs.shape.as_list()
+            self._start(Input(batch_shape=[None, *shape[1:]], dtype=dtype, name=f"{self.name}_input"))
+            for layer in self._stack:
+                self._output = layer(self._output)
+            self._refresh_graph()
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Feeds the inputs through all layers.
+
+        Args:
+          inputs: a tensor.
+          training: whether layers behave as in training.
+          mask: a mask of the inputs.
+
+        Returns:
+          The last layer's output.
+        """
+        if mask is not None:
+            inputs._keras_mask = mask
+        if self._input is not None:
+            from meshflow.keras.engine.graph import _fit
+
+            inputs = _fit(self._input, inputs, self.name) if hasattr(inputs, "_value") else inputs
+        for layer in self._stack:
+            inputs = layer(inputs)
+        return inputs
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output for an input shape."""
+        shape: Any = TensorShape(input_shape)
+        for layer in self._stack:
+            shape = layer.compute_output_shape(shape)
+        return shape
+
+    @property
+    def weights(self) -> list[Any]:
+        """All weights, layer by layer.
+
+        Raises:
+          ValueError: before the input shape is known.
+        """
+        if not self.built and self._stack and not any(layer.built for layer in self._stack):
+            raise ValueError(
+                f"Weights for model {self.name} have not yet been created. Weights are created when the Model is "
+                "first called on inputs or `build()` is called with an `input_shape`."
+            )
+        return super().weights
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: name and layers."""
+        from meshflow.keras import layers as layers_module
+
+        configs = []
+        if self._input is not None and self._declared_input:
+            input_layer = self._input._keras_history.layer  # type: ignore[union-attr]
+            configs.append(layers_module.serialize(input_layer))
+        configs += [layers_module.serialize(layer) for layer in self._stack]
+        config: dict[str, Any] = {"name": self.name, "layers": configs}
+        if self._input is not None and not self._declared_input:
+            config["build_input_shape"] = as_tuples(self._input.shape)
+        return config
+
+    @classmethod
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
+        """Rebuilds a model from `get_config()`, with new weights."""
+        from meshflow.keras import layers as layers_module
+
+        name = config.get("name") if isinstance(config, dict) else None
+        entries = config["layers"] if isinstance(config, dict) else config
+        model = cls(name=name)
+        for entry in entries:
+            model.add(layers_module.deserialize(entry, custom_objects=custom_objects))
+        if isinstance(config, dict) and config.get("build_input_shape") and not model.built:
+            model.build(config["build_input_shape"])
+        return model
+
+
+def _first_shape(layer: Layer) -> Any:
+    """The batch input shape that the first layer (or the first layer of a nested model) declares."""
+    shape = getattr(layer, "_batch_input_shape", None)
+    if shape is not None:
+        return shape
+    graph = layer._current_graph() if isinstance(layer, Model) else None
+    if graph is not None and len(graph.flat_inputs) == 1:
+        return as_tuples(graph.flat_inputs[0].shape)
+    return None
+
+
+def _input_dtype(layer: Layer) -> Any:
+    graph = layer._current_graph() if isinstance(layer, Model) else None
+    if graph is not None:
+        return graph.flat_inputs[0].dtype
+    return getattr(layer, "_input_dtype", None)

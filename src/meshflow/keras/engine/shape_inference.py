@@ -1,0 +1,68 @@
+"""What a layer returns, found by tracing its `call` on stand-ins for symbolic tensors.
+
+Unknown sizes get a concrete stand-in. When there are any, the call is traced twice with different
+stand-ins; output sizes that change are unknown in the result. The stand-ins divide well, so that
+reshapes and strides inside the layer go through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core import nest
+from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
+from meshflow.core.trace import trace_shapes
+from meshflow.keras.engine.keras_tensor import KerasTensor
+
+_STAND_INS = (720, 5040)
+
+
+def infer(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result structure of `call`, with a `KerasTensor` for each tensor."""
+    symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+    first = _specs(call, args, kwargs, _STAND_INS[0])
+    if all(t.shape.is_fully_defined() for t in symbolic):
+        return nest.map_structure(_as_keras_tensor, first)
+    second = _specs(call, args, kwargs, _STAND_INS[1])
+    return nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
+
+
+def _specs(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> Any:
+    filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
+    return trace_shapes(call, filled_args, filled_kwargs)
+
+
+def _filled(value: Any, size: int) -> Any:
+    if not isinstance(value, KerasTensor):
+        return value
+    return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
+
+
+def _common(a: Any, b: Any) -> Any:
+    if not isinstance(a, TensorSpec):
+        return a
+    return TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
+
+
+def _as_keras_tensor(value: Any) -> Any:
+    return KerasTensor(value) if isinstance(value, TensorSpec) else value
+
+
+def output_shape(call: Callable[..., Any], input_shape: Any, dtype: Any) -> Any:
+    """Shape that `call` gives for an input of a (nested) shape."""
+    inputs = map_shapes(lambda s: KerasTensor(TensorSpec(s, dtype)), input_shape)
+    outputs = infer(call, (inputs,), {})
+    return nest.map_structure(lambda t: t.shape, outputs)
+
+
+def map_shapes(function: Callable[[TensorShape], Any], shapes: Any) -> Any:
+    """Applies a function to each shape of a structure in which tuples of sizes are shapes."""
+    if isinstance(shapes, TensorShape):
+        return function(shapes)
+    if isinstance(shapes, dict):
+        return {key: map_shapes(function, value) for key, value in shapes.items()}
+    if isinstance(shapes, (list, tuple)) and not all(d is None or isinstance(d, int) for d in shapes):
+        return type(shapes)(map_shapes(function, value) for value in shapes)
+    return function(TensorShape(shapes))

@@ -1,0 +1,136 @@
+"""Compiled training, test and predict steps.
+
+A `CompiledStep` traces a step function once for each structure and shape of batch, and runs it
+with the model's variables updated in place. `CompiledStep.run_many` runs several batches in one
+call, as a loop inside the compiled program (`steps_per_execution`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core import nest
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.function import ConcreteFunction
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import Traced, trace
+from meshflow.core.variable import VariableNeedsEagerError
+
+
+class CompiledStep:
+    """A step function of one batch, compiled.
+
+    Args:
+      function: called with one nested structure of tensors.
+      name: the name in profiles.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        self._function = function
+        self._name = name
+        self._concrete: dict[Any, ConcreteFunction] = {}
+        self._loops: dict[Any, Loop] = {}
+
+    def __call__(self, batch: Any) -> Any:
+        """Runs one step on a structure of arrays."""
+        leaves, tree = jax.tree.flatten(batch)
+        key = tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+        concrete = self._concrete.get(key)
+        if concrete is None:
+            try:
+                concrete = self._concrete[key] = self._trace(batch)
+            except VariableNeedsEagerError:
+                return self._function(as_tensors(batch))
+        return concrete.run_arrays(leaves)
+
+    def _trace(self, batch: Any) -> ConcreteFunction:
+        traced = trace(self._function, (batch,), name=self._name, isolated=True)
+        return ConcreteFunction(traced, ((batch,), {}))
+
+    def run_many(self, batches: Sequence[Any]) -> Any:
+        """Runs a step on each batch; returns what the last step returns.
+
+        Batches of one shape run in one compiled loop; a batch of another shape (the last of an
+        epoch) by itself.
+        """
+        result = None
+        first = 0
+        while first < len(batches):
+            key = _key(batches[first])
+            last = first + 1
+            while last < len(batches) and _key(batches[last]) == key:
+                last += 1
+            if last - first == 1 or key not in self._concrete:
+                # The first step of a shape runs alone: it may create variables.
+                result, last = self(batches[first]), first + 1
+            else:
+                result = self._loop(key)(batches[first:last])
+            first = last
+        return result
+
+    def _loop(self, key: Any) -> Loop:
+        if key not in self._loops:
+            self._loops[key] = Loop(self._concrete[key].traced)
+        return self._loops[key]
+
+
+def _key(batch: Any) -> Any:
+    leaves, tree = jax.tree.flatten(batch)
+    return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+class Loop:
+    """A traced step applied to stacked batches in a compiled loop.
+
+    Written variables are carried from step to step and donated.
+    """
+
+    def __init__(self, traced: Traced) -> None:
+        self._traced = traced
+        written = [id(v) for v in traced.writes]
+        self._written = traced.writes
+        self._fixed = [c for c in traced.captures if id(c) not in written]
+        where = {id(c): i for i, c in enumerate(traced.captures)}
+        carried_at = [where[i] for i in written]
+        fixed_at = [where[id(c)] for c in self._fixed]
+        count = traced.count
+
+        def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
+            def step(state: list[Any], arrays: list[Any]) -> Any:
+                captures: list[Any] = [None] * (len(carried_at) + len(fixed_at))
+                for i, value in zip(carried_at, state, strict=True):
+                    captures[i] = value
+                for i, value in zip(fixed_at, fixed, strict=True):
+                    captures[i] = value
+                outputs = traced.arrays(arrays, captures)
+                return outputs[count:], outputs[:count]
+
+            state, results = jax.lax.scan(step, carried, stacked)
+            return state, [r[-1] for r in results]
+
+        run.__name__ = run.__qualname__ = f"{traced.name}_loop"
+        self._compiled = jax.jit(run, donate_argnums=0)
+
+    def __call__(self, batches: Sequence[Any]) -> Any:
+        """Runs the step on all batches."""
+        rows = [jax.tree.leaves(batch) for batch in batches]
+        stacked = [np.stack([np.asarray(a) for a in column]) for column in zip(*rows, strict=True)]
+        for variable in self._written:
+            if sys.getrefcount(variable._value) > 2:
+                variable._value = jax.numpy.array(variable._value, copy=True)
+        state, results = self._compiled(
+            [v._value for v in self._written], [c._value for c in self._fixed], stacked
+        )
+        for variable, value in zip(self._written, state, strict=True):
+            variable._value = value
+        return self._traced.rebuild([Tensor(r) for r in results])
+
+
+def as_tensors(batch: Any) -> Any:
+    """A structure of arrays as tensors; None stays."""
+    return nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)

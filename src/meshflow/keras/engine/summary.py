@@ -1,0 +1,129 @@
+"""`model.summary()`: the table of layers, output shapes and parameter counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.base_layer import Layer
+    from meshflow.keras.engine.model import Model
+
+
+def print_summary(
+    model: Model,
+    line_length: int | None = None,
+    positions: list[float] | None = None,
+    print_fn: Callable[[str], Any] | None = None,
+    expand_nested: bool = False,
+    show_trainable: bool = False,
+    layer_range: Any = None,
+) -> None:
+    """Prints a model's summary; arguments as in `Model.summary`."""
+    write = print_fn or print
+    nodes = getattr(model, "_graph", None)
+    linear = nodes is None or all(len(node.keras_inputs) <= 1 for node in nodes.nodes)
+    headings = ["Layer (type)", "Output Shape", "Param #"]
+    if linear:
+        length = line_length or 65
+        stops = positions or [0.45, 0.85, 1.0]
+    else:
+        length = line_length or 98
+        stops = positions or [0.33, 0.55, 0.67, 1.0]
+        headings.append("Connected to")
+    if show_trainable:
+        length += 11
+        stops = [*[s * (1 - 11 / length) for s in stops], 1.0]
+        headings.append("Trainable")
+    columns = [int(length * s) for s in stops]
+    write(f'Model: "{model.name}"')
+    write("_" * length)
+    write(_row(headings, columns))
+    write("=" * length)
+    for layer in _chosen(model, layer_range):
+        _write_layer(write, layer, columns, linear, show_trainable, nodes, expand_nested, 0)
+    write("=" * length)
+    trainable, fixed = count(model.trainable_weights), count(model.non_trainable_weights)
+    write(f"Total params: {trainable + fixed:,}")
+    write(f"Trainable params: {trainable:,}")
+    write(f"Non-trainable params: {fixed:,}")
+    write("_" * length)
+
+
+def _chosen(model: Model, layer_range: Any) -> list[Layer]:
+    layers = model.layers
+    if layer_range is None:
+        return layers
+    if len(layer_range) != 2:
+        raise ValueError(f"layer_range must be a list or tuple of length 2. Received: {layer_range!r}")
+    import re
+
+    names = [layer.name for layer in layers]
+    ends = [next((i for i, n in enumerate(names) if re.match(r, n)), None) for r in layer_range]
+    if None in ends:
+        raise ValueError(f"Passed layer_names {layer_range} do not match the layers of the model: {names}.")
+    low, high = sorted(e for e in ends if e is not None)
+    return layers[low : high + 1]
+
+
+def _write_layer(
+    write: Callable[[str], Any],
+    layer: Layer,
+    columns: list[int],
+    linear: bool,
+    show_trainable: bool,
+    graph: Any,
+    expand: bool,
+    depth: int,
+) -> None:
+    try:
+        shape = layer.output_shape
+        shape = [shape] if type(layer).__name__ == "InputLayer" else shape
+    except AttributeError:
+        shape = "multiple" if layer._inbound_nodes else "?"
+    params = str(count(layer.weights)) if layer.built or layer.weights else "0 (unused)"
+    indent = " |" * depth + " " if depth else " "
+    fields = [f"{indent}{layer.name} ({type(layer).__name__})", str(shape), f"{int(params):,}" if params.isdigit() else params]
+    if not linear:
+        fields.append(_connections(layer, graph))
+    if show_trainable:
+        fields.append("Y" if layer.trainable else "N")
+    write(_row(fields, columns))
+    write(" " * columns[-1])
+    if expand and hasattr(layer, "layers"):
+        for sublayer in layer.layers:
+            _write_layer(write, sublayer, columns, linear, show_trainable, graph, expand, depth + 1)
+
+
+def _connections(layer: Layer, graph: Any) -> str:
+    relevant = {id(n) for n in graph.nodes} if graph is not None else set()
+    texts = []
+    for node in layer._inbound_nodes:
+        if id(node) in relevant:
+            for tensor in node.keras_inputs:
+                source, node_index, tensor_index = tensor._keras_history
+                texts.append(f"'{source.name}[{node_index}][{tensor_index}]'")
+    return "[" + ", ".join(texts) + "]"
+
+
+def _row(fields: list[str], columns: list[int]) -> str:
+    """One line, or several when a field is wider than its column."""
+    widths = [end - start for start, end in zip([0, *columns[:-1]], columns, strict=True)]
+    rest = list(fields)
+    lines = []
+    while any(rest):
+        line = ""
+        for i, width in enumerate(widths):
+            room = width - 1 if i < len(widths) - 1 else width
+            line += rest[i][:room].ljust(width)
+            rest[i] = rest[i][room:].lstrip()
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def count(weights: list[Any]) -> int:
+    """Number of scalars in a list of variables."""
+    return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in weights)
+

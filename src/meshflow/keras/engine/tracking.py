@@ -1,0 +1,70 @@
+"""Finds the variables, layers and metrics among an object's attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from meshflow.core.module import Module
+from meshflow.core.variable import Variable
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.base_layer import Layer
+
+# Attributes that refer to things the layer does not own.
+_SKIPPED = frozenset(
+    (
+        *("_own_weights", "_regularized", "_losses", "_own_metrics", "_inbound_nodes", "_dtype_policy"),
+        *("optimizer", "compiled_loss", "compiled_metrics", "history", "_input_spec", "_untracked"),
+    )
+)
+
+
+class Tracker:
+    """What one layer refers to, in the order the attributes were made.
+
+    Attributes:
+      variables: the layer's own variables: from `add_weight`, then from attributes.
+      layers: sublayers.
+      metrics: metric objects.
+    """
+
+    def __init__(self, owner: Layer) -> None:
+        from meshflow.keras.engine.base_layer import Layer as LayerClass
+
+        self.variables: list[Variable] = list(owner._own_weights)
+        self.layers: list[Any] = []
+        self.metrics: list[Any] = []
+        seen = {id(v) for v in self.variables} | {id(owner)}
+        for value in _values(owner):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, Variable):
+                self.variables.append(value)
+            elif isinstance(value, LayerClass):
+                self.layers.append(value)
+            elif getattr(value, "_is_metric", False):
+                self.metrics.append(value)
+            elif isinstance(value, Module):
+                self.variables.extend(v for v in value.variables if id(v) not in seen)
+
+
+def _values(owner: Any) -> Iterator[Any]:
+    for name, value in owner.__dict__.items():
+        if name not in _SKIPPED:
+            yield from _leaves(value, 0)
+
+
+def _leaves(value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, (Variable, Module)) or getattr(value, "_is_metric", False):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        # Containers of plain data are common and can be long: looking at the ends is enough to
+        # tell that a list holds numbers.
+        if value and depth < 8 and not isinstance(value[0], (int, float, str, bytes)):
+            for item in value:
+                yield from _leaves(item, depth + 1)
+    elif isinstance(value, Mapping) and depth < 8:
+        for item in value.values():
+            yield from _leaves(item, depth + 1)

@@ -1,0 +1,316 @@
+"""`tf.keras.initializers`: how weights start.
+
+Values are drawn on the host with NumPy, from the initializer's seed or from the global one, so
+they do not depend on the device or on how the weight will be laid out, and nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor, from_python
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.random import host_generator
+from meshflow.core.tensor import Tensor
+from meshflow.keras import backend, identify
+
+__all__ = [
+    *("Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Identity", "Initializer", "LecunNormal"),
+    *("LecunUniform", "Ones", "Orthogonal", "RandomNormal", "RandomUniform", "TruncatedNormal", "VarianceScaling"),
+    *("Zeros", "constant", "deserialize", "get", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform"),
+    *("identity", "lecun_normal", "lecun_uniform", "ones", "orthogonal", "random_normal", "random_uniform"),
+    *("serialize", "truncated_normal", "variance_scaling", "zeros"),
+]
+
+
+class Initializer:
+    """Base class: called with a shape, gives a tensor."""
+
+    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
+        """Initial values.
+
+        Args:
+          shape: sizes of the weight.
+          dtype: its dtype; default `floatx()`.
+          **kwargs: `partition_shape` and `partition_offset` are not supported.
+
+        Returns:
+          A tensor.
+        """
+        kind = as_dtype(dtype or backend.floatx())
+        values = self.values(tuple(int(s) for s in shape))
+        return from_python(np.asarray(values).astype(kind.dtype), kind)
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The values as a NumPy array; subclasses define it (or `__call__`)."""
+        raise NotImplementedError("Initializer subclasses must implement the `__call__()` method.")
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Initializer:
+        """The initializer with a configuration."""
+        config = dict(config)
+        config.pop("dtype", None)
+        return cls(**config)
+
+
+class Zeros(Initializer):
+    """All zeros."""
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Zeros."""
+        return np.zeros(shape)
+
+
+class Ones(Initializer):
+    """All ones."""
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Ones."""
+        return np.ones(shape)
+
+
+class Constant(Initializer):
+    """One value, or an array of the weight's shape.
+
+    Args:
+      value: the value.
+    """
+
+    def __init__(self, value: Any = 0) -> None:
+        self.value = value
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The value, broadcast."""
+        return np.broadcast_to(np.asarray(convert_to_tensor(self.value).numpy()), shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"value": self.value.tolist() if hasattr(self.value, "tolist") else self.value}
+
+
+class _Random(Initializer):
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+
+    def _rng(self) -> np.random.Generator:
+        return host_generator(self.seed)
+
+
+def _truncated(rng: np.random.Generator, shape: tuple[int, ...], mean: float, stddev: float) -> np.ndarray:
+    """Normal numbers within two standard deviations: those outside are drawn again."""
+    values = rng.standard_normal(shape)
+    outside = np.abs(values) > 2
+    while outside.any():
+        values[outside] = rng.standard_normal(int(outside.sum()))
+        outside = np.abs(values) > 2
+    return values * stddev + mean
+
+
+class RandomNormal(_Random):
+    """Normal distribution.
+
+    Args:
+      mean: mean.
+      stddev: standard deviation.
+      seed: seed; with one, every call gives the same values.
+    """
+
+    def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.mean, self.stddev = mean, stddev
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Normal numbers."""
+        return self._rng().standard_normal(shape) * self.stddev + self.mean
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"mean": self.mean, "stddev": self.stddev, "seed": self.seed}
+
+
+class TruncatedNormal(RandomNormal):
+    """Normal distribution within two standard deviations; arguments as `RandomNormal`."""
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Truncated normal numbers."""
+        return _truncated(self._rng(), shape, self.mean, self.stddev)
+
+
+class RandomUniform(_Random):
+    """Uniform distribution.
+
+    Args:
+      minval: lower end.
+      maxval: upper end.
+      seed: seed; with one, every call gives the same values.
+    """
+
+    def __init__(self, minval: float = -0.05, maxval: float = 0.05, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.minval, self.maxval = minval, maxval
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Uniform numbers."""
+        return self._rng().uniform(self.minval, self.maxval, shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"minval": self.minval, "maxval": self.maxval, "seed": self.seed}
+
+
+class VarianceScaling(_Random):
+    """Variance `scale / n`, where n is the number of inputs, outputs, or their mean.
+
+    Args:
+      scale: a positive number.
+      mode: 'fan_in', 'fan_out' or 'fan_avg'.
+      distribution: 'truncated_normal', 'untruncated_normal' or 'uniform'.
+      seed: seed; with one, every call gives the same values.
+
+    Raises:
+      ValueError: for another scale, mode or distribution.
+    """
+
+    def __init__(self, scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal", seed: int | None = None) -> None:
+        super().__init__(seed)
+        if scale <= 0:
+            raise ValueError(f"`scale` must be positive float. Received: scale={scale}.")
+        if mode not in ("fan_in", "fan_out", "fan_avg"):
+            raise ValueError(f"Invalid `mode` argument: {mode}. Please use one of 'fan_in', 'fan_out', 'fan_avg'")
+        distribution = "truncated_normal" if distribution.lower() == "normal" else distribution.lower()
+        if distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
+            raise ValueError(f"Invalid `distribution` argument: {distribution}.")
+        self.scale, self.mode, self.distribution = scale, mode, distribution
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Random numbers of the right variance."""
+        fan_in, fan_out = fans(shape)
+        n = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
+        variance = self.scale / max(1.0, n)
+        rng = self._rng()
+        if self.distribution == "uniform":
+            limit = math.sqrt(3 * variance)
+            return rng.uniform(-limit, limit, shape)
+        if self.distribution == "untruncated_normal":
+            return rng.standard_normal(shape) * math.sqrt(variance)
+        # Cutting the tails off lowers the deviation to 0.8796... of the normal one's.
+        return _truncated(rng, shape, 0.0, math.sqrt(variance) / 0.87962566103423978)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"scale": self.scale, "mode": self.mode, "distribution": self.distribution, "seed": self.seed}
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Numbers of inputs and outputs of a weight: kernels are [*window, in, out]."""
+    if not shape:
+        return 1, 1
+    if len(shape) == 1:
+        return shape[0], shape[0]
+    window = math.prod(shape[:-2])
+    return shape[-2] * window, shape[-1] * window
+
+
+def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> Any:
+    def __init__(self: Any, seed: int | None = None) -> None:
+        VarianceScaling.__init__(self, scale, mode, distribution, seed)
+
+    def get_config(self: Any) -> dict[str, Any]:
+        """The configuration."""
+        return {"seed": self.seed}
+
+    body = {"__init__": __init__, "get_config": get_config, "__doc__": doc, "__module__": __name__}
+    return type(name, (VarianceScaling,), body)
+
+
+GlorotUniform = _scaled("GlorotUniform", 1.0, "fan_avg", "uniform", "Uniform, variance 2 / (in + out) (Glorot and Bengio 2010).")
+GlorotNormal = _scaled("GlorotNormal", 1.0, "fan_avg", "truncated_normal", "Truncated normal, variance 2 / (in + out).")
+HeUniform = _scaled("HeUniform", 2.0, "fan_in", "uniform", "Uniform, variance 2 / in (He et al. 2015).")
+HeNormal = _scaled("HeNormal", 2.0, "fan_in", "truncated_normal", "Truncated normal, variance 2 / in (He et al. 2015).")
+LecunUniform = _scaled("LecunUniform", 1.0, "fan_in", "uniform", "Uniform, variance 1 / in.")
+LecunNormal = _scaled("LecunNormal", 1.0, "fan_in", "truncated_normal", "Truncated normal, variance 1 / in.")
+
+
+class Orthogonal(_Random):
+    """A random matrix with orthonormal rows or columns.
+
+    Args:
+      gain: factor.
+      seed: seed; with one, every call gives the same values.
+    """
+
+    def __init__(self, gain: float = 1.0, seed: int | None = None) -> None:
+        super().__init__(seed)
+        self.gain = gain
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """An orthogonal matrix, reshaped."""
+        if len(shape) < 2:
+            raise ValueError(f"The tensor to initialize must be at least two-dimensional. Received: shape={shape}")
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        q, r = np.linalg.qr(self._rng().standard_normal((max(rows, columns), min(rows, columns))))
+        q = q * np.sign(np.diag(r))
+        return self.gain * (q.T if rows < columns else q).reshape(shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"gain": self.gain, "seed": self.seed}
+
+
+class Identity(Initializer):
+    """The identity matrix.
+
+    Args:
+      gain: factor.
+    """
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = gain
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """An identity matrix."""
+        if len(shape) != 2:
+            raise ValueError(f"Identity matrix initializer can only be used for 2D matrices. Received: shape={shape} of rank {len(shape)}.")
+        return self.gain * np.eye(*shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"gain": self.gain}
+
+
+zeros, ones, constant, identity, orthogonal = Zeros, Ones, Constant, Identity, Orthogonal
+random_normal, random_uniform, truncated_normal = RandomNormal, RandomUniform, TruncatedNormal
+variance_scaling, glorot_uniform, glorot_normal = VarianceScaling, GlorotUniform, GlorotNormal
+he_uniform, he_normal, lecun_uniform, lecun_normal = HeUniform, HeNormal, LecunUniform, LecunNormal
+
+_TABLE = identify.name_table(
+    *(Zeros, Ones, Constant, RandomNormal, RandomUniform, TruncatedNormal, VarianceScaling, GlorotUniform),
+    *(GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal, Orthogonal, Identity),
+    zero=Zeros, one=Ones, normal=RandomNormal, uniform=RandomUniform, eye=Identity,
+)
+
+
+def get(identifier: Any) -> Any:
+    """An initializer from a name, class, object, function or configuration.
+
+    Raises:
+      ValueError: for an unknown name.
+    """
+    return identify.lookup(identifier, _TABLE, "initializer")
+
+
+def serialize(initializer: Any) -> Any:
+    """The configuration of an initializer."""
+    return identify.serialize(initializer)
+
+
+def deserialize(config: Any, custom_objects: Any = None) -> Any:
+    """The initializer with a configuration."""
+    return identify.lookup(config, _TABLE, "initializer", custom_objects)

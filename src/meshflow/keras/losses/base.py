@@ -1,0 +1,169 @@
+"""`Loss`: weighting and reduction of per-example losses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.keras import backend, identify
+from meshflow.ops import array, math
+
+
+class Reduction:
+    """How per-example losses become one number.
+
+    `AUTO` and `SUM_OVER_BATCH_SIZE` give the mean, `SUM` the sum, `NONE` all of them.
+    """
+
+    AUTO = "auto"
+    NONE = "none"
+    SUM = "sum"
+    SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
+
+    @classmethod
+    def all(cls) -> tuple[str, ...]:
+        """All kinds."""
+        return cls.AUTO, cls.NONE, cls.SUM, cls.SUM_OVER_BATCH_SIZE
+
+    @classmethod
+    def validate(cls, key: str) -> None:
+        """Raises ValueError for an unknown kind."""
+        if key not in (*cls.all(), "mean"):
+            raise ValueError(f'Invalid Reduction Key: {key}. Expected keys are "{cls.all()}"')
+
+
+class Loss:
+    """Base class of losses; subclasses define `call(y_true, y_pred)`.
+
+    Args:
+      reduction: see `tf.keras.losses.Reduction`.
+      name: the loss's name.
+    """
+
+    def __init__(self, reduction: str | None = Reduction.AUTO, name: str | None = None) -> None:
+        reduction = Reduction.NONE if reduction is None else reduction
+        Reduction.validate(reduction)
+        self.reduction = reduction
+        self.name = name
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """The reduced loss.
+
+        Args:
+          y_true: targets.
+          y_pred: predictions.
+          sample_weight: weights of examples (or of elements).
+
+        Returns:
+          A scalar, or one value per example without reduction.
+        """
+        y_pred = convert_to_tensor(y_pred)
+        mask = getattr(y_pred, "_keras_mask", None)
+        losses = self.call(convert_to_tensor(y_true), y_pred)
+        if mask is not None:
+            mask = math.cast(mask, losses.dtype)
+            sample_weight = mask if sample_weight is None else _times(convert_to_tensor(sample_weight), mask)
+        return reduce_weighted(losses, sample_weight, self.reduction)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """One loss per example."""
+        raise NotImplementedError("Must be implemented in subclasses.")
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"reduction": self.reduction, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The loss with a configuration."""
+        return cls(**config)
+
+
+def _times(a: Any, b: Any) -> Any:
+    a = math.cast(a, b.dtype)
+    a, b = match_rank(a, b), match_rank(b, a)
+    return a * b
+
+
+def match_rank(weights: Any, values: Any) -> Any:
+    """Weights with the rank of values: a last dimension of 1 dropped or dimensions added."""
+    w, v = len(weights.shape), len(values.shape)
+    if w == v + 1 and weights.shape[-1] == 1:
+        return array.squeeze(weights, -1)
+    while 0 < len(weights.shape) < v:
+        weights = array.expand_dims(weights, -1)
+    return weights
+
+
+def reduce_weighted(losses: Any, sample_weight: Any, reduction: str) -> Any:
+    """Weighted losses, reduced."""
+    losses = convert_to_tensor(losses)
+    if not losses.dtype.is_floating:
+        losses = math.cast(losses, backend.floatx())
+    if sample_weight is not None:
+        weights = math.cast(convert_to_tensor(sample_weight), losses.dtype)
+        if len(losses.shape) == 0 and len(weights.shape) == 1 and weights.shape[0] == 1:
+            weights = array.squeeze(weights)
+        losses = losses * match_rank(weights, losses)
+    if reduction == Reduction.NONE:
+        return losses
+    if reduction == Reduction.SUM:
+        return math.reduce_sum(losses)
+    count = max(losses.shape.num_elements() or 0, 1)
+    return math.reduce_sum(losses) / float(count)
+
+
+class LossFunctionWrapper(Loss):
+    """A loss made of a function of (y_true, y_pred).
+
+    Args:
+      fn: the function.
+      reduction: see `tf.keras.losses.Reduction`.
+      name: the loss's name.
+      **kwargs: further arguments of the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any], reduction: str = Reduction.AUTO, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(reduction, name)
+        self.fn = fn
+        self._arguments = kwargs
+        for key, value in kwargs.items():
+            setattr(self, key, value)
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """The function's value."""
+        if len(y_true.shape) == len(y_pred.shape) + 1 and y_true.shape[-1] == 1:
+            y_true = array.squeeze(y_true, -1)
+        elif len(y_pred.shape) == len(y_true.shape) + 1 and y_pred.shape[-1] == 1:
+            y_pred = array.squeeze(y_pred, -1)
+        return self.fn(y_true, y_pred, **self._arguments)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        own = {"fn": identify.get_registered_name(self.fn)} if type(self) is LossFunctionWrapper else {}
+        return {**super().get_config(), **own, **self._arguments}
+
+
+def define(name: str, fn: Callable[..., Any], doc: str) -> type[LossFunctionWrapper]:
+    """A loss class for a function; the function's further arguments become the class's."""
+    extra = list(inspect.signature(fn).parameters.values())[2:]
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        names = [*(p.name for p in extra), "reduction", "name"]
+        values = {**{p.name: p.default for p in extra}, "reduction": Reduction.AUTO, "name": fn.__name__}
+        given = dict(zip(names, args, strict=False)) | kwargs
+        unknown = set(given) - set(names)
+        if unknown:
+            raise TypeError(f"{name} got unexpected arguments {sorted(unknown)}; it takes {names}.")
+        LossFunctionWrapper.__init__(self, fn, **{**values, **given})
+
+    parameters = [
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *extra,
+        inspect.Parameter("reduction", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=Reduction.AUTO),
+        inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=fn.__name__),
+    ]
+    __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return type(name, (LossFunctionWrapper,), {"__init__": __init__, "__doc__": doc, "__module__": "meshflow.keras.losses"})

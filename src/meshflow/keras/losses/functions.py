@@ -1,0 +1,218 @@
+"""Loss functions: one value per example, averaged over the last dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.keras import backend
+from meshflow.ops import array, math, nn
+
+
+def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+    y_pred = convert_to_tensor(y_pred)
+    if not y_pred.dtype.is_floating:
+        y_pred = math.cast(y_pred, backend.floatx())
+    return math.cast(convert_to_tensor(y_true), y_pred.dtype), y_pred
+
+
+def mean_squared_error(y_true: Any, y_pred: Any) -> Any:
+    """`mean((y_true - y_pred)^2)` over the last dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.losses.mean_squared_error([[0.0, 1.0]], [[1.0, 1.0]]).numpy()
+      array([0.5], dtype=float32)
+    """
+    y_true, y_pred = _pair(y_true, y_pred)
+    return math.reduce_mean(math.squared_difference(y_pred, y_true), axis=-1)
+
+
+def mean_absolute_error(y_true: Any, y_pred: Any) -> Any:
+    """`mean(|y_true - y_pred|)` over the last dimension."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    return math.reduce_mean(math.abs(y_pred - y_true), axis=-1)
+
+
+def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Any:
+    """`100 * mean(|(y_true - y_pred) / y_true|)` over the last dimension."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    difference = math.abs((y_true - y_pred) / math.maximum(math.abs(y_true), backend.epsilon()))
+    return 100.0 * math.reduce_mean(difference, axis=-1)
+
+
+def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Any:
+    """`mean((log(1 + y_true) - log(1 + y_pred))^2)` over the last dimension."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    first = math.log(math.maximum(y_pred, backend.epsilon()) + 1.0)
+    second = math.log(math.maximum(y_true, backend.epsilon()) + 1.0)
+    return math.reduce_mean(math.squared_difference(first, second), axis=-1)
+
+
+def _signed(y_true: Any) -> Any:
+    """Labels -1 and 1 from 0 and 1, if there are only those."""
+    binary = math.reduce_all(math.logical_or(math.equal(y_true, 0.0), math.equal(y_true, 1.0)))
+    return array.where(binary, 2.0 * y_true - 1.0, y_true)
+
+
+def squared_hinge(y_true: Any, y_pred: Any) -> Any:
+    """`mean(max(1 - y_true * y_pred, 0)^2)`; labels are -1 or 1 (or 0 or 1)."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    return math.reduce_mean(math.square(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0)), axis=-1)
+
+
+def hinge(y_true: Any, y_pred: Any) -> Any:
+    """`mean(max(1 - y_true * y_pred, 0))`; labels are -1 or 1 (or 0 or 1)."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    return math.reduce_mean(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0), axis=-1)
+
+
+def categorical_hinge(y_true: Any, y_pred: Any) -> Any:
+    """`max(max((1 - y_true) * y_pred) - sum(y_true * y_pred) + 1, 0)`."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    positive = math.reduce_sum(y_true * y_pred, axis=-1)
+    negative = math.reduce_max((1.0 - y_true) * y_pred, axis=-1)
+    return math.maximum(negative - positive + 1.0, 0.0)
+
+
+def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Any:
+    """Quadratic up to `delta`, linear beyond."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    error = math.abs(y_pred - y_true)
+    return math.reduce_mean(array.where(error <= delta, 0.5 * math.square(error), delta * error - 0.5 * delta * delta), axis=-1)
+
+
+def log_cosh(y_true: Any, y_pred: Any) -> Any:
+    """`mean(log(cosh(y_pred - y_true)))` over the last dimension."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    x = y_pred - y_true
+    return math.reduce_mean(x + nn.softplus(-2.0 * x) - 0.6931471805599453, axis=-1)
+
+
+def kl_divergence(y_true: Any, y_pred: Any) -> Any:
+    """`sum(y_true * log(y_true / y_pred))` over the last dimension."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    y_true = math.clip_by_value(y_true, backend.epsilon(), 1.0)
+    y_pred = math.clip_by_value(y_pred, backend.epsilon(), 1.0)
+    return math.reduce_sum(y_true * math.log(y_true / y_pred), axis=-1)
+
+
+def poisson(y_true: Any, y_pred: Any) -> Any:
+    """`mean(y_pred - y_true * log(y_pred))` over the last dimension."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    return math.reduce_mean(y_pred - y_true * math.log(y_pred + backend.epsilon()), axis=-1)
+
+
+def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
+    """Minus the cosine of the angle between labels and predictions."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    return -math.reduce_sum(math.l2_normalize(y_true, axis) * math.l2_normalize(y_pred, axis), axis=axis)
+
+
+def _smooth(y_true: Any, smoothing: float, classes: float) -> Any:
+    return y_true * (1.0 - smoothing) + smoothing / classes if smoothing else y_true
+
+
+def categorical_crossentropy(
+    y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
+) -> Any:
+    """Cross entropy with one-hot labels.
+
+    Args:
+      y_true: label distributions.
+      y_pred: probabilities, or logits.
+      from_logits: whether `y_pred` are logits.
+      label_smoothing: share of the label that is spread over all classes.
+      axis: the dimension of the classes.
+
+    Returns:
+      The loss of each example.
+    """
+    y_true, y_pred = _pair(y_true, y_pred)
+    y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
+    if from_logits:
+        return nn.softmax_cross_entropy_with_logits(y_true, y_pred, axis)
+    y_pred = y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
+    y_pred = math.clip_by_value(y_pred, backend.epsilon(), 1.0 - backend.epsilon())
+    return -math.reduce_sum(y_true * math.log(y_pred), axis=axis)
+
+
+def sparse_categorical_crossentropy(
+    y_true: Any, y_pred: Any, from_logits: bool = False, axis: int = -1, ignore_class: int | None = None
+) -> Any:
+    """Cross entropy with class numbers.
+
+    Args:
+      y_true: integers.
+      y_pred: probabilities, or logits.
+      from_logits: whether `y_pred` are logits.
+      axis: the dimension of the classes.
+      ignore_class: a class number whose examples have loss 0.
+
+    Returns:
+      The loss of each example; NaN for a class number out of range in a compiled function.
+    """
+    y_pred = convert_to_tensor(y_pred)
+    labels = math.cast(convert_to_tensor(y_true), "int64")
+    rank = len(y_pred.shape)
+    if axis % rank != rank - 1:
+        order = [i for i in range(rank) if i != axis % rank] + [axis % rank]
+        y_pred = array.transpose(y_pred, order)
+    if len(labels.shape) == rank and labels.shape[-1] == 1:
+        labels = array.squeeze(labels, -1)
+    if not from_logits:
+        # The logarithm of clipped probabilities has the probabilities as its softmax.
+        y_pred = math.log(math.clip_by_value(y_pred, backend.epsilon(), 1.0 - backend.epsilon()))
+    if ignore_class is None:
+        return nn.sparse_softmax_cross_entropy_with_logits(labels, y_pred)
+    counted = math.not_equal(labels, ignore_class)
+    safe = array.where(counted, labels, 0)
+    loss = nn.sparse_softmax_cross_entropy_with_logits(safe, y_pred)
+    return loss * math.cast(counted, loss.dtype)
+
+
+def _binary(y_true: Any, y_pred: Any, from_logits: bool) -> Any:
+    if from_logits:
+        return nn.sigmoid_cross_entropy_with_logits(labels=y_true, logits=y_pred)
+    e = backend.epsilon()
+    y_pred = math.clip_by_value(y_pred, e, 1.0 - e)
+    return -(y_true * math.log(y_pred + e) + (1.0 - y_true) * math.log(1.0 - y_pred + e))
+
+
+def binary_crossentropy(y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1) -> Any:
+    """Cross entropy with labels 0 and 1, averaged over `axis`."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    return math.reduce_mean(_binary(_smooth(y_true, label_smoothing, 2.0), y_pred, from_logits), axis=axis)
+
+
+def binary_focal_crossentropy(
+    y_true: Any,
+    y_pred: Any,
+    apply_class_balancing: bool = False,
+    alpha: float = 0.25,
+    gamma: float = 2.0,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Any:
+    """Binary cross entropy in which easy examples count little (arXiv:1708.02002)."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    y_true = _smooth(y_true, label_smoothing, 2.0)
+    probability = nn.sigmoid(y_pred) if from_logits else y_pred
+    certain = y_true * probability + (1.0 - y_true) * (1.0 - probability)
+    loss = math.pow(1.0 - certain, float(gamma)) * _binary(y_true, y_pred, from_logits)
+    if apply_class_balancing:
+        loss = loss * (y_true * alpha + (1.0 - y_true) * (1.0 - alpha))
+    return math.reduce_mean(loss, axis=axis)
+
+
+def categorical_focal_crossentropy(
+    y_true: Any, y_pred: Any, alpha: Any = 0.25, gamma: float = 2.0, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
+) -> Any:
+    """Categorical cross entropy in which easy examples count little (arXiv:1708.02002)."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
+    probability = nn.softmax(y_pred, axis) if from_logits else y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
+    probability = math.clip_by_value(probability, backend.epsilon(), 1.0 - backend.epsilon())
+    factor = math.pow(1.0 - probability, float(gamma)) * alpha
+    return math.reduce_sum(-factor * y_true * math.log(probability), axis=axis)

@@ -1,0 +1,116 @@
+"""`tf.keras.metrics`: metrics as functions and as classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras import identify
+from meshflow.keras.losses import functions as _losses
+from meshflow.keras.losses.functions import *  # noqa: F403
+from meshflow.keras.metrics.accuracy import *  # noqa: F403
+from meshflow.keras.metrics import accuracy as _accuracy
+from meshflow.keras.metrics.base import Mean, MeanMetricWrapper, MeanTensor, Metric, Sum, define
+from meshflow.keras.metrics.confusion import (
+    AUC,
+    FalseNegatives,
+    FalsePositives,
+    MeanIoU,
+    Precision,
+    Recall,
+    TrueNegatives,
+    TruePositives,
+)
+from meshflow.ops import math as _math
+
+BinaryCrossentropy = define("BinaryCrossentropy", _losses.binary_crossentropy, "Mean cross entropy with labels 0 and 1.")
+CategoricalCrossentropy = define("CategoricalCrossentropy", _losses.categorical_crossentropy, "Mean cross entropy with one-hot labels.")
+SparseCategoricalCrossentropy = define("SparseCategoricalCrossentropy", _losses.sparse_categorical_crossentropy, "Mean cross entropy with class numbers.")
+CategoricalHinge = define("CategoricalHinge", _losses.categorical_hinge, "Mean hinge loss over classes.")
+Hinge = define("Hinge", _losses.hinge, "Mean hinge loss.")
+SquaredHinge = define("SquaredHinge", _losses.squared_hinge, "Mean squared hinge loss.")
+KLDivergence = define("KLDivergence", _losses.kl_divergence, "Mean Kullback-Leibler divergence.", "kullback_leibler_divergence")
+LogCoshError = define("LogCoshError", _losses.log_cosh, "Mean logarithm of the hyperbolic cosine of errors.", "logcosh")
+MeanAbsoluteError = define("MeanAbsoluteError", _losses.mean_absolute_error, "Mean of absolute errors.")
+MeanAbsolutePercentageError = define("MeanAbsolutePercentageError", _losses.mean_absolute_percentage_error, "Mean of relative errors, in percent.")
+MeanSquaredError = define("MeanSquaredError", _losses.mean_squared_error, "Mean of squared errors.")
+MeanSquaredLogarithmicError = define("MeanSquaredLogarithmicError", _losses.mean_squared_logarithmic_error, "Mean of squared errors of logarithms.")
+Poisson = define("Poisson", _losses.poisson, "Mean Poisson loss.")
+
+
+def _cosine(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
+    return -_losses.cosine_similarity(y_true, y_pred, axis)
+
+
+CosineSimilarity = define("CosineSimilarity", _cosine, "Mean cosine between labels and predictions.", "cosine_similarity")
+
+
+class RootMeanSquaredError(Mean):
+    """Square root of the mean of squared errors.
+
+    Args:
+      name: the metric's name.
+      dtype: dtype of the state.
+    """
+
+    def __init__(self, name: str | None = "root_mean_squared_error", dtype: Any = None) -> None:
+        super().__init__(name, dtype)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
+        """Adds one batch."""
+        from meshflow.keras.losses.base import match_rank
+
+        y_true, y_pred = self._float(y_true), self._float(y_pred)
+        errors = _math.squared_difference(y_pred, match_rank(y_true, y_pred))
+        super().update_state(errors, sample_weight=sample_weight)
+
+    def result(self) -> Any:
+        """The root."""
+        return _math.sqrt(super().result())
+
+
+mse = MSE = _losses.mean_squared_error
+mae = MAE = _losses.mean_absolute_error
+mape = MAPE = _losses.mean_absolute_percentage_error
+msle = MSLE = _losses.mean_squared_logarithmic_error
+kld = KLD = kullback_leibler_divergence = _losses.kl_divergence
+logcosh = _losses.log_cosh
+
+_CLASSES = {n: c for n, c in list(globals().items()) if isinstance(c, type) and issubclass(c, Metric)}
+_FUNCTIONS = {
+    n: v
+    for module in (_losses, _accuracy)
+    for n, v in vars(module).items()
+    if callable(v) and getattr(v, "__module__", "") == module.__name__ and not n.startswith("_") and not isinstance(v, type)
+}
+_TABLE = {
+    **{identify.snake_case(n): c for n, c in _CLASSES.items()}, **_CLASSES, **_FUNCTIONS,
+    "mse": mse, "MSE": mse, "mae": mae, "MAE": mae, "mape": mape, "MAPE": mape, "msle": msle, "MSLE": msle,
+    "kld": kld, "KLD": kld, "logcosh": logcosh, "bce": _losses.binary_crossentropy,
+    "acc": Accuracy, "accuracy": Accuracy, "cosine_similarity": CosineSimilarity, "auc": AUC,  # noqa: F405
+}
+
+__all__ = sorted({*_CLASSES, *_FUNCTIONS, "mse", "MSE", "mae", "MAE", "mape", "MAPE", "msle", "MSLE", "kld", "KLD", "logcosh", "kullback_leibler_divergence", "get", "serialize", "deserialize"})
+
+
+def get(identifier: Any) -> Any:
+    """A metric from a name, class, object, function or configuration.
+
+    Raises:
+      ValueError: for an unknown name.
+    """
+    if isinstance(identifier, Metric):
+        return identifier
+    return identify.lookup(identifier, _TABLE, "metric function")
+
+
+def serialize(metric: Any) -> Any:
+    """The configuration or name of a metric."""
+    return identify.serialize(metric)
+
+
+def deserialize(config: Any, custom_objects: Any = None) -> Any:
+    """The metric with a configuration."""
+    return identify.lookup(config, _TABLE, "metric function", custom_objects)
+
+
+_ = (MeanMetricWrapper, MeanTensor, Sum, FalseNegatives, FalsePositives, MeanIoU, Precision, Recall, TrueNegatives, TruePositives)

@@ -1,0 +1,144 @@
+"""Dtype policies: which dtype a layer computes in and which its variables have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core import dtypes
+from meshflow.keras import backend
+
+_MIXED = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+
+
+class Policy:
+    """The pair of dtypes that a layer uses.
+
+    Args:
+      name: a dtype name (compute and variables alike), `'mixed_float16'` or `'mixed_bfloat16'`
+        (computation in 16 bits, variables in float32).
+
+    Attributes:
+      name: the policy's name.
+      compute_dtype: dtype name of inputs and computation.
+      variable_dtype: dtype name of variables.
+
+    Raises:
+      TypeError: when the name is no string.
+      ValueError: for an unknown name; the message lists the known ones.
+
+    Example:
+      >>> import meshflow as tf
+      >>> policy = tf.keras.mixed_precision.Policy("mixed_bfloat16")
+      >>> policy.compute_dtype, policy.variable_dtype
+      ('bfloat16', 'float32')
+    """
+
+    def __init__(self, name: str) -> None:
+        if isinstance(name, dtypes.DType):
+            raise TypeError(f"'name' must be a string, not a DType. Instead, pass DType.name. Got: {name.name}")
+        if not isinstance(name, str):
+            raise TypeError(f"'name' must be a string, but got: {name!r}")
+        self._name = name
+        self._compute_dtype, self._variable_dtype = _parse(name)
+
+    @property
+    def name(self) -> str:
+        """The policy's name."""
+        return self._name
+
+    @property
+    def compute_dtype(self) -> str | None:
+        """Dtype name of computation."""
+        return self._compute_dtype
+
+    @property
+    def variable_dtype(self) -> str | None:
+        """Dtype name of variables."""
+        return self._variable_dtype
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration, `{'name': ...}`."""
+        return {"name": self._name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
+        """The policy with a configuration; an old `loss_scale` entry is dropped."""
+        del custom_objects
+        return cls(config["name"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Policy) and self._name == other._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    def __repr__(self) -> str:
+        return f'<Policy "{self._name}">'
+
+
+def _parse(name: str) -> tuple[str | None, str | None]:
+    if name in _MIXED:
+        return _MIXED[name], "float32"
+    if name == "_infer":
+        return None, None
+    try:
+        found = dtypes.as_dtype(name).name
+    except TypeError:
+        floats = [d.name for d in dtypes.ALL if d.is_floating]
+        raise ValueError(
+            f"Cannot convert value {name!r} to a mixed precision Policy. Valid policies include "
+            f"{sorted(_MIXED)} and the name of any dtype, such as {floats}."
+        ) from None
+    return found, found
+
+
+_global: Policy | None = None
+
+
+def global_policy() -> Policy:
+    """The policy of layers made without `dtype=`; default `floatx()`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.mixed_precision.global_policy()
+      <Policy "float32">
+    """
+    return _global if _global is not None else Policy(backend.floatx())
+
+
+def set_global_policy(policy: Any) -> None:
+    """Sets the policy of layers made from now on.
+
+    Args:
+      policy: a `Policy`, a name, or None for `floatx()`.
+
+    Raises:
+      ValueError: for a policy that does not compute in floating point.
+    """
+    global _global
+    if policy is not None and not isinstance(policy, Policy):
+        policy = Policy(policy)
+    if policy is not None and not dtypes.as_dtype(policy.compute_dtype).is_floating:
+        raise ValueError(
+            "set_global_policy can only be used to set the global policy to floating-point policies, "
+            f"such as 'float32' and 'mixed_float16', but got policy: {policy.name}"
+        )
+    _global = policy
+
+
+def get(identifier: Any) -> Policy:
+    """A policy from a policy, name, dtype, configuration, or None (the global policy)."""
+    if identifier is None:
+        return global_policy()
+    if isinstance(identifier, Policy):
+        return identifier
+    if isinstance(identifier, dict):
+        return Policy.from_config(identifier.get("config", identifier))
+    if isinstance(identifier, str):
+        return Policy(identifier)
+    return Policy(dtypes.as_dtype(identifier).name)
+
+
+def serialize(policy: Policy) -> Any:
+    """What `get` makes the policy of: a name, or None for the global default."""
+    return policy.name

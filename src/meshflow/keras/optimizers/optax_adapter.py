@@ -1,0 +1,86 @@
+"""Any optax gradient transformation as a Keras optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.trace import init_scope
+from meshflow.core.variable import Variable
+from meshflow.keras.optimizers.base import Optimizer
+
+__all__ = ["OptaxOptimizer"]
+
+
+class OptaxOptimizer(Optimizer):
+    """Applies an optax transformation; its state is kept in variables.
+
+    The learning rate is inside the transformation, so `learning_rate` here has no effect.
+
+    Args:
+      transformation: an optax `GradientTransformation`.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`, such as clipping.
+
+    Example:
+      >>> import meshflow as tf, optax
+      >>> v = tf.Variable(1.0)
+      >>> opt = tf.keras.optimizers.get(optax.sgd(0.5))
+      >>> _ = opt.apply_gradients([(tf.constant(1.0), v)])
+      >>> float(v)
+      0.5
+    """
+
+    def __init__(self, transformation: Any, name: str = "optax", **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.transformation = transformation
+        self._state: list[Variable] | None = None
+        self._tree: Any = None
+        self._op = Op("optax_update", self._update)
+
+    def build(self, var_list: Any) -> None:
+        """Makes the transformation's state for variables."""
+        _ = self.iterations
+        if self._state is None:
+            with init_scope():
+                state = self.transformation.init([jax.numpy.asarray(v._value) for v in var_list])
+                leaves, self._tree = jax.tree.flatten(state)
+                self._state = [Variable(np.asarray(x), trainable=False, name=f"optax_{i}") for i, x in enumerate(leaves)]
+            self._extra.extend(self._state)
+            self._order = [id(v) for v in var_list]
+            self._built_for = set(self._order)
+            self._owners = {id(v): v for v in var_list}
+        elif [id(v) for v in var_list] != self._order:
+            raise ValueError(
+                f"The optimizer {self._name} was built for other variables than {[v.name for v in var_list]}: an optax "
+                "transformation updates all of them together. Create a new optimizer."
+            )
+
+    def _update(self, operands: Any, _: Any) -> Any:
+        import optax
+
+        values, gradients, leaves = operands
+        state = jax.tree.unflatten(self._tree, leaves)
+        updates, state = self.transformation.update(gradients, state, values)
+        return [*optax.apply_updates(values, updates), *jax.tree.leaves(state)]
+
+    def _apply(self, pairs: Any) -> None:
+        variables = [v for _, v in pairs]
+        state: list[Variable] = self._state  # type: ignore[assignment]
+        outputs = apply(self._op, ([v.value() for v in variables], [g for g, _ in pairs], [s.value() for s in state]))
+        for variable, value in zip([*variables, *state], outputs, strict=True):
+            variable._write(value)
+        for variable in variables:
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable.value()))
+
+    def get_config(self) -> dict[str, Any]:
+        """Not available: an optax transformation has no configuration.
+
+        Raises:
+          NotImplementedError: always.
+        """
+        raise NotImplementedError("An optax transformation cannot be serialized; pass it again after loading the model.")

@@ -1,0 +1,189 @@
+"""`tf.keras.optimizers.schedules`: learning rates that change with the step."""
+
+from __future__ import annotations
+
+import math as _python_math
+from typing import Any
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.keras import identify
+from meshflow.ops import array, math
+
+__all__ = [
+    *("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay", "LearningRateSchedule"),
+    *("PiecewiseConstantDecay", "PolynomialDecay", "deserialize", "serialize"),
+]
+
+
+class LearningRateSchedule:
+    """Base class: called with the step, gives the learning rate."""
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate at a step, a scalar tensor."""
+        raise NotImplementedError("Learning rate schedule must override __call__")
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: the constructor's arguments."""
+        return {k: v for k, v in vars(self).items() if not k.startswith("_")}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> LearningRateSchedule:
+        """The schedule with a configuration."""
+        return cls(**config)
+
+    @staticmethod
+    def _step(step: Any) -> Any:
+        return math.cast(convert_to_tensor(step), "float32")
+
+
+class ExponentialDecay(LearningRateSchedule):
+    """`initial * rate ^ (step / steps)`.
+
+    Args:
+      initial_learning_rate: rate at step 0.
+      decay_steps: steps until the rate has fallen by `decay_rate`.
+      decay_rate: the factor.
+      staircase: whether the rate changes only every `decay_steps`.
+      name: ignored.
+    """
+
+    def __init__(self, initial_learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False, name: str | None = None) -> None:
+        self.initial_learning_rate, self.decay_steps = initial_learning_rate, decay_steps
+        self.decay_rate, self.staircase, self.name = decay_rate, staircase, name
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate at a step."""
+        p = self._step(step) / float(self.decay_steps)
+        return self.initial_learning_rate * math.pow(float(self.decay_rate), math.floor(p) if self.staircase else p)
+
+
+class InverseTimeDecay(ExponentialDecay):
+    """`initial / (1 + rate * step / steps)`; arguments as `ExponentialDecay`."""
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate at a step."""
+        p = self._step(step) / float(self.decay_steps)
+        return self.initial_learning_rate / (1.0 + self.decay_rate * (math.floor(p) if self.staircase else p))
+
+
+class PiecewiseConstantDecay(LearningRateSchedule):
+    """Constant between boundaries.
+
+    Args:
+      boundaries: steps, rising; a boundary belongs to the interval before it.
+      values: one rate more than boundaries.
+      name: ignored.
+    """
+
+    def __init__(self, boundaries: Any, values: Any, name: str | None = None) -> None:
+        if len(boundaries) != len(values) - 1:
+            raise ValueError(f"The length of boundaries should be 1 less than the length of values. Received: boundaries={boundaries} of length {len(boundaries)}, and values={values} of length {len(values)}.")
+        self.boundaries, self.values, self.name = list(boundaries), list(values), name
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate at a step."""
+        step = self._step(step)
+        rate: Any = convert_to_tensor(float(self.values[-1]))
+        for boundary, value in zip(reversed(self.boundaries), reversed(self.values[:-1]), strict=True):
+            rate = array.where(step <= float(boundary), float(value), rate)
+        return rate
+
+
+class PolynomialDecay(LearningRateSchedule):
+    """From an initial to an end rate, as a polynomial.
+
+    Args:
+      initial_learning_rate: rate at step 0.
+      decay_steps: step at which the end rate is reached.
+      end_learning_rate: the end rate.
+      power: power of the polynomial.
+      cycle: whether to start again beyond `decay_steps`.
+      name: ignored.
+    """
+
+    def __init__(self, initial_learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0001, power: float = 1.0, cycle: bool = False, name: str | None = None) -> None:
+        self.initial_learning_rate, self.decay_steps, self.end_learning_rate = initial_learning_rate, decay_steps, end_learning_rate
+        self.power, self.cycle, self.name = power, cycle, name
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate at a step."""
+        step, steps = self._step(step), convert_to_tensor(float(self.decay_steps))
+        if self.cycle:
+            steps = steps * math.maximum(math.ceil(step / steps), 1.0)
+        else:
+            step = math.minimum(step, steps)
+        share = math.pow(1.0 - step / steps, float(self.power))
+        return (self.initial_learning_rate - self.end_learning_rate) * share + self.end_learning_rate
+
+
+class CosineDecay(LearningRateSchedule):
+    """Half a cosine from the initial rate down to `alpha` of it (arXiv:1608.03983), after a linear warm-up.
+
+    Args:
+      initial_learning_rate: rate at step 0.
+      decay_steps: steps of the decay.
+      alpha: the share that is left at the end.
+      name: ignored.
+      warmup_target: rate after the warm-up; None for no warm-up.
+      warmup_steps: steps of the warm-up.
+    """
+
+    def __init__(self, initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, name: str | None = None, warmup_target: float | None = None, warmup_steps: int = 0) -> None:
+        self.initial_learning_rate, self.decay_steps, self.alpha = initial_learning_rate, decay_steps, alpha
+        self.name, self.warmup_target, self.warmup_steps = name, warmup_target, warmup_steps
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate at a step."""
+        step = self._step(step)
+        start = self.initial_learning_rate if self.warmup_target is None else self.warmup_target
+        after = step if self.warmup_target is None else step - float(self.warmup_steps)
+        share = math.minimum(math.maximum(after, 0.0), float(self.decay_steps)) / float(self.decay_steps)
+        decayed = start * ((1 - self.alpha) * 0.5 * (1.0 + math.cos(_python_math.pi * share)) + self.alpha)
+        if self.warmup_target is None or not self.warmup_steps:
+            return decayed
+        warm = self.initial_learning_rate + (self.warmup_target - self.initial_learning_rate) * step / float(self.warmup_steps)
+        return array.where(step < float(self.warmup_steps), warm, decayed)
+
+
+class CosineDecayRestarts(LearningRateSchedule):
+    """Cosine decay that starts again, each time longer and lower (arXiv:1608.03983).
+
+    Args:
+      initial_learning_rate: rate at step 0.
+      first_decay_steps: length of the first decay.
+      t_mul: factor of the lengths.
+      m_mul: factor of the rates.
+      alpha: the share that is left at the end of each.
+      name: ignored.
+    """
+
+    def __init__(self, initial_learning_rate: float, first_decay_steps: int, t_mul: float = 2.0, m_mul: float = 1.0, alpha: float = 0.0, name: str | None = None) -> None:
+        self.initial_learning_rate, self.first_decay_steps = initial_learning_rate, first_decay_steps
+        self.t_mul, self.m_mul, self.alpha, self.name = t_mul, m_mul, alpha, name
+
+    def __call__(self, step: Any) -> Any:
+        """The learning rate at a step."""
+        share = self._step(step) / float(self.first_decay_steps)
+        if self.t_mul == 1.0:
+            restart = math.floor(share)
+            share = share - restart
+        else:
+            restart = math.floor(math.log(1.0 - share * (1.0 - self.t_mul)) / _python_math.log(self.t_mul))
+            power = math.pow(float(self.t_mul), restart)
+            share = (share - (1.0 - power) / (1.0 - self.t_mul)) / power
+        factor = math.pow(float(self.m_mul), restart)
+        decayed = 0.5 * factor * (1.0 + math.cos(_python_math.pi * share))
+        return self.initial_learning_rate * ((1 - self.alpha) * decayed + self.alpha)
+
+
+_TABLE = identify.name_table(ExponentialDecay, InverseTimeDecay, PiecewiseConstantDecay, PolynomialDecay, CosineDecay, CosineDecayRestarts)
+
+
+def serialize(learning_rate_schedule: Any) -> Any:
+    """The configuration of a schedule."""
+    return identify.serialize(learning_rate_schedule)
+
+
+def deserialize(config: Any, custom_objects: Any = None) -> Any:
+    """The schedule with a configuration."""
+    return identify.lookup(config, _TABLE, "decay", custom_objects)
