@@ -1,0 +1,26 @@
+"""`tf.keras`: layers, models, training."""
+
+from meshflow.keras import (
+    activations,
+    backend,
+    callbacks,
+    constraints,
+    initializers,
+    layers,
+    losses,
+    metrics,
+    mixed_precision,
+    models,
+    optimizers,
+    regularizers,
+    saving,
+    utils,
+)
+from meshflow.keras.engine.input_layer import Input
+from meshflow.keras.engine.model import Model
+from meshflow.keras.engine.sequential import Sequential
+
+__all__ = [
+    *("Input", "Model", "Sequential", "activations", "backend", "callbacks", "constraints", "initializers", "layers"),
+    *("losses", "metrics", "mixed_precision", "models", "optimizers", "regularizers", "saving", "utils"),
+]

@@ -1,0 +1,109 @@
+"""Callbacks that write logs, set the learning rate, or call functions."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.keras.callbacks.base import Callback
+
+
+class LearningRateScheduler(Callback):
+    """Sets the learning rate at the start of every epoch.
+
+    Args:
+      schedule: function of the epoch (and the present rate) that gives the rate.
+      verbose: 1 says the rate.
+    """
+
+    def __init__(self, schedule: Callable[..., Any], verbose: int = 0) -> None:
+        super().__init__()
+        self.schedule, self.verbose = schedule, verbose
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Sets the rate."""
+        rate = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
+        try:
+            new = self.schedule(epoch, rate)
+        except TypeError:
+            new = self.schedule(epoch)
+        new = new.numpy() if hasattr(new, "numpy") else new
+        if not isinstance(new, (float, np.floating)):
+            raise ValueError(f'The output of the "schedule" function should be float. Got: {new!r}')
+        self.model.optimizer.learning_rate = float(new)
+        if self.verbose:
+            print(f"\nEpoch {epoch + 1}: LearningRateScheduler setting learning rate to {new}.")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Adds the rate to the logs."""
+        if logs is not None:
+            logs["lr"] = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
+
+
+class CSVLogger(Callback):
+    """Writes the metrics of every epoch to a CSV file.
+
+    Args:
+      filename: path.
+      separator: between fields.
+      append: whether an existing file is continued.
+    """
+
+    def __init__(self, filename: Any, separator: str = ",", append: bool = False) -> None:
+        super().__init__()
+        self.filename, self.sep, self.append = os.fspath(filename), separator, append
+        self._file: Any = None
+        self._writer: Any = None
+        self._keys: list[str] | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Opens the file."""
+        self._header = not (self.append and os.path.exists(self.filename) and os.path.getsize(self.filename))
+        self._file = open(self.filename, "a" if self.append else "w", newline="")  # noqa: SIM115
+        self._writer, self._keys = None, None
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Writes a row."""
+        logs = logs or {}
+        if self._writer is None:
+            self._keys = sorted(logs)
+            self._writer = csv.DictWriter(self._file, ["epoch", *self._keys], delimiter=self.sep)
+            if self._header:
+                self._writer.writeheader()
+        self._writer.writerow({"epoch": epoch, **{k: logs.get(k, "NA") for k in self._keys or []}})
+        self._file.flush()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class LambdaCallback(Callback):
+    """A callback made of functions.
+
+    Args:
+      on_epoch_begin: called with (epoch, logs).
+      on_epoch_end: called with (epoch, logs).
+      on_batch_begin: called with (batch, logs).
+      on_batch_end: called with (batch, logs).
+      on_train_begin: called with (logs).
+      on_train_end: called with (logs).
+      **kwargs: further hooks by name.
+    """
+
+    def __init__(
+        self, on_epoch_begin: Any = None, on_epoch_end: Any = None, on_batch_begin: Any = None, on_batch_end: Any = None,
+        on_train_begin: Any = None, on_train_end: Any = None, **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        given = {
+            "on_epoch_begin": on_epoch_begin, "on_epoch_end": on_epoch_end, "on_train_batch_begin": on_batch_begin,
+            "on_train_batch_end": on_batch_end, "on_train_begin": on_train_begin, "on_train_end": on_train_end, **kwargs,
+        }
+        for name, function in given.items():
+            if function is not None:
+                setattr(self, name, function)

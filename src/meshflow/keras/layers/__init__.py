@@ -1,0 +1,60 @@
+"""`tf.keras.layers`: the layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras import identify
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.input_layer import Input, InputLayer
+from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine import op_layers as _op_layers
+from meshflow.keras.layers import activation as _activation
+from meshflow.keras.layers import attention as _attention
+from meshflow.keras.layers import convolutional as _convolutional
+from meshflow.keras.layers import core as _core
+from meshflow.keras.layers import merging as _merging
+from meshflow.keras.layers import normalization as _normalization
+from meshflow.keras.layers import pooling as _pooling
+from meshflow.keras.layers import regularization as _regularization
+from meshflow.keras.layers import wrappers as _wrappers
+from meshflow.keras.layers.activation import *  # noqa: F403
+from meshflow.keras.layers.attention import *  # noqa: F403
+from meshflow.keras.layers.convolutional import *  # noqa: F403
+from meshflow.keras.layers.core import *  # noqa: F403
+from meshflow.keras.layers.merging import *  # noqa: F403
+from meshflow.keras.layers.normalization import *  # noqa: F403
+from meshflow.keras.layers.pooling import *  # noqa: F403
+from meshflow.keras.layers.regularization import *  # noqa: F403
+from meshflow.keras.layers.wrappers import *  # noqa: F403
+
+_MODULES = (_activation, _attention, _convolutional, _core, _merging, _normalization, _pooling, _regularization, _wrappers)
+__all__ = sorted({n for m in _MODULES for n in m.__all__} | {"Input", "InputLayer", "InputSpec", "Layer", "deserialize", "serialize"})
+
+
+def _known() -> dict[str, Any]:
+    from meshflow.keras.engine.functional import Functional
+    from meshflow.keras.engine.model import Model
+    from meshflow.keras.engine.sequential import Sequential
+
+    own = {n: globals()[n] for n in __all__ if isinstance(globals().get(n), type)}
+    own |= {"TFOpLambda": _op_layers.TFOpLambda, "SlicingOpLambda": _op_layers.SlicingOpLambda}
+    return own | {"Sequential": Sequential, "Functional": Functional, "Model": Model}
+
+
+def serialize(layer: Any) -> Any:
+    """The configuration of a layer: `{'class_name': ..., 'config': ...}`."""
+    return identify.serialize(layer)
+
+
+def deserialize(config: Any, custom_objects: Any = None) -> Any:
+    """The layer with a configuration.
+
+    Args:
+      config: what `serialize` gave.
+      custom_objects: classes and functions by name.
+
+    Raises:
+      ValueError: for an unknown class.
+    """
+    return identify.lookup(config, _known(), "layer", custom_objects)

@@ -1,0 +1,184 @@
+"""Activation functions with parameters, as layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.shapes import TensorShape
+from meshflow.keras import activations, constraints, initializers, regularizers
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.layers.core import weight_config
+from meshflow.ops import array, math, nn
+
+__all__ = ["ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax", "ThresholdedReLU"]
+
+
+class _Elementwise(Layer):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The input's shape."""
+        return TensorShape(input_shape)
+
+
+class ReLU(_Elementwise):
+    """Rectifier.
+
+    Args:
+      max_value: ceiling.
+      negative_slope: slope below the threshold.
+      threshold: values below it count as small.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, max_value: float | None = None, negative_slope: float = 0.0, threshold: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if any(v is not None and v < 0 for v in (max_value, negative_slope, threshold)):
+            raise ValueError(f"ReLU: max_value, negative_slope and threshold cannot be negative, got {max_value}, {negative_slope}, {threshold}.")
+        self.max_value, self.negative_slope, self.threshold = max_value, negative_slope, threshold
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The activation."""
+        return activations.relu(inputs, self.negative_slope, self.max_value, self.threshold)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "max_value": self.max_value, "negative_slope": self.negative_slope, "threshold": self.threshold}
+
+
+class LeakyReLU(_Elementwise):
+    """x where positive, `alpha * x` elsewhere.
+
+    Args:
+      alpha: the slope.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, alpha: float = 0.3, **kwargs: Any) -> None:
+        alpha = kwargs.pop("negative_slope", alpha)
+        super().__init__(**kwargs)
+        if alpha is None:
+            raise ValueError("The alpha value of a Leaky ReLU layer cannot be None, expecting a float.")
+        self.alpha = float(alpha)
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The activation."""
+        return nn.leaky_relu(inputs, self.alpha)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "alpha": self.alpha}
+
+
+class ELU(_Elementwise):
+    """x where positive, `alpha * (e^x - 1)` elsewhere.
+
+    Args:
+      alpha: the scale.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.alpha = float(alpha)
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The activation."""
+        return activations.elu(inputs, self.alpha)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "alpha": self.alpha}
+
+
+class ThresholdedReLU(_Elementwise):
+    """x above theta, 0 elsewhere.
+
+    Args:
+      theta: the threshold.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, theta: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if theta is None or theta < 0:
+            raise ValueError(f"Theta must be >= 0, got {theta}.")
+        self.theta = float(theta)
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The activation."""
+        return inputs * math.cast(inputs > self.theta, inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "theta": self.theta}
+
+
+class Softmax(_Elementwise):
+    """Softmax along a dimension; masked positions get 0.
+
+    Args:
+      axis: the dimension, or a list of dimensions.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, axis: Any = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.axis = axis
+
+    def call(self, inputs: Any, mask: Any = None) -> Any:  # type: ignore[override]
+        """The probabilities."""
+        if mask is not None:
+            low = -3e4 if inputs.dtype.name == "float16" else -1e9
+            inputs = inputs + (1.0 - math.cast(mask, inputs.dtype)) * low
+        if isinstance(self.axis, (list, tuple)):
+            if len(self.axis) > 1:
+                return math.exp(inputs - math.reduce_logsumexp(inputs, axis=list(self.axis), keepdims=True))
+            return nn.softmax(inputs, axis=self.axis[0])
+        return nn.softmax(inputs, axis=self.axis)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "axis": self.axis}
+
+
+class PReLU(_Elementwise):
+    """x where positive, `alpha * x` elsewhere, with trained alpha (arXiv:1502.01852).
+
+    Args:
+      alpha_initializer: initializer of alpha.
+      alpha_regularizer: penalty on alpha.
+      alpha_constraint: projection of alpha.
+      shared_axes: dimensions along which alpha is one number.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, alpha_initializer: Any = "zeros", alpha_regularizer: Any = None, alpha_constraint: Any = None, shared_axes: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.alpha_initializer = initializers.get(alpha_initializer)
+        self.alpha_regularizer = regularizers.get(alpha_regularizer)
+        self.alpha_constraint = constraints.get(alpha_constraint)
+        self.shared_axes = None if shared_axes is None else list(shared_axes) if isinstance(shared_axes, (list, tuple)) else [shared_axes]
+
+    def build(self, input_shape: Any) -> None:
+        """Creates alpha."""
+        shape = TensorShape(input_shape).as_list()[1:]
+        for axis in self.shared_axes or []:
+            shape[axis - 1] = 1
+        self.alpha = self.add_weight("alpha", shape, initializer=self.alpha_initializer, regularizer=self.alpha_regularizer, constraint=self.alpha_constraint)
+        self.input_spec = InputSpec(ndim=len(shape) + 1)
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The activation."""
+        return nn.relu(inputs) - self.alpha * nn.relu(-inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), **weight_config(self, "alpha"), "shared_axes": self.shared_axes}
+
+
+_ = array

@@ -1,0 +1,286 @@
+"""Attention layers.
+
+Letters in the equations: b batch, t query positions, s key positions, d features of a query,
+n heads, h features of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.shapes import TensorShape
+from meshflow.keras import constraints, initializers, regularizers
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.layers.activation import Softmax
+from meshflow.keras.layers.core import weight_config
+from meshflow.keras.layers.regularization import Dropout
+from meshflow.ops import array, math, nn
+from meshflow.ops.linalg import einsum
+
+__all__ = ["AdditiveAttention", "Attention", "MultiHeadAttention"]
+
+
+class _Projection(Layer):
+    """A linear map given by an einsum equation, with a bias."""
+
+    def __init__(self, equation: str, kernel_shape: tuple[int, ...], bias_shape: tuple[int, ...] | None, settings: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._equation, self._kernel_shape, self._bias_shape = equation, kernel_shape, bias_shape
+        self._settings = settings
+        self.bias = None
+
+    def build(self, input_shape: Any) -> None:
+        """Creates kernel and bias."""
+        s = self._settings
+        self.kernel = self.add_weight("kernel", self._kernel_shape, initializer=s["kernel_initializer"], regularizer=s["kernel_regularizer"], constraint=s["kernel_constraint"])
+        if self._bias_shape is not None:
+            self.bias = self.add_weight("bias", self._bias_shape, initializer=s["bias_initializer"], regularizer=s["bias_regularizer"], constraint=s["bias_constraint"])
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The map's value."""
+        outputs = einsum(self._equation, inputs, self.kernel.value())
+        return outputs if self.bias is None else outputs + self.bias
+
+
+class MultiHeadAttention(Layer):
+    """Attention of several heads (Vaswani et al. 2017, arXiv:1706.03762).
+
+    Args:
+      num_heads: number of heads.
+      key_dim: size of each head's queries and keys.
+      value_dim: size of each head's values; default `key_dim`.
+      dropout: dropout of the attention weights.
+      use_bias: whether the projections have biases.
+      output_shape: size of the output's features; default the query's.
+      attention_axes: dimension over which attention runs; only the sequence dimension is supported.
+      kernel_initializer: initializer of the kernels.
+      bias_initializer: initializer of the biases.
+      **kwargs: regularizers and constraints of kernels and biases; arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.MultiHeadAttention(num_heads=2, key_dim=4)
+      >>> layer(tf.ones([1, 3, 8]), tf.ones([1, 5, 8])).shape
+      TensorShape([1, 3, 8])
+    """
+
+    def __init__(
+        self, num_heads: int, key_dim: int, value_dim: int | None = None, dropout: float = 0.0, use_bias: bool = True,
+        output_shape: Any = None, attention_axes: Any = None, kernel_initializer: Any = "glorot_uniform", bias_initializer: Any = "zeros", **kwargs: Any,
+    ) -> None:
+        own = {f"{n}_{k}": kwargs.pop(f"{n}_{k}", None) for n in ("kernel", "bias") for k in ("regularizer", "constraint")}
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim or key_dim
+        self.dropout, self.use_bias, self._size = dropout, use_bias, output_shape
+        if attention_axes not in (None, 1, (1,), [1]):
+            raise NotImplementedError(f"MultiHeadAttention(attention_axes={attention_axes}) is not supported: attention runs over the sequence dimension.")
+        self.attention_axes = attention_axes
+        self.kernel_initializer, self.bias_initializer = initializers.get(kernel_initializer), initializers.get(bias_initializer)
+        for key, value in own.items():
+            setattr(self, key, (regularizers if key.endswith("regularizer") else constraints).get(value))
+
+    def _projection(self, name: str, equation: str, kernel: tuple[int, ...], bias: tuple[int, ...]) -> _Projection:
+        keys = [f"{n}_{k}" for n in ("kernel", "bias") for k in ("initializer", "regularizer", "constraint")]
+        return _Projection(equation, kernel, bias if self.use_bias else None, {k: getattr(self, k) for k in keys}, name=name, dtype=self.dtype_policy)
+
+    def _build_from(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
+        n, h, v = self.num_heads, self.key_dim, self.value_dim
+        self._query_dense = self._projection("query", "btd,dnh->btnh", (query[-1], n, h), (n, h))
+        self._key_dense = self._projection("key", "bsd,dnh->bsnh", (key[-1], n, h), (n, h))
+        self._value_dense = self._projection("value", "bsd,dnh->bsnh", (value[-1], n, v), (n, v))
+        size = query[-1] if self._size is None else self._size if isinstance(self._size, int) else self._size[-1]
+        self._output_dense = self._projection("attention_output", "btnh,nhd->btd", (n, v, size), (size,))
+        for layer, last in ((self._query_dense, query), (self._key_dense, key), (self._value_dense, value), (self._output_dense, query)):
+            with layer._calling(None):
+                layer._maybe_build(_Shaped(last))
+        self._softmax = Softmax(axis=-1, dtype=self.dtype_policy)
+        self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self._projected = True
+
+    def _maybe_build(self, inputs: Any) -> None:
+        self.built = True
+
+    def _symbolic_call(self, inputs: Any, args: Any, kwargs: Any) -> Any:
+        value = args[0] if args else kwargs["value"]
+        key = args[1] if len(args) > 1 else kwargs.get("key")
+        self._ensure(inputs, value, value if key is None else key)
+        return super()._symbolic_call(inputs, args, kwargs)
+
+    def _ensure(self, query: Any, value: Any, key: Any) -> None:
+        if "_projected" not in self.__dict__:
+            from meshflow.core.context import context
+            from meshflow.core.trace import init_scope
+
+            saved, context.autocast = context.autocast, None
+            try:
+                with init_scope():
+                    self._build_from(TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape))
+            finally:
+                context.autocast = saved
+
+    def call(  # type: ignore[override]
+        self, query: Any, value: Any, key: Any = None, attention_mask: Any = None, return_attention_scores: bool = False,
+        training: Any = None, use_causal_mask: bool = False,
+    ) -> Any:
+        """The attention's output.
+
+        Args:
+          query: tensor [b, t, d].
+          value: tensor [b, s, d].
+          key: tensor [b, s, d]; default `value`.
+          attention_mask: booleans [b, t, s], True where attention may go.
+          return_attention_scores: whether the attention weights [b, n, t, s] are returned too.
+          training: whether dropout is on.
+          use_causal_mask: whether positions see only earlier ones.
+
+        Returns:
+          Tensor [b, t, output size], or that and the weights.
+        """
+        key = value if key is None else key
+        if self._autocast:
+            value, key = (self._cast_inputs(v) for v in (value, key))
+        self._ensure(query, value, key)
+        mask = self._mask(query, value, key, attention_mask, use_causal_mask)
+        q = self._query_dense(query) * (1.0 / self.key_dim**0.5)
+        scores = einsum("bsnh,btnh->bnts", self._key_dense(key), q)
+        if mask is not None:
+            mask = array.expand_dims(mask, 1) if len(mask.shape) == 3 else mask
+        weights = self._softmax(scores, mask=mask)
+        dropped = self._dropout_layer(weights, training=training)
+        outputs = self._output_dense(einsum("bnts,bsnh->btnh", dropped, self._value_dense(value)))
+        return (outputs, weights) if return_attention_scores else outputs
+
+    def _mask(self, query: Any, value: Any, key: Any, mask: Any, causal: bool) -> Any:
+        parts = [] if mask is None else [math.cast(mask, "bool")]
+        for tensor, axis in ((query, -1), (value, 1), (key, 1)):
+            own = getattr(tensor, "_keras_mask", None)
+            if own is not None:
+                parts.append(array.expand_dims(math.cast(own, "bool"), axis))
+        if causal:
+            t, s = query.shape[1], value.shape[1]
+            parts.append(array.expand_dims(array.reshape(array.range(t), [-1, 1]) >= array.reshape(array.range(s), [1, -1]), 0))
+        result = None
+        for part in parts:
+            result = part if result is None else math.logical_and(result, part)
+        return result
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The query's mask."""
+        return mask[0] if isinstance(mask, (list, tuple)) else mask
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {
+            **super().get_config(), "num_heads": self.num_heads, "key_dim": self.key_dim, "value_dim": self.value_dim, "dropout": self.dropout,
+            "use_bias": self.use_bias, "output_shape": self._size, "attention_axes": self.attention_axes, **weight_config(self, "kernel", "bias"),
+        }
+
+
+class _Shaped:
+    """Stands for a tensor of which only the shape matters."""
+
+    def __init__(self, shape: TensorShape) -> None:
+        self.shape = shape
+
+
+class _BaseAttention(Layer):
+    def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dropout = dropout
+        self.supports_masking = True
+        self._dropout_layer = Dropout(dropout)
+
+    def call(  # type: ignore[override]
+        self, inputs: Any, mask: Any = None, training: Any = None, return_attention_scores: bool = False, use_causal_mask: bool = False
+    ) -> Any:
+        """The attention's output for [query, value] or [query, value, key]."""
+        query, value = inputs[0], inputs[1]
+        key = inputs[2] if len(inputs) > 2 else value
+        scores = self._scores(query, key)
+        value_mask = mask[1] if isinstance(mask, (list, tuple)) and len(mask) > 1 else None
+        if value_mask is not None:
+            scores = scores - 1e9 * math.cast(math.logical_not(array.expand_dims(value_mask, 1)), scores.dtype)
+        if use_causal_mask:
+            t, s = scores.shape[-2], scores.shape[-1]
+            later = array.reshape(array.range(t), [-1, 1]) < array.reshape(array.range(s), [1, -1])
+            scores = scores - 1e9 * math.cast(later, scores.dtype)
+        weights = self._dropout_layer(nn.softmax(scores), training=training)
+        outputs = math.matmul(weights, value)
+        if isinstance(mask, (list, tuple)) and mask[0] is not None:
+            outputs = outputs * array.expand_dims(math.cast(mask[0], outputs.dtype), -1)
+        return (outputs, weights) if return_attention_scores else outputs
+
+    def _scores(self, query: Any, key: Any) -> Any:
+        raise NotImplementedError
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The query's mask."""
+        return mask[0] if isinstance(mask, (list, tuple)) else None
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "dropout": self.dropout}
+
+
+class Attention(_BaseAttention):
+    """Dot-product attention (Luong et al. 2015).
+
+    Args:
+      use_scale: whether scores are multiplied by a trained number.
+      score_mode: 'dot' or 'concat'.
+      dropout: dropout of the attention weights.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, use_scale: bool = False, score_mode: str = "dot", dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(dropout, **kwargs)
+        if score_mode not in ("dot", "concat"):
+            raise ValueError(f"Invalid value for argument score_mode. Expected one of {{'dot', 'concat'}}. Received: score_mode={score_mode}")
+        self.use_scale, self.score_mode = use_scale, score_mode
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the scales."""
+        self.scale = self.add_weight("scale", (), initializer="ones") if self.use_scale else None
+        self.concat_score_weight = self.add_weight("concat_score_weight", (), initializer="ones") if self.score_mode == "concat" else None
+        self.built = True
+
+    def _scores(self, query: Any, key: Any) -> Any:
+        if self.score_mode == "dot":
+            scores = math.matmul(query, key, transpose_b=True)
+            return scores if self.scale is None else scores * self.scale
+        both = array.expand_dims(query, -2) + array.expand_dims(key, -3)
+        both = both if self.scale is None else both * self.scale
+        return self.concat_score_weight * math.reduce_sum(math.tanh(both), axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "use_scale": self.use_scale, "score_mode": self.score_mode}
+
+
+class AdditiveAttention(_BaseAttention):
+    """Attention with scores `sum(scale * tanh(query + key))` (Bahdanau et al. 2014).
+
+    Args:
+      use_scale: whether features are multiplied by trained numbers.
+      dropout: dropout of the attention weights.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(dropout, **kwargs)
+        self.use_scale = use_scale
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the scale."""
+        self.scale = self.add_weight("scale", (TensorShape(input_shape[1])[-1],), initializer="glorot_uniform") if self.use_scale else None
+        self.built = True
+
+    def _scores(self, query: Any, key: Any) -> Any:
+        both = math.tanh(array.expand_dims(query, -2) + array.expand_dims(key, -3))
+        return math.reduce_sum(both if self.scale is None else both * self.scale, axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "use_scale": self.use_scale}

@@ -1,0 +1,302 @@
+"""Batch, layer and group normalization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.shapes import TensorShape
+from meshflow.keras import constraints, initializers, regularizers
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.layers.core import weight_config
+from meshflow.ops import array, math, nn
+
+__all__ = ["BatchNormalization", "GroupNormalization", "LayerNormalization", "UnitNormalization"]
+
+
+class _Scaled(Layer):
+    """A layer with gamma and beta."""
+
+    def _settings(self, center: bool, scale: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
+        self.center, self.scale = center, scale
+        self.supports_masking = True
+        for name, start in (("beta", "zeros"), ("gamma", "ones")):
+            setattr(self, f"{name}_initializer", initializers.get(kwargs.pop(f"{name}_initializer", start)))
+            setattr(self, f"{name}_regularizer", regularizers.get(kwargs.pop(f"{name}_regularizer", None)))
+            setattr(self, f"{name}_constraint", constraints.get(kwargs.pop(f"{name}_constraint", None)))
+        return kwargs
+
+    def _add(self, name: str, shape: Any) -> Any:
+        return self.add_weight(
+            name, shape, dtype=self._statistics_dtype(), initializer=getattr(self, f"{name}_initializer"),
+            regularizer=getattr(self, f"{name}_regularizer", None), constraint=getattr(self, f"{name}_constraint", None), experimental_autocast=False,
+        )
+
+    def _statistics_dtype(self) -> Any:
+        """Statistics are kept and computed in at least float32."""
+        own = dtypes.as_dtype(self.variable_dtype)
+        return dtypes.float32 if own.size == 2 else own
+
+    def _widened(self, inputs: Any) -> Any:
+        return math.cast(inputs, self._statistics_dtype()) if inputs.dtype.size == 2 else inputs
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The input's shape."""
+        return TensorShape(input_shape)
+
+
+def _swap_names(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in kwargs.items() if k.startswith(("beta_", "gamma_"))}
+
+
+class BatchNormalization(_Scaled):
+    """Normalizes by the mean and variance of the batch (arXiv:1502.03167).
+
+    In training, statistics are the batch's, and moving averages of them are kept; otherwise, and when
+    `trainable` is False, the moving averages are used. As in TensorFlow's fused kernel, the moving
+    variance of 4-D input is the unbiased one.
+
+    Args:
+      axis: dimension (or dimensions) of the features.
+      momentum: of the moving averages.
+      epsilon: added to the variance.
+      center: whether beta is added.
+      scale: whether the result is multiplied by gamma.
+      beta_initializer: initializer of beta.
+      gamma_initializer: initializer of gamma.
+      moving_mean_initializer: initializer of the moving mean.
+      moving_variance_initializer: initializer of the moving variance.
+      beta_regularizer: penalty on beta.
+      gamma_regularizer: penalty on gamma.
+      beta_constraint: projection of beta.
+      gamma_constraint: projection of gamma.
+      synchronized: whether statistics are taken over all replicas.
+      **kwargs: `fused`, and arguments of `Layer`.
+
+    Raises:
+      NotImplementedError: for `renorm` and `virtual_batch_size`.
+    """
+
+    def __init__(
+        self, axis: Any = -1, momentum: float = 0.99, epsilon: float = 1e-3, center: bool = True, scale: bool = True,
+        beta_initializer: Any = "zeros", gamma_initializer: Any = "ones", moving_mean_initializer: Any = "zeros",
+        moving_variance_initializer: Any = "ones", beta_regularizer: Any = None, gamma_regularizer: Any = None,
+        beta_constraint: Any = None, gamma_constraint: Any = None, synchronized: bool = False, **kwargs: Any,
+    ) -> None:
+        for name in ("renorm", "virtual_batch_size", "adjustment", "renorm_clipping"):
+            if kwargs.pop(name, None):
+                raise NotImplementedError(f"BatchNormalization({name}=...) is not supported.")
+        kwargs.pop("renorm_momentum", None)
+        self._fused = kwargs.pop("fused", None)
+        super().__init__(**kwargs)
+        self._settings(center, scale, {
+            "beta_initializer": beta_initializer, "gamma_initializer": gamma_initializer, "beta_regularizer": beta_regularizer,
+            "gamma_regularizer": gamma_regularizer, "beta_constraint": beta_constraint, "gamma_constraint": gamma_constraint,
+        })
+        self.axis = list(axis) if isinstance(axis, (list, tuple)) else axis
+        self.momentum, self.epsilon, self.synchronized = momentum, epsilon, synchronized
+        self.moving_mean_initializer = initializers.get(moving_mean_initializer)
+        self.moving_variance_initializer = initializers.get(moving_variance_initializer)
+
+    def build(self, input_shape: Any) -> None:
+        """Creates gamma, beta and the moving averages."""
+        shape = TensorShape(input_shape)
+        rank = shape.rank or 0
+        axes = self.axis if isinstance(self.axis, list) else [self.axis]
+        self._axes = [a % rank for a in axes]
+        if any(not -rank <= a < rank for a in axes):
+            raise ValueError(f"Invalid value for `axis` argument. Expected 0 <= axis < inputs.rank (with inputs.rank={rank}). Received: layer.axis={self.axis}")
+        if any(shape[a] is None for a in self._axes):
+            raise ValueError(f"Input has undefined `axis` dimension. Received input with shape {tuple(shape)} and axis={self.axis}")
+        self.input_spec = InputSpec(ndim=rank, axes={a: shape[a] for a in self._axes})
+        size = tuple(shape[a] for a in self._axes)
+        param_shape = size if len(size) == 1 else tuple(shape[i] if i in self._axes else 1 for i in range(rank))
+        self.gamma = self._add("gamma", param_shape) if self.scale else None
+        self.beta = self._add("beta", param_shape) if self.center else None
+        self.moving_mean = self._moving("moving_mean", param_shape)
+        self.moving_variance = self._moving("moving_variance", param_shape)
+        self.built = True
+
+    def _moving(self, name: str, shape: Any) -> Any:
+        from meshflow.core.variable import VariableAggregation, VariableSynchronization
+
+        return self.add_weight(
+            name, shape, dtype=self._statistics_dtype(), initializer=getattr(self, f"{name}_initializer"), trainable=False,
+            synchronization=VariableSynchronization.ON_READ, aggregation=VariableAggregation.MEAN, experimental_autocast=False,
+        )
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """The normalized tensor."""
+        from meshflow.core.tensor import Tensor
+
+        if isinstance(training, Tensor):
+            from meshflow.ops.control_flow import cond
+
+            return cond(training, lambda: self._normalize(inputs, True, mask), lambda: self._normalize(inputs, False, mask))
+        return self._normalize(inputs, bool(training), mask)
+
+    def _normalize(self, inputs: Any, training: bool, mask: Any) -> Any:
+        x = self._widened(inputs)
+        rank = len(x.shape)
+        reduced = [i for i in range(rank) if i not in self._axes]
+        if training and self.trainable:
+            mean, variance = self._batch_statistics(x, reduced, mask)
+            self._move(x, mean, variance, reduced)
+        else:
+            mean, variance = self.moving_mean.value(), self.moving_variance.value()
+        shaped = [self._shaped(v, x.shape) for v in (mean, variance, self.beta, self.gamma)]
+        outputs = nn.batch_normalization(x, *shaped, self.epsilon)
+        return math.cast(outputs, inputs.dtype)
+
+    def _batch_statistics(self, x: Any, reduced: list[int], mask: Any) -> Any:
+        keep = len(self._axes) > 1
+        if mask is None:
+            return nn.moments(x, reduced, keepdims=keep)
+        weights = math.cast(mask, x.dtype)
+        while len(weights.shape) < len(x.shape):
+            weights = array.expand_dims(weights, -1)
+        return nn.weighted_moments(x, reduced, weights, keepdims=keep)
+
+    def _move(self, x: Any, mean: Any, variance: Any, reduced: list[int]) -> None:
+        if len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1:
+            count = int(np.prod([x.shape[i] for i in reduced]))
+            variance = variance * (count / max(count - 1, 1))
+        for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            change = (moving.value() - math.cast(value, moving.dtype)) * (1.0 - self.momentum)
+            moving.assign_sub(array.stop_gradient(change))
+
+    def _shaped(self, value: Any, shape: TensorShape) -> Any:
+        if value is None:
+            return None
+        value = value.value() if hasattr(value, "assign") and hasattr(value, "value") else value
+        if len(self._axes) > 1 or self._axes == [len(shape) - 1]:
+            return value
+        return array.reshape(value, [shape[i] if i in self._axes else 1 for i in range(len(shape))])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {
+            **super().get_config(), "axis": self.axis, "momentum": self.momentum, "epsilon": self.epsilon, "center": self.center,
+            "scale": self.scale, **weight_config(self, "beta", "gamma"),
+            "moving_mean_initializer": initializers.serialize(self.moving_mean_initializer),
+            "moving_variance_initializer": initializers.serialize(self.moving_variance_initializer),
+        }
+
+
+class LayerNormalization(_Scaled):
+    """Normalizes each example by its own mean and variance (arXiv:1607.06450).
+
+    Args:
+      axis: dimension or dimensions of the features.
+      epsilon: added to the variance.
+      center: whether beta is added.
+      scale: whether the result is multiplied by gamma.
+      **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+    """
+
+    def __init__(self, axis: Any = -1, epsilon: float = 0.001, center: bool = True, scale: bool = True, **kwargs: Any) -> None:
+        own = _swap_names(kwargs)
+        super().__init__(**{k: v for k, v in kwargs.items() if k not in own})
+        self._settings(center, scale, own)
+        self.axis = list(axis) if isinstance(axis, (list, tuple)) else axis
+        self.epsilon = epsilon
+
+    def build(self, input_shape: Any) -> None:
+        """Creates gamma and beta."""
+        shape = TensorShape(input_shape)
+        self._axes = sorted(a % (shape.rank or 1) for a in (self.axis if isinstance(self.axis, list) else [self.axis]))
+        size = tuple(shape[a] for a in self._axes)
+        self.gamma = self._add("gamma", size) if self.scale else None
+        self.beta = self._add("beta", size) if self.center else None
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The normalized tensor."""
+        x = self._widened(inputs)
+        mean, variance = nn.moments(x, self._axes, keepdims=True)
+        broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
+        shaped = [None if v is None else array.reshape(v, broadcast) for v in (self.beta, self.gamma)]
+        return math.cast(nn.batch_normalization(x, mean, variance, *shaped, self.epsilon), inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "axis": self.axis, "epsilon": self.epsilon, "center": self.center, "scale": self.scale, **weight_config(self, "beta", "gamma")}
+
+
+class GroupNormalization(_Scaled):
+    """Normalizes groups of channels of each example (arXiv:1803.08494).
+
+    Args:
+      groups: number of groups; -1 for one per channel.
+      axis: dimension of the channels.
+      epsilon: added to the variance.
+      center: whether beta is added.
+      scale: whether the result is multiplied by gamma.
+      **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+    """
+
+    def __init__(self, groups: int = 32, axis: int = -1, epsilon: float = 1e-3, center: bool = True, scale: bool = True, **kwargs: Any) -> None:
+        own = _swap_names(kwargs)
+        super().__init__(**{k: v for k, v in kwargs.items() if k not in own})
+        self._settings(center, scale, own)
+        self.groups, self.axis, self.epsilon = groups, axis, epsilon
+
+    def build(self, input_shape: Any) -> None:
+        """Creates gamma and beta."""
+        channels = TensorShape(input_shape)[self.axis]
+        self._count = channels if self.groups == -1 else self.groups
+        if channels % self._count:
+            raise ValueError(f"Number of groups ({self._count}) must divide the number of channels ({channels}).")
+        self.gamma = self._add("gamma", (channels,)) if self.scale else None
+        self.beta = self._add("beta", (channels,)) if self.center else None
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The normalized tensor."""
+        x = self._widened(inputs)
+        shape = x.shape.as_list()
+        axis = self.axis % len(shape)
+        split = [*shape[:axis], self._count, shape[axis] // self._count, *shape[axis + 1 :]]
+        grouped = array.reshape(x, split)
+        reduced = [i for i in range(1, len(split)) if i != axis]
+        mean, variance = nn.moments(grouped, reduced, keepdims=True)
+        x = array.reshape(nn.batch_normalization(grouped, mean, variance, None, None, self.epsilon), shape)
+        broadcast = [shape[axis] if i == axis else 1 for i in range(len(shape))]
+        if self.gamma is not None:
+            x = x * array.reshape(self.gamma, broadcast)
+        if self.beta is not None:
+            x = x + array.reshape(self.beta, broadcast)
+        return math.cast(x, inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "groups": self.groups, "axis": self.axis, "epsilon": self.epsilon, "center": self.center, "scale": self.scale, **weight_config(self, "beta", "gamma")}
+
+
+class UnitNormalization(Layer):
+    """Scales to L2 norm 1.
+
+    Args:
+      axis: dimension or dimensions of a vector.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, axis: Any = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.axis = axis
+        self.supports_masking = True
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The scaled tensor."""
+        return math.l2_normalize(inputs, axis=self.axis, epsilon=1e-12)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The input's shape."""
+        return TensorShape(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "axis": self.axis}

@@ -1,0 +1,251 @@
+"""Pooling, upsampling, padding and cropping layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.shapes import TensorShape
+from meshflow.keras import backend
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.layers.convolutional import output_size, sizes
+from meshflow.ops import array, math, nn
+
+__all__: list[str] = []
+
+
+class _Spatial(Layer):
+    """A layer with spatial dimensions."""
+
+    rank = 2
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.data_format = data_format or backend.image_data_format()
+        if self.data_format not in ("channels_last", "channels_first"):
+            raise ValueError(f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}")
+        self.input_spec = InputSpec(ndim=self.rank + 2)
+
+    @property
+    def _first(self) -> bool:
+        return self.data_format == "channels_first"
+
+    @property
+    def _format(self) -> str:
+        spatial = "DHW"[3 - self.rank :]
+        return f"NC{spatial}" if self._first else f"N{spatial}C"
+
+    def _with_spatial(self, input_shape: Any, change: Any) -> TensorShape:
+        shape = TensorShape(input_shape).as_list()
+        start = 2 if self._first else 1
+        new = [None if s is None else change(i, s) for i, s in enumerate(shape[start : start + self.rank])]
+        return TensorShape([*shape[:start], *new, *shape[start + self.rank :]])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "data_format": self.data_format}
+
+
+class Pooling(_Spatial):
+    """Pooling over windows."""
+
+    function: Any = None
+
+    def __init__(self, pool_size: Any = 2, strides: Any = None, padding: str = "valid", data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        self.pool_size = sizes(pool_size, self.rank, "pool_size")
+        self.strides = self.pool_size if strides is None else sizes(strides, self.rank, "strides")
+        self.padding = padding.lower()
+        if self.padding not in ("valid", "same"):
+            raise ValueError(f"The `padding` argument must be one of 'valid', 'same'. Received: {padding}")
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The pooled tensor."""
+        return type(self).function(inputs, self.pool_size, self.strides, self.padding.upper(), self._format)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        shape = self._with_spatial(input_shape, lambda i, s: output_size(s, self.pool_size[i], self.padding, self.strides[i]))
+        if any(s is not None and s <= 0 for s in shape[1:]):
+            raise ValueError(f"{self.name}: windows of {self.pool_size} do not fit into input of shape {tuple(TensorShape(input_shape).as_list())}.")
+        return shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "pool_size": self.pool_size, "strides": self.strides, "padding": self.padding}
+
+
+class GlobalPooling(_Spatial):
+    """Pooling over all positions."""
+
+    function: Any = None
+
+    def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        self.keepdims = keepdims
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The pooled tensor."""
+        start = 2 if self._first else 1
+        return type(self).function(inputs, axis=list(range(start, start + self.rank)), keepdims=self.keepdims)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        shape = self._with_spatial(input_shape, lambda i, s: 1).as_list()
+        if self.keepdims:
+            return TensorShape([1 if 0 < i < len(shape) - 1 else s for i, s in enumerate(shape)] if not self._first else shape)
+        return TensorShape([shape[0], shape[1 if self._first else -1]])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "keepdims": self.keepdims}
+
+
+class _MaskedAverage(GlobalPooling):
+    """Average over timesteps that are not masked."""
+
+    rank = 1
+
+    def __init__(self, data_format: str | None = "channels_last", **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs: Any, mask: Any = None) -> Any:  # type: ignore[override]
+        """The pooled tensor."""
+        axis = 2 if self._first else 1
+        if mask is None:
+            return math.reduce_mean(inputs, axis=axis, keepdims=self.keepdims)
+        weights = array.expand_dims(math.cast(mask, inputs.dtype), 1 if self._first else -1)
+        return math.reduce_sum(inputs * weights, axis=axis, keepdims=self.keepdims) / math.reduce_sum(weights, axis=axis, keepdims=self.keepdims)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """None: there are no timesteps any more."""
+        return None
+
+
+def _make(name: str, base: type, rank: int, function: Any, doc: str, *aliases: str) -> type:
+    made = type(name, (base,), {"rank": rank, "function": staticmethod(function) if function else None, "__doc__": doc, "__module__": __name__})
+    for own in (name, *aliases):
+        globals()[own] = made
+        __all__.append(own)
+    return made
+
+
+_POOL_DOC = """{what} of each window over {rank} dimension(s).
+
+    Args:
+      pool_size: size of the window.
+      strides: step of the window; default `pool_size`.
+      padding: 'valid' or 'same'.
+      data_format: 'channels_last' or 'channels_first'.
+      **kwargs: arguments of `Layer`.
+    """
+_GLOBAL_DOC = """{what} over all positions of {rank} dimension(s).
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'.
+      keepdims: whether the dimensions stay, with size 1.
+      **kwargs: arguments of `Layer`.
+    """
+for _rank in (1, 2, 3):
+    _make(f"MaxPooling{_rank}D", Pooling, _rank, nn.max_pool, _POOL_DOC.format(what="Maximum", rank=_rank), f"MaxPool{_rank}D")
+    _make(f"AveragePooling{_rank}D", Pooling, _rank, nn.avg_pool, _POOL_DOC.format(what="Mean", rank=_rank), f"AvgPool{_rank}D")
+    _make(f"GlobalMaxPooling{_rank}D", GlobalPooling, _rank, math.reduce_max, _GLOBAL_DOC.format(what="Maximum", rank=_rank), f"GlobalMaxPool{_rank}D")
+    _make(
+        f"GlobalAveragePooling{_rank}D", _MaskedAverage if _rank == 1 else GlobalPooling, _rank, math.reduce_mean,
+        _GLOBAL_DOC.format(what="Mean", rank=_rank), f"GlobalAvgPool{_rank}D",
+    )
+
+
+class UpSampling(_Spatial):
+    """Repeats positions."""
+
+    def __init__(self, size: Any = 2, data_format: str | None = None, interpolation: str = "nearest", **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        self.size = sizes(size, self.rank, "size")
+        self.interpolation = interpolation
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The larger tensor."""
+        start = 2 if self._first else 1
+        if self.interpolation != "nearest":
+            return self._interpolated(inputs)
+        for i, n in enumerate(self.size):
+            inputs = array.repeat(inputs, n, axis=start + i)
+        return inputs
+
+    def _interpolated(self, inputs: Any) -> Any:
+        from meshflow.ops import image
+
+        x = array.transpose(inputs, [0, 2, 3, 1]) if self._first else inputs
+        new = [x.shape[1] * self.size[0], x.shape[2] * self.size[1]]
+        x = math.cast(image.resize(x, new, method=self.interpolation), inputs.dtype)
+        return array.transpose(x, [0, 3, 1, 2]) if self._first else x
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        return self._with_spatial(input_shape, lambda i, s: s * self.size[i])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        own = {"interpolation": self.interpolation} if self.rank == 2 else {}
+        return {**super().get_config(), "size": self.size, **own}
+
+
+def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
+    if isinstance(value, int):
+        return ((value, value),) * rank
+    if rank == 1 and len(value) == 2 and all(isinstance(v, int) for v in value):
+        return (tuple(value),)  # type: ignore[return-value]
+    if len(value) != rank:
+        raise ValueError(f"`{name}` should have {rank} elements. Received: {value}.")
+    return tuple((v, v) if isinstance(v, int) else tuple(v) for v in value)  # type: ignore[misc]
+
+
+class ZeroPadding(_Spatial):
+    """Adds zeros around."""
+
+    def __init__(self, padding: Any = 1, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        self.padding = _pairs(padding, self.rank, "padding")
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The padded tensor."""
+        edge = [(0, 0)]
+        return array.pad(inputs, [*edge, *(edge if self._first else []), *self.padding, *([] if self._first else edge)])
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        return self._with_spatial(input_shape, lambda i, s: s + sum(self.padding[i]))
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "padding": self.padding}
+
+
+class Cropping(_Spatial):
+    """Cuts off borders."""
+
+    def __init__(self, cropping: Any = 1, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(data_format, **kwargs)
+        self.cropping = _pairs(cropping, self.rank, "cropping")
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The cropped tensor."""
+        spatial = inputs.shape.as_list()[2:] if self._first else inputs.shape.as_list()[1:-1]
+        cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))
+        return inputs[(slice(None), slice(None), *cuts) if self._first else (slice(None), *cuts)]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        return self._with_spatial(input_shape, lambda i, s: s - sum(self.cropping[i]))
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "cropping": self.cropping}
+
+
+for _rank in (1, 2, 3):
+    _make(f"UpSampling{_rank}D", UpSampling, _rank, None, f"Repeats positions of {_rank} dimension(s).")
+    _make(f"ZeroPadding{_rank}D", ZeroPadding, _rank, None, f"Adds zeros around {_rank} dimension(s).")
+    _make(f"Cropping{_rank}D", Cropping, _rank, None, f"Cuts off the borders of {_rank} dimension(s).")

@@ -1,0 +1,181 @@
+"""Layers that add noise during training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.random import SeedStream
+from meshflow.core.shapes import TensorShape
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.ops import array, math, random_ops
+from meshflow.ops.nn.activation import dropout_from_key
+
+__all__ = ["AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"]
+
+
+class RandomLayer(Layer):
+    """A layer with a stream of random keys; its state is not a weight."""
+
+    def __init__(self, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seed = seed
+        self._stream = SeedStream(seed)
+        self.supports_masking = True
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The input's shape."""
+        return TensorShape(input_shape)
+
+    def call(self, inputs: Any, training: Any = None) -> Any:  # type: ignore[override]
+        """Noise in training, the input otherwise."""
+        from meshflow.core.tensor import Tensor
+
+        if isinstance(training, Tensor):
+            from meshflow.ops.control_flow import cond
+
+            return cond(training, lambda: self.noisy(inputs), lambda: array.identity(inputs))
+        return self.noisy(inputs) if training else inputs
+
+    def noisy(self, inputs: Any) -> Any:
+        """The input with noise."""
+        raise NotImplementedError
+
+
+def _check_rate(rate: Any) -> None:
+    if isinstance(rate, (int, float)) and not 0 <= rate <= 1:
+        raise ValueError(f"Invalid value {rate} received for `rate`, expected a value between 0 and 1.")
+
+
+class Dropout(RandomLayer):
+    """Sets a random fraction of inputs to 0 in training, and scales up the rest.
+
+    Args:
+      rate: the fraction.
+      noise_shape: shape of the mask; sizes of 1 share a decision.
+      seed: seed.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, rate: float, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+        _check_rate(rate)
+        super().__init__(seed, **kwargs)
+        self.rate, self.noise_shape = rate, noise_shape
+
+    def noisy(self, inputs: Any) -> Any:
+        """The input with dropout."""
+        if not self.rate:
+            return inputs
+        if self.rate >= 1:
+            return array.zeros_like(inputs)
+        return dropout_from_key(inputs, self._stream.next_key(), self.rate, self._noise_shape(inputs))
+
+    def _noise_shape(self, inputs: Any) -> Any:
+        return self.noise_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "rate": self.rate, "noise_shape": self.noise_shape, "seed": self.seed}
+
+
+class _SpatialDropout(Dropout):
+    rank = 1
+
+    def __init__(self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(rate, seed=seed, **kwargs)
+        self.data_format = data_format or "channels_last"
+        self.input_spec = InputSpec(ndim=self.rank + 2)
+
+    def _noise_shape(self, inputs: Any) -> Any:
+        ones = (1,) * self.rank
+        return (None, None, *ones) if self.data_format == "channels_first" else (None, *ones, None)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        config = super().get_config()
+        config.pop("noise_shape")
+        return {**config, **({"data_format": self.data_format} if self.rank > 1 else {})}
+
+
+class SpatialDropout1D(_SpatialDropout):
+    """Dropout of whole channels of sequences.
+
+    Args:
+      rate: the fraction.
+      seed: seed.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(rate, None, seed, **kwargs)
+
+
+class SpatialDropout2D(_SpatialDropout):
+    """Dropout of whole channels of images."""
+
+    rank = 2
+
+
+class SpatialDropout3D(_SpatialDropout):
+    """Dropout of whole channels of volumes."""
+
+    rank = 3
+
+
+class GaussianNoise(RandomLayer):
+    """Adds normal noise in training.
+
+    Args:
+      stddev: its standard deviation.
+      seed: seed.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, stddev: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(seed, **kwargs)
+        self.stddev = stddev
+
+    def noisy(self, inputs: Any) -> Any:
+        """The input with noise."""
+        return inputs + random_ops.normal_from_key(self._stream.next_key(), inputs.shape, 0.0, float(self.stddev), inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}
+
+
+class GaussianDropout(RandomLayer):
+    """Multiplies by normal noise around 1 in training.
+
+    Args:
+      rate: the drop rate with the same variance.
+      seed: seed.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        _check_rate(rate)
+        super().__init__(seed, **kwargs)
+        self.rate = rate
+
+    def noisy(self, inputs: Any) -> Any:
+        """The input with noise."""
+        deviation = (self.rate / (1.0 - self.rate)) ** 0.5
+        return inputs * random_ops.normal_from_key(self._stream.next_key(), inputs.shape, 1.0, deviation, inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+class AlphaDropout(Dropout):
+    """Dropout that keeps mean and variance of SELU activations (arXiv:1706.02515)."""
+
+    def noisy(self, inputs: Any) -> Any:
+        """The input with dropout."""
+        low = -1.7580993408473766
+        shape = inputs.shape if self.noise_shape is None else self.noise_shape
+        kept = random_ops.uniform_from_key(self._stream.next_key(), shape, 0.0, 1.0, "float32") >= float(self.rate)
+        kept = math.cast(kept, inputs.dtype)
+        a = ((1 - self.rate) * (1 + self.rate * low**2)) ** -0.5
+        return a * (inputs * kept + low * (1.0 - kept)) - a * low * self.rate

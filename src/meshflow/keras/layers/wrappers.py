@@ -1,0 +1,99 @@
+"""Layers around layers, and scaling of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.shapes import TensorShape
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.ops import array, math
+
+__all__ = ["Rescaling", "TimeDistributed", "Wrapper"]
+
+
+class Wrapper(Layer):
+    """A layer that holds another.
+
+    Args:
+      layer: the inner layer.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, layer: Layer, **kwargs: Any) -> None:
+        if not isinstance(layer, Layer):
+            raise ValueError(f"Layer {layer} supplied to Wrapper isn't a supported layer type. Please ensure wrapped layer is a valid Keras layer.")
+        super().__init__(**kwargs)
+        self.layer = layer
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        from meshflow.keras import layers
+
+        return {**super().get_config(), "layer": layers.serialize(self.layer)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The layer with a configuration."""
+        from meshflow.keras import layers
+
+        config = dict(config)
+        return cls(layers.deserialize(config.pop("layer"), custom_objects), **config)
+
+
+class TimeDistributed(Wrapper):
+    """Applies a layer to every timestep: dimension 1 is merged into the batch and split off again."""
+
+    def __init__(self, layer: Layer, **kwargs: Any) -> None:
+        super().__init__(layer, **kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """The outputs for all timesteps."""
+        shape = inputs.shape.as_list()
+        flat = array.reshape(inputs, [shape[0] * shape[1], *shape[2:]])
+        outputs = self.layer(flat)
+        return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        shape = TensorShape(input_shape).as_list()
+        inner = self.layer.compute_output_shape([shape[0], *shape[2:]]).as_list()
+        return TensorShape([inner[0], shape[1], *inner[1:]])
+
+    def _maybe_build(self, inputs: Any) -> None:
+        super()._maybe_build(inputs)
+        if not self.layer.built:
+            shape = inputs.shape.as_list()
+
+            class _Step:
+                def __init__(self) -> None:
+                    self.shape = TensorShape([shape[0], *shape[2:]])
+
+            with self.layer._calling(None):
+                self.layer._maybe_build(_Step())
+
+
+class Rescaling(Layer):
+    """`inputs * scale + offset`.
+
+    Args:
+      scale: factor.
+      offset: added.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, scale: Any, offset: Any = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale, self.offset = scale, offset
+
+    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+        """The scaled tensor, in the compute dtype."""
+        return math.cast(inputs, self.compute_dtype) * self.scale + self.offset
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The input's shape."""
+        return TensorShape(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "scale": self.scale, "offset": self.offset}

@@ -1,0 +1,122 @@
+"""The progress bar of training, as Keras users know it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.tensor import Tensor
+
+
+class Progbar:
+    """Shows progress on a line: ` 12/100 [==>...] - ETA: 3s - loss: 0.1`.
+
+    Quiet between the first and the last step when the output is not a terminal.
+
+    Args:
+      target: total number of steps, None if not known.
+      width: width of the bar in characters.
+      verbose: 0 silent, 1 a bar, 2 one line at the end.
+      interval: smallest time between two drawings, in seconds.
+      stateful_metrics: names of metrics that are shown as they are, not averaged.
+      unit_name: 'step' or 'sample'.
+    """
+
+    def __init__(self, target: int | None, width: int = 30, verbose: int = 1, interval: float = 0.05, stateful_metrics: Any = None, unit_name: str = "step") -> None:
+        self.target, self.width, self.verbose, self.interval = target, width, verbose, interval
+        self.stateful_metrics = set(stateful_metrics or [])
+        self.unit_name = unit_name
+        self._dynamic = hasattr(sys.stdout, "isatty") and sys.stdout.isatty()
+        self._values: dict[str, list[Any]] = {}
+        self._seen = 0
+        self._start = time.time()
+        self._drawn = 0.0
+        self._length = 0
+
+    def update(self, current: int, values: Any = None, finalize: bool | None = None) -> None:
+        """Sets the number of steps done.
+
+        Args:
+          current: steps done.
+          values: pairs (name, value); others than stateful metrics are averaged over steps.
+          finalize: whether this is the last update; default when `current` reaches the target.
+        """
+        finalize = (self.target is not None and current >= self.target) if finalize is None else finalize
+        for name, value in values or []:
+            if name in self.stateful_metrics:
+                self._values[name] = [value, 1]
+            else:
+                steps = max(current - self._seen, 1)
+                total, count = self._values.get(name, [0.0, 0])
+                self._values[name] = [total + _number(value) * steps, count + steps]
+        self._seen = current
+        now = time.time()
+        if self.verbose == 0 or (self.verbose == 2 and not finalize):
+            return
+        if not finalize and (not self._dynamic or now - self._drawn < self.interval):
+            return
+        self._drawn = now
+        self._draw(current, now, finalize)
+
+    def add(self, n: int, values: Any = None) -> None:
+        """Adds steps done; arguments as in `update`."""
+        self.update(self._seen + n, values)
+
+    def _draw(self, current: int, now: float, finalize: bool) -> None:
+        elapsed = now - self._start
+        each = elapsed / max(current, 1)
+        bar = self._bar(current) if self.verbose == 1 else f"{current}/{self.target if self.target is not None else current}"
+        if finalize:
+            timing = f" - {_duration(elapsed)}" + (f" {_each(each)}/{self.unit_name}" if self.verbose == 1 else "")
+        elif self.target is not None:
+            timing = f" - ETA: {_eta(each * (self.target - current))}"
+        else:
+            timing = f" - {_duration(elapsed)} {_each(each)}/{self.unit_name}"
+        info = "".join(f" - {name}: {_shown(total, count)}" for name, (total, count) in self._values.items())
+        line = bar + timing + info
+        if self._dynamic and self.verbose == 1:
+            sys.stdout.write("\r" + line.ljust(self._length))
+        else:
+            sys.stdout.write(line)
+        self._length = len(line)
+        if finalize:
+            sys.stdout.write("\n")
+        sys.stdout.flush()
+
+    def _bar(self, current: int) -> str:
+        if self.target is None:
+            return f"{current:7d}/Unknown"
+        digits = len(str(self.target))
+        done = int(self.width * current / max(self.target, 1))
+        arrow = "=" * max(done - 1, 0) + ("=" if current >= self.target else ">") if done else ""
+        return f"{current:{digits}d}/{self.target} [{arrow}{'.' * (self.width - done)}]"
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    return float(np.mean(value))
+
+
+def _shown(total: Any, count: int) -> str:
+    value = _number(total) / max(count, 1)
+    return f"{value:.4f}" if abs(value) > 1e-3 or value == 0 else f"{value:.4e}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f}s"
+
+
+def _each(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.0f}s"
+    return f"{seconds * 1e3:.0f}ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f}us"
+
+
+def _eta(seconds: float) -> str:
+    if seconds > 3600:
+        return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d}"
+    return f"{int(seconds // 60)}:{int(seconds % 60):02d}" if seconds > 60 else f"{int(seconds)}s"

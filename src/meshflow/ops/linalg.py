@@ -1,0 +1,293 @@
+"""`tf.linalg`: factorizations, solves, norms, diagonals."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.array import eye
+from meshflow.ops.math import cross, global_norm, l2_normalize, matmul, tensordot
+
+__all__ = [
+    *("adjoint", "band_part", "cholesky", "cholesky_solve", "cross", "det", "diag", "diag_part", "eig", "eigh"),
+    *("eigvals", "eigvalsh", "einsum", "expm", "eye", "global_norm", "inv", "l2_normalize", "logdet", "lstsq"),
+    *("matmul", "matrix_rank", "matrix_transpose", "matvec", "norm", "normalize", "pinv", "qr", "set_diag", "slogdet"),
+    *("solve", "sqrtm", "svd", "tensor_diag", "tensor_diag_part", "tensordot", "trace", "triangular_solve"),
+]
+
+
+@op(name="einsum")
+def _einsum(inputs: Sequence[TensorLike], equation: str) -> Tensor:
+    return jnp.einsum(equation, *inputs)
+
+
+def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
+    """Products of tensors summed by Einstein's convention.
+
+    Args:
+      equation: such as 'ij,jk->ik'.
+      *inputs: tensors of one dtype.
+      **kwargs: `optimize` and `name` are accepted and ignored.
+
+    Returns:
+      A tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.einsum("i,i->", [1.0, 2.0], [3.0, 4.0]).numpy()
+      np.float32(11.0)
+    """
+    return _einsum(list(inputs), equation.replace(" ", ""))
+
+
+def matvec(a: TensorLike, b: TensorLike, transpose_a: bool = False, adjoint_a: bool = False, **kwargs: Any) -> Tensor:
+    """Matrix times vector: [..., m, n] with [..., n]."""
+    from meshflow.ops.array import expand_dims, squeeze
+
+    return squeeze(matmul(a, expand_dims(convert_to_tensor(b), -1), transpose_a=transpose_a, adjoint_a=adjoint_a), -1)
+
+
+def _h(x: Any) -> Any:
+    return jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+@op(kinds="fc")
+def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """Inverses of matrices."""
+    return jnp.linalg.inv(_h(input) if adjoint else input)
+
+
+@op(kinds="fc")
+def det(input: TensorLike, name: str | None = None) -> Tensor:
+    """Determinants of matrices."""
+    return jnp.linalg.det(input)
+
+
+@op(kinds="fc", name="slogdet")
+def _slogdet(input: TensorLike) -> Any:
+    return tuple(jnp.linalg.slogdet(input))
+
+
+def slogdet(input: TensorLike, name: str | None = None) -> Any:
+    """Signs and logarithms of the absolute determinants."""
+    return _slogdet(input)
+
+
+@op(kinds="fc")
+def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """Logarithms of determinants of positive definite matrices."""
+    return 2 * jnp.sum(jnp.log(jnp.real(jnp.diagonal(jnp.linalg.cholesky(matrix), axis1=-2, axis2=-1))), axis=-1)
+
+
+@op(kinds="fc")
+def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
+    """Lower triangular factors of positive definite matrices."""
+    return jnp.linalg.cholesky(input)
+
+
+@op(kinds="fc")
+def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
+    """Solutions of `chol @ chol^H @ x = rhs`."""
+    first = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
+    return jax.lax.linalg.triangular_solve(chol, first, left_side=True, lower=True, transpose_a=True, conjugate_a=True)
+
+
+@op(kinds="fc")
+def solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """Solutions of `matrix @ x = rhs`."""
+    return jnp.linalg.solve(_h(matrix) if adjoint else matrix, rhs)
+
+
+@op(kinds="fc")
+def triangular_solve(matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """Solutions with triangular matrices."""
+    return jax.lax.linalg.triangular_solve(matrix, rhs, left_side=True, lower=lower, transpose_a=adjoint, conjugate_a=adjoint)
+
+
+@op(kinds="fc")
+def lstsq(matrix: TensorLike, rhs: TensorLike, l2_regularizer: float = 0.0, fast: bool = True, name: str | None = None) -> Tensor:
+    """Least-squares solutions of `matrix @ x = rhs`."""
+    if l2_regularizer or fast and matrix.shape[-2] >= matrix.shape[-1]:
+        gram = _h(matrix) @ matrix + l2_regularizer * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
+        return jnp.linalg.solve(gram, _h(matrix) @ rhs)
+    return jnp.linalg.pinv(matrix) @ rhs
+
+
+@op(kinds="fc", name="qr")
+def _qr(input: TensorLike, full_matrices: bool) -> Any:
+    return tuple(jnp.linalg.qr(input, mode="complete" if full_matrices else "reduced"))
+
+
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Any:
+    """Orthogonal and upper triangular factors (q, r)."""
+    return _qr(input, full_matrices)
+
+
+@op(kinds="fc", name="svd")
+def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
+    if not compute_uv:
+        return jnp.linalg.svd(tensor, compute_uv=False)
+    u, s, vh = jnp.linalg.svd(tensor, full_matrices=full_matrices)
+    return s, u, _h(vh)
+
+
+def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
+    """Singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`."""
+    return _svd(tensor, full_matrices, compute_uv)
+
+
+@op(kinds="fc", name="eigh")
+def _eigh(tensor: TensorLike) -> Any:
+    return tuple(jnp.linalg.eigh(tensor))
+
+
+def eigh(tensor: TensorLike, name: str | None = None) -> Any:
+    """Eigenvalues (rising) and eigenvectors of self-adjoint matrices."""
+    return _eigh(tensor)
+
+
+@op(kinds="fc")
+def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
+    """Eigenvalues of self-adjoint matrices."""
+    return jnp.linalg.eigvalsh(tensor)
+
+
+@op(kinds="fc", name="eig")
+def _eig(tensor: TensorLike) -> Any:
+    return tuple(jnp.linalg.eig(tensor))
+
+
+def eig(tensor: TensorLike, name: str | None = None) -> Any:
+    """Complex eigenvalues and eigenvectors (on CPU)."""
+    return _eig(tensor)
+
+
+@op(kinds="fc")
+def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
+    """Complex eigenvalues (on CPU)."""
+    return jnp.linalg.eigvals(tensor)
+
+
+@op(kinds="fc")
+def norm(tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """Norms of vectors or matrices.
+
+    Args:
+      tensor: a tensor.
+      ord: 'euclidean', 'fro', 1, 2, inf, or another positive number.
+      axis: a dimension (vectors), a pair (matrices), or None for the whole tensor as one vector.
+      keepdims: whether dimensions stay, with size 1.
+      name: ignored.
+    """
+    if ord in ("euclidean", "fro"):
+        return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
+    if axis is None:
+        result = jnp.linalg.norm(tensor.reshape(-1), ord)
+        return result.reshape((1,) * tensor.ndim) if keepdims else result
+    return jnp.linalg.norm(tensor, ord, axis, keepdims)
+
+
+def normalize(tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None) -> Any:
+    """Tensors divided by their norms, and the norms."""
+    tensor = convert_to_tensor(tensor)
+    norms = norm(tensor, ord, axis, True)
+    return tensor / norms, norms  # type: ignore[operator]
+
+
+@op
+def trace(x: TensorLike, name: str | None = None) -> Tensor:
+    """Sums of the main diagonals."""
+    return jnp.trace(x, axis1=-2, axis2=-1)
+
+
+@op
+def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
+    """Matrices with the given main diagonals."""
+    return diagonal[..., None] * jnp.eye(diagonal.shape[-1], dtype=diagonal.dtype)
+
+
+@op
+def diag_part(input: TensorLike, name: str | None = None, k: int = 0) -> Tensor:
+    """Diagonals of matrices."""
+    return jnp.diagonal(input, k, -2, -1)
+
+
+@op
+def set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = None) -> Tensor:
+    """Matrices with other main diagonals."""
+    i = jnp.arange(diagonal.shape[-1])
+    return input.at[..., i, i].set(diagonal)
+
+
+@op
+def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor of twice the rank with the elements on its diagonal."""
+    return jnp.diag(diagonal.reshape(-1)).reshape(*diagonal.shape, *diagonal.shape)
+
+
+@op
+def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
+    """The diagonal of a tensor of even rank."""
+    half = input.shape[: input.ndim // 2]
+    size = functools.reduce(lambda a, b: a * b, half, 1)
+    return jnp.diagonal(input.reshape(size, size)).reshape(half)
+
+
+@op
+def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | None = None) -> Tensor:
+    """Matrices with only a band around the diagonal; -1 keeps a whole side."""
+    i, j = jnp.arange(input.shape[-2])[:, None], jnp.arange(input.shape[-1])[None]
+    inside = ((num_lower < 0) | (i - j <= num_lower)) & ((num_upper < 0) | (j - i <= num_upper))
+    return jnp.where(inside, input, jnp.zeros((), input.dtype))
+
+
+@op
+def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
+    """The last two dimensions exchanged."""
+    return _h(a) if conjugate else jnp.swapaxes(a, -1, -2)
+
+
+@op
+def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """Conjugate transposes."""
+    return _h(matrix)
+
+
+@op(kinds="fc")
+def expm(input: TensorLike, name: str | None = None) -> Tensor:
+    """Matrix exponentials."""
+    return jax.scipy.linalg.expm(input)
+
+
+@op(kinds="fc", differentiable=False)
+def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
+    """Matrix square roots (of positive results, real input gives real output)."""
+    root = jax.scipy.linalg.sqrtm(input)
+    return root if jnp.issubdtype(input.dtype, jnp.complexfloating) else jnp.real(root).astype(input.dtype)
+
+
+@op(kinds="fc")
+def pinv(a: TensorLike, rcond: Any = None, name: str | None = None) -> Tensor:
+    """Moore-Penrose inverses."""
+    return jnp.linalg.pinv(a, rtol=rcond)
+
+
+@op(kinds="fc", differentiable=False, name="matrix_rank")
+def _matrix_rank(a: TensorLike, tol: Any) -> Tensor:
+    return jnp.linalg.matrix_rank(a, tol).astype(jnp.int32)
+
+
+def matrix_rank(a: TensorLike, tol: Any = None, name: str | None = None) -> Tensor:
+    """Numbers of singular values above a tolerance."""
+    return _matrix_rank(a, tol)
+
+
+_ = as_dtype

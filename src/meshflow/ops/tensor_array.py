@@ -1,0 +1,407 @@
+"""`tf.TensorArray`: a list of tensors that loops write to, one element at a time.
+
+While indices are known, an array is a Python list of tensors. In a staged loop, where they are
+not, it is one tensor with a leading dimension, and `write` replaces a row of it. The size must
+then be known; an array with `dynamic_size=True` takes it from a loop `for i in tf.range(n)` that
+writes element `i` in every iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from meshflow.core import errors
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply, static_value
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.shapes import TensorShape, as_shape
+from meshflow.core.staging.growing import count_of_index
+from meshflow.core.staging.logic import is_symbolic
+from meshflow.core.tensor import Tensor
+
+__all__ = ["TensorArray"]
+
+_write = Op(
+    "tensor_array_write", lambda o, _: lax.dynamic_update_index_in_dim(jnp.asarray(o[0]), o[1], o[2], 0), heavy=True
+)
+_read = Op("tensor_array_read", lambda o, _: lax.dynamic_index_in_dim(jnp.asarray(o[0]), o[1], 0, False), heavy=True)
+_gather = Op("tensor_array_gather", lambda o, _: jnp.take(jnp.asarray(o[0]), o[1], axis=0), heavy=True)
+_scatter = Op("tensor_array_scatter", lambda o, _: jnp.asarray(o[0]).at[o[1]].set(o[2]), heavy=True)
+_stack = Op("tensor_array_stack", lambda o, _: jnp.stack(o[0]), heavy=True)
+_concat = Op("tensor_array_concat", lambda o, _: jnp.concatenate(o[0]), heavy=True)
+_flatten = Op("tensor_array_concat", lambda o, _: jnp.reshape(o[0], (-1, *jnp.shape(o[0])[2:])))
+_rows = Op("tensor_array_split", lambda o, bounds: [o[0][a:b] for a, b in bounds], heavy=True)
+_zeros = Op("zeros", lambda o, static: jnp.zeros(static[0], static[1]), differentiable=False)
+
+
+class _Spec:
+    """What all versions of one array share: it is filled in when the first element is written."""
+
+    def __init__(self, dtype: Any, size: int, dynamic: bool, infer_shape: bool, element_shape: Any) -> None:
+        self.dtype = dtype
+        self.size = size
+        self.dynamic = dynamic
+        self.infer_shape = infer_shape
+        self.element_shape: TensorShape = element_shape
+
+
+class TensorArray:
+    """A list of tensors of one dtype, of which loops write and read single elements.
+
+    Args:
+      dtype: the dtype of the elements.
+      size: the number of elements; default 0.
+      dynamic_size: whether writing past the end makes the array longer.
+      clear_after_read: accepted; elements may always be read again.
+      tensor_array_name: ignored.
+      handle: must be None.
+      flow: ignored.
+      infer_shape: whether all elements must have the shape of the first one.
+      element_shape: the shape of the elements, possibly with unknown sizes.
+      colocate_with_first_write_call: ignored.
+      name: ignored.
+
+    Raises:
+      ValueError: for a `handle`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> ta = tf.TensorArray(tf.float32, size=3)
+      >>> for i in range(3):
+      ...     ta = ta.write(i, float(i))
+      >>> ta.stack().numpy()
+      array([0., 1., 2.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        size: Any = None,
+        dynamic_size: bool | None = None,
+        clear_after_read: bool | None = None,
+        tensor_array_name: str | None = None,
+        handle: Any = None,
+        flow: Any = None,
+        infer_shape: bool = True,
+        element_shape: Any = None,
+        colocate_with_first_write_call: bool = True,
+        name: str | None = None,
+    ) -> None:
+        del clear_after_read, tensor_array_name, flow, colocate_with_first_write_call, name
+        if handle is not None:
+            raise ValueError("TensorArray: `handle` is not supported; make a new TensorArray instead.")
+        count = 0 if size is None else int(static_value(size, "size"))
+        self._spec = _Spec(as_dtype(dtype), count, bool(dynamic_size), infer_shape, as_shape(element_shape))
+        # Exactly one of the two is in use.
+        self._elements: list[Tensor | None] | None = [None] * count
+        self._buffer: Tensor | None = None
+
+    def _version(self, elements: list[Tensor | None] | None, buffer: Tensor | None) -> TensorArray:
+        """The array with other contents; eagerly the array itself, as in TensorFlow."""
+        made = self if context.trace is None else object.__new__(TensorArray)
+        made._spec, made._elements, made._buffer = self._spec, elements, buffer
+        return made
+
+    # ---- properties -------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the elements."""
+        return self._spec.dtype
+
+    @property
+    def element_shape(self) -> TensorShape:
+        """The shape of the elements, as far as known."""
+        return self._spec.element_shape
+
+    @property
+    def dynamic_size(self) -> bool:
+        """Whether writing past the end makes the array longer."""
+        return self._spec.dynamic
+
+    @property
+    def flow(self) -> Any:
+        """Always None: order follows from the data here."""
+        return None
+
+    @property
+    def handle(self) -> None:
+        """Always None."""
+        return None
+
+    def size(self, name: str | None = None) -> Tensor:
+        """The number of elements, an int32 scalar."""
+        return convert_to_tensor(np.int32(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._elements) if self._elements is not None else self._buffer.shape[0]  # type: ignore[union-attr]
+
+    # ---- single elements --------------------------------------------------------------------
+
+    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+        """Sets element `index`.
+
+        Args:
+          index: an int32 scalar.
+          value: a tensor of the array's dtype.
+          name: ignored.
+
+        Returns:
+          The array with that element; use it in place of this one.
+
+        Raises:
+          ValueError: when dtype or shape do not fit.
+          OutOfRangeError: for an index outside an array of fixed size.
+
+        Example:
+          >>> import meshflow as tf
+          >>> tf.TensorArray(tf.int32, size=1).write(0, 5).read(0).numpy()
+          np.int32(5)
+        """
+        tensor = self._checked(value)
+        if is_symbolic(index) or (self._buffer is not None and context.trace is not None):
+            return self._write_row(index, tensor)
+        position = int(static_value(index, "index"))
+        elements = self._listed()
+        if position < 0 or (position >= len(elements) and not self._spec.dynamic):
+            raise errors.OutOfRangeError(
+                f"Tried to write to index {position} but array is not resizeable and size is: {len(elements)}"
+            )
+        elements += [None] * (position + 1 - len(elements))
+        elements[position] = tensor
+        return self._version(elements, None)
+
+    def read(self, index: Any, name: str | None = None) -> Tensor:
+        """Element `index`.
+
+        Args:
+          index: an int32 scalar.
+          name: ignored.
+
+        Returns:
+          A tensor.
+
+        Raises:
+          OutOfRangeError: for an index outside the array.
+          InvalidArgumentError: for an element that was not written.
+        """
+        if is_symbolic(index):
+            result: Tensor = apply(_read, (self._as_buffer(), convert_to_tensor(index)))
+            return result
+        position = int(static_value(index, "index"))
+        if not 0 <= position < len(self):
+            raise errors.OutOfRangeError(
+                f"Tried to read from index {position} but array size is: {len(self)}"
+            )
+        if self._elements is None:
+            return self._buffer[position]  # type: ignore[index]
+        element = self._elements[position]
+        if element is None:
+            raise errors.InvalidArgumentError(
+                f"TensorArray: could not read index {position}: it was not written before."
+            )
+        return element
+
+    def _checked(self, value: Any) -> Tensor:
+        spec = self._spec
+        tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
+        if tensor.dtype is not spec.dtype:
+            raise ValueError(
+                f"TensorArray dtype is {spec.dtype.name} but the value written has dtype {tensor.dtype.name}. "
+                "Use tf.cast."
+            )
+        self._check_shape(tensor.shape)
+        return tensor
+
+    def _check_shape(self, shape: TensorShape) -> None:
+        spec = self._spec
+        if not spec.element_shape.is_compatible_with(shape):
+            raise ValueError(
+                f"Incompatible shape for value ({shape}), expected ({spec.element_shape}): all elements of a "
+                "TensorArray have one shape unless it is made with infer_shape=False."
+            )
+        if spec.infer_shape and not spec.element_shape.is_fully_defined():
+            spec.element_shape = shape
+
+    def _write_row(self, index: Any, value: Tensor) -> TensorArray:
+        spec = self._spec
+        if not spec.element_shape.is_fully_defined():
+            # With infer_shape=False too: a row of a tensor has one shape.
+            spec.element_shape = value.shape
+        position = convert_to_tensor(index)
+        if spec.dynamic:
+            self._grow(position)
+        if spec.size == 0:
+            raise errors.OutOfRangeError(
+                "TensorArray: tried to write at an index that is only known when the function runs, but the "
+                "array has size 0. XLA needs the size beforehand: pass `size=`, or write element `i` in every "
+                "iteration of a loop `for i in tf.range(n)`."
+            )
+        return self._version(None, apply(_write, (self._as_buffer(), value, position)))
+
+    def _grow(self, index: Tensor) -> None:
+        """A loop over 0 ... n-1 that writes element i each time makes the size n."""
+        count = count_of_index(index)
+        if count is not None and count > self._spec.size:
+            self._spec.size = count
+
+    # ---- the two representations ------------------------------------------------------------
+
+    def _listed(self) -> list[Tensor | None]:
+        """A fresh list of the elements."""
+        if self._elements is not None:
+            return list(self._elements)
+        rows: list[Tensor | None] = list(self._buffer)  # type: ignore[arg-type]
+        return rows
+
+    def _as_buffer(self) -> Tensor:
+        """All elements as one tensor; elements not written are zeros."""
+        spec = self._spec
+        if self._buffer is not None:
+            missing = spec.size - len(self)
+            if missing <= 0:
+                return self._buffer
+            joined: Tensor = apply(_concat, ([self._buffer, self._blank(missing)],))
+            return joined
+        elements = self._elements or []
+        if not elements or all(e is None for e in elements):
+            return self._blank(max(len(elements), spec.size))
+        blank = None if all(e is not None for e in elements) else self._blank()
+        rows = [blank if e is None else e for e in elements]
+        rows += [self._blank()] * (spec.size - len(rows))
+        stacked: Tensor = apply(_stack, (rows,))
+        return stacked
+
+    def _blank(self, count: int | None = None) -> Tensor:
+        spec = self._spec
+        if not spec.element_shape.is_fully_defined():
+            raise ValueError(
+                "TensorArray: the shape of the elements is not known yet. Pass `element_shape=`, or write an "
+                "element first."
+            )
+        shape = tuple(spec.element_shape.as_list())
+        zeros: Tensor = apply(_zeros, (), (shape if count is None else (count, *shape), spec.dtype.dtype))
+        return zeros
+
+    def _state_parts(self) -> list[Tensor]:
+        """The tensors that a staged block carries: none while the element shape is unknown."""
+        if self._buffer is None and not self._spec.element_shape.is_fully_defined():
+            return []
+        if self._spec.size == 0 and len(self) == 0:
+            return []
+        return [self._as_buffer()]
+
+    def _with_state_parts(self, parts: Sequence[Tensor]) -> TensorArray:
+        made = object.__new__(TensorArray)
+        made._spec = self._spec
+        made._elements = None if parts else list(self._elements or [])
+        made._buffer = parts[0] if parts else None
+        return made
+
+    # ---- all elements -----------------------------------------------------------------------
+
+    def stack(self, name: str | None = None) -> Tensor:
+        """All elements as one tensor, along a new first dimension.
+
+        Raises:
+          InvalidArgumentError: when an element was not written.
+
+        Example:
+          >>> import meshflow as tf
+          >>> tf.TensorArray(tf.int32, size=0, dynamic_size=True).write(0, [1, 2]).stack().numpy()
+          array([[1, 2]], dtype=int32)
+        """
+        if self._elements is not None:
+            absent = [i for i, e in enumerate(self._elements) if e is None]
+            if absent and (len(absent) < len(self._elements) or not self._spec.element_shape.is_fully_defined()):
+                raise errors.InvalidArgumentError(
+                    f"TensorArray: cannot stack, element {absent[0]} of {len(self)} was not written."
+                )
+        return self._as_buffer()
+
+    def gather(self, indices: Any, name: str | None = None) -> Tensor:
+        """The elements at `indices`, along a new first dimension."""
+        result: Tensor = apply(_gather, (self._as_buffer(), convert_to_tensor(indices)))
+        return result
+
+    def concat(self, name: str | None = None) -> Tensor:
+        """All elements joined along their first dimension."""
+        if self._elements is None:
+            joined: Tensor = apply(_flatten, (self._buffer,))
+            return joined
+        elements = [self.read(i) for i in range(len(self))]
+        if not elements:
+            return self._blank(0)
+        result: Tensor = apply(_concat, (elements,))
+        return result
+
+    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+        """Takes the rows of `value` as elements.
+
+        Raises:
+          ValueError: for a scalar, or more rows than a fixed size allows.
+        """
+        tensor = convert_to_tensor(value, dtype_hint=self._spec.dtype)
+        if not tensor.ndim:
+            raise ValueError("TensorArray.unstack needs a tensor with at least one dimension, got a scalar.")
+        self._resize(len(tensor), "unstack")
+        if tensor.dtype is not self._spec.dtype:
+            raise ValueError(f"TensorArray dtype is {self._spec.dtype.name} but unstack got {tensor.dtype.name}.")
+        self._check_shape(tensor.shape[1:])
+        return self._version(None, tensor)
+
+    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+        """Sets the elements at `indices` to the rows of `value`."""
+        rows = convert_to_tensor(value, dtype_hint=self._spec.dtype)
+        if is_symbolic(indices):
+            self._check_shape(rows.shape[1:])
+            return self._version(None, apply(_scatter, (self._as_buffer(), convert_to_tensor(indices), rows)))
+        result = self
+        for position, row in zip(np.asarray(convert_to_tensor(indices)._value).tolist(), rows, strict=True):
+            result = result.write(position, row)
+        return result
+
+    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+        """Takes consecutive pieces of `value`, of the given lengths, as elements.
+
+        Raises:
+          ValueError: when the lengths do not sum to the rows of `value`.
+        """
+        tensor = convert_to_tensor(value, dtype_hint=self._spec.dtype)
+        sizes = static_value(lengths, "lengths")
+        ends = np.cumsum(sizes).tolist()
+        if not ends or ends[-1] != len(tensor):
+            raise ValueError(f"TensorArray.split: lengths {list(sizes)} do not sum to {len(tensor)} rows.")
+        self._resize(len(ends), "split")
+        bounds = tuple(zip([0, *ends[:-1]], ends, strict=True))
+        pieces = apply(_rows, (tensor,), bounds)
+        for piece in pieces:
+            self._check_shape(piece.shape)
+        return self._version(list(pieces), None)
+
+    def _resize(self, count: int, method: str) -> None:
+        if count > len(self) and not self._spec.dynamic and len(self):
+            raise ValueError(
+                f"TensorArray.{method}: {count} elements do not fit an array of fixed size {len(self)}."
+            )
+        self._spec.size = count
+
+    def identity(self) -> TensorArray:
+        """A second array with the same elements."""
+        made = object.__new__(TensorArray)
+        made._spec = self._spec
+        made._elements = None if self._elements is None else list(self._elements)
+        made._buffer = self._buffer
+        return made
+
+    def close(self, name: str | None = None) -> None:
+        """Does nothing: memory is freed with the array."""
+
+    def __repr__(self) -> str:
+        return f"<tf.TensorArray size={len(self)} dtype={self._spec.dtype.name} element_shape={self.element_shape}>"
