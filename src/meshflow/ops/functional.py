@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core import nest
-from meshflow.core.autograph import convert_if_enabled
+from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply

@@ -28,9 +28,8 @@ def _public_names() -> dict[int, str]:
 
     names: dict[int, str] = {}
     for space in ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random"):
-        module = getattr(tf, space) if space else tf
-        for name in dir(module):
-            value = getattr(module, name, None)
+        module = getattr(tf, space, None) if space else tf
+        for name, value in vars(module).items() if module is not None else ():
             if callable(value) and not isinstance(value, type):
                 names[id(value)] = f"{space}.{name}" if space else name
     return names

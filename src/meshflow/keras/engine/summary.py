@@ -85,7 +85,7 @@ def _write_layer(
         shape = "multiple" if layer._inbound_nodes else "?"
     params = str(count(layer.weights)) if layer.built or layer.weights else "0 (unused)"
     indent = " |" * depth + " " if depth else " "
-    fields = [f"{indent}{layer.name} ({type(layer).__name__})", str(shape), f"{int(params):,}" if params.isdigit() else params]
+    fields = [f"{indent}{layer.name} ({type(layer).__name__})", str(shape), params]
     if not linear:
         fields.append(_connections(layer, graph))
     if show_trainable:

@@ -1,0 +1,141 @@
+"""From a transformed syntax tree to a function that shares the original's variables.
+
+The new code is compiled with the original file name and line numbers, so tracebacks and
+debuggers show the user's own lines. Nothing is executed to get it: the definition is compiled
+inside a wrapper whose parameters are the original's free variables, and its code object is taken
+out of the wrapper's constants. The new function is that code with the original's globals,
+defaults and closure cells.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from types import CodeType, FunctionType
+
+from meshflow.core.autograph import nodes, source, transformer
+from meshflow.core.autograph.status import log
+
+_FUTURE_FLAGS = 0x1FF0000  # the compiler flags set by `from __future__ import ...`
+
+# Converted code by original code. Equal code from two files differs in its file name only.
+_cache: dict[tuple[str, CodeType], CodeType | None] = {}
+# Code made here, by identity; kept alive by the cache.
+_made: set[int] = set()
+# Why functions were left as they are.
+_reasons: dict[tuple[str, CodeType], str] = {}
+
+ConversionError = (source.SourceNotFoundError, transformer.UnsupportedError)
+
+
+def is_converted(function: FunctionType) -> bool:
+    """Whether a function was made by this module, or inside such a function."""
+    return id(function.__code__) in _made
+
+
+def converted_code(function: FunctionType) -> CodeType | None:
+    """The converted code of a function, or None when it is left as it is."""
+    key = function.__code__.co_filename, function.__code__
+    if key not in _cache:
+        try:
+            _cache[key] = _compile(function)
+        except ConversionError as error:
+            _reasons[key] = str(error)
+            _cache[key] = None
+        except Exception as error:  # a fault of ours: the function can still run as plain Python
+            log.warning("AutoGraph could not convert %s, please report this: %r", function.__qualname__, error)
+            _reasons[key] = repr(error)
+            _cache[key] = None
+    return _cache[key]
+
+
+def reason(function: FunctionType) -> str:
+    """Why a function was left as it is."""
+    return _reasons.get((function.__code__.co_filename, function.__code__), "")
+
+
+def rebuild(function: FunctionType, code: CodeType, runtime: object) -> FunctionType:
+    """A function that runs `code` with the globals, defaults and closure of `function`."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    cells[nodes.PREFIX] = types.CellType(runtime)
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__qualname__ = function.__qualname__
+    made.__module__ = function.__module__
+    made.__doc__ = function.__doc__
+    made.__annotations__ = function.__annotations__
+    made.__dict__.update({k: v for k, v in function.__dict__.items() if k != "__wrapped__"})
+    return made
+
+
+def transformed(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
+    """The syntax tree of a function after conversion."""
+    definition = source.definition_of(function.__code__, function.__globals__)
+    return transformer.transform(definition)
+
+
+def _compile(function: FunctionType) -> CodeType:
+    code = function.__code__
+    definition = transformed(function)
+    if isinstance(definition, ast.FunctionDef):
+        _drop_annotations(definition)
+        statement: ast.stmt = definition
+    else:
+        statement = ast.copy_location(ast.Expr(definition), definition)
+    definition.args.defaults = [ast.Constant(None) for _ in definition.args.defaults]
+    definition.args.kw_defaults = [d and ast.Constant(None) for d in definition.args.kw_defaults]
+    wrapper = nodes.function("ag__wrapper", (*code.co_freevars, nodes.PREFIX), [statement])
+    outermost: ast.stmt = wrapper
+    class_name = _class_of(function.__qualname__)
+    if class_name is not None:
+        # Inside a class, so that private names (`self.__x`) are mangled as in the original.
+        outermost = ast.ClassDef(class_name, [], [], [wrapper], [])
+        outermost.type_params = []  # type: ignore[attr-defined]
+    nodes.located([wrapper, outermost], definition)
+    module = ast.Module([outermost], [])
+    nodes.fill_positions(module)
+    flags = code.co_flags & _FUTURE_FLAGS
+    compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
+    for name in (class_name, "ag__wrapper", code.co_name):
+        if name is not None:
+            compiled = _inner(compiled, name)
+    return _named(compiled, code.co_name, function.__qualname__)
+
+
+def _inner(code: CodeType, name: str) -> CodeType:
+    return next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)
+
+
+def _named(code: CodeType, name: str, qualname: str) -> CodeType:
+    """Gives generated inner functions the name of the function they are part of, for tracebacks."""
+    constants = []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and constant.co_flags & inspect.CO_NEWLOCALS:
+            # Class bodies (without that flag) stay: their methods are converted when called.
+            own = constant.co_name
+            if own.startswith(nodes.PREFIX):
+                constant = _named(constant, name, qualname)
+            else:
+                constant = _named(constant, own, f"{qualname}.<locals>.{own}")
+        constants.append(constant)
+    result = code.replace(co_name=name, co_qualname=qualname, co_consts=tuple(constants))
+    _made.add(id(result))
+    return result
+
+
+def _class_of(qualname: str) -> str | None:
+    parts = qualname.split(".")
+    if len(parts) > 1 and parts[-2] != "<locals>":
+        return parts[-2]
+    return None
+
+
+def _drop_annotations(definition: ast.FunctionDef) -> None:
+    """Annotations were evaluated when the original was defined."""
+    definition.returns = None
+    args = definition.args
+    for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):
+        if arg is not None:
+            arg.annotation = None

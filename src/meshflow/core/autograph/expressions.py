@@ -1,0 +1,102 @@
+"""The expression half of the transformation: calls, `and`/`or`/`not`, `a if c else b`, `a < b < c`.
+
+Operands that Python evaluates only when needed become lambdas. An operand with `:=` cannot (the
+name would be the lambda's own), so such an expression stays plain Python.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from meshflow.core.autograph import nodes
+
+_STATIC_CALLS = frozenset({"isinstance", "issubclass", "hasattr", "callable"})
+_STATIC_COMPARISONS = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
+
+
+class ExpressionTransformer(ast.NodeTransformer):
+    """Rewrites expressions of one function scope.
+
+    Attributes:
+      first_parameter: the first parameter of the function, for `super()`.
+    """
+
+    first_parameter: str | None = None
+
+    def expression(self, node: ast.expr) -> ast.expr:
+        """The rewritten form of one expression."""
+        result: ast.expr = self.visit(node)
+        return result
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        callee = node.func
+        if isinstance(callee, ast.Name) and callee.id == "super" and not node.args:
+            # Inside a generated inner function `super()` would look for that function's arguments.
+            if self.first_parameter is not None:
+                node.args = [nodes.name("__class__"), nodes.name(self.first_parameter)]
+            return node
+        self.generic_visit(node)
+        node.func = ast.copy_location(nodes.call("fn", node.func), callee)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        binds = any(_binds(value) for value in node.values[1:])
+        self.generic_visit(node)
+        if binds or is_static(node):
+            return node
+        function = "and_" if isinstance(node.op, ast.And) else "or_"
+        first, *others = node.values
+        return ast.copy_location(nodes.call(function, first, *map(nodes.thunk, others)), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not) and not is_static(node.operand):
+            return ast.copy_location(nodes.call("not_", node.operand), node)
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        keep = _binds(node.body) or _binds(node.orelse) or is_static(node.test)
+        self.generic_visit(node)
+        if keep:
+            return node
+        where = ast.Constant(node.lineno)
+        replaced = nodes.call("if_exp", node.test, nodes.thunk(node.body), nodes.thunk(node.orelse), where)
+        return ast.copy_location(replaced, node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        keep = len(node.ops) == 1 or any(_binds(c) for c in node.comparators)
+        self.generic_visit(node)
+        if keep:
+            return node
+        steps: list[ast.expr] = []
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            test = ast.Compare(nodes.name("left"), [operator], [nodes.name("right")])
+            steps.append(ast.Lambda(nodes.parameters(("left", "right")), test))
+            steps.append(nodes.thunk(right))
+        return ast.copy_location(nodes.call("chain", node.left, *steps), node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        # The methods are converted when they are called.
+        return node
+
+
+def is_static(test: ast.expr) -> bool:
+    """Whether a condition always has a plain Python truth value, whatever the operands are."""
+    match test:
+        case ast.Constant():
+            return True
+        case ast.Call(func=ast.Name(id=called)) | ast.Call(
+            func=ast.Call(func=ast.Attribute(value=ast.Name(id=nodes.PREFIX)), args=[ast.Name(id=called)])
+        ):
+            return called in _STATIC_CALLS
+        case ast.Compare(ops=[operator]):
+            return isinstance(operator, _STATIC_COMPARISONS)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return is_static(operand)
+        case ast.BoolOp(values=values):
+            return all(map(is_static, values))
+    return False
+
+
+def _binds(node: ast.expr) -> bool:
+    return any(isinstance(part, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for part in ast.walk(node))

@@ -1,0 +1,250 @@
+"""Lowering of jumps: `break`, `continue` and early `return` become flags and guards.
+
+Staged branches and loop bodies are functions, and a function cannot jump out of itself. After
+this pass a function body has no jump but one final `return`:
+
+    while t:                 ag__break_1 = False
+        if a:                while not ag__break_1 and t:
+            break                if a:
+        x                            ag__break_1 = True
+                                 else:
+                                     x
+
+Where a branch of an `if` always jumps, the statements after the `if` move into the other branch.
+That needs no guard, and it lets `if a: return 1` followed by `return 2` become a conditional
+whose two branches both have a result. Elsewhere the rest of the block is guarded by
+`if not flag:`. The result is ordinary Python with the same behaviour.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshflow.core.autograph import nodes
+from meshflow.core.autograph.names import SCOPES
+
+# The flag "a value was returned", and the value.
+RETURNED = nodes.PREFIX + "returned"
+VALUE = nodes.PREFIX + "value"
+
+_LOOPS = (ast.For, ast.While)
+_BRANCHING = (ast.If, ast.For, ast.While, ast.Match)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The flags of the loop that encloses a statement."""
+
+    break_flag: str
+    continue_flag: str
+
+
+def lower(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Lowers the jumps of one function body.
+
+    Args:
+      body: the statements of a function; they are changed in place.
+
+    Returns:
+      The new statements.
+    """
+    lowering = _Lowering(returns=_has_nested_return(body))
+    if not lowering.returns:
+        return lowering.block(body, None)
+    origin = body[-1]
+    if not _always_jumps(body):
+        body = [*body, *nodes.located([ast.Return(ast.Constant(None))], origin)]
+    statements = lowering.block(body, None)
+    start = nodes.located([nodes.assign(RETURNED, ast.Constant(False))], body[0])
+    return [*start, *statements, *nodes.located([ast.Return(nodes.name(VALUE))], origin)]
+
+
+class _Lowering:
+    def __init__(self, returns: bool) -> None:
+        self.returns = returns
+        self.loops = 0
+
+    def block(self, statements: Sequence[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
+        """Lowers a block; what follows a jump is dropped or guarded."""
+        result: list[ast.stmt] = []
+        for i, node in enumerate(statements):
+            rest = list(statements[i + 1 :])
+            if isinstance(node, ast.If):
+                moved = _move_rest_into_branch(node, rest)
+                node.body = self.block(node.body, loop)
+                node.orelse = self.block(node.orelse, loop)
+                result.append(node)
+                if moved:
+                    return result
+                flags = self._flags(node.ag_jumps, loop)  # type: ignore[attr-defined]
+                if flags and rest:
+                    return [*result, *self._guard(flags, rest, loop)]
+                continue
+            jumps = _jumps(node) if not isinstance(node, SCOPES) else set()
+            result.extend(self._statement(node, loop))
+            flags = self._flags(jumps, loop)
+            if flags:
+                if _always_jumps([node]):
+                    return result
+                if rest:
+                    return [*result, *self._guard(flags, rest, loop)]
+        return result
+
+    def _guard(self, flags: list[str], rest: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
+        guarded = self.block(rest, loop)
+        return nodes.located([ast.If(nodes.none_of(flags), guarded, [])], rest[0])
+
+    def _flags(self, jumps: set[str], loop: Loop | None) -> list[str]:
+        flags = []
+        if loop is not None and "break" in jumps:
+            flags.append(loop.break_flag)
+        if loop is not None and "continue" in jumps:
+            flags.append(loop.continue_flag)
+        if "return" in jumps and self.returns:
+            flags.append(RETURNED)
+        return flags
+
+    def _statement(self, node: ast.stmt, loop: Loop | None) -> list[ast.stmt]:
+        match node:
+            case ast.Return() if self.returns:
+                value = node.value or ast.Constant(None)
+                result: list[ast.stmt] = [
+                    nodes.assign(VALUE, value), nodes.assign(RETURNED, ast.Constant(True))
+                ]
+                return nodes.located(result, node)
+            case ast.Break() if loop is not None:
+                return nodes.located([nodes.assign(loop.break_flag, ast.Constant(True))], node)
+            case ast.Continue() if loop is not None:
+                return nodes.located([nodes.assign(loop.continue_flag, ast.Constant(True))], node)
+            case ast.For() | ast.While():
+                return self._loop(node, loop)
+            case ast.With():
+                node.body = self.block(node.body, loop)
+            case ast.Match():
+                for case in node.cases:
+                    case.body = self.block(case.body, loop)
+            case ast.Try() | ast.TryStar():
+                self._try(node, loop)
+        return [node]
+
+    def _loop(self, node: ast.For | ast.While, outer: Loop | None) -> list[ast.stmt]:
+        self.loops += 1
+        loop = Loop(f"{nodes.PREFIX}break_{self.loops}", f"{nodes.PREFIX}continue_{self.loops}")
+        inside = set().union(*map(_jumps, node.body))
+        body = self.block(node.body, loop)
+        if "continue" in inside:
+            body = [*nodes.located([nodes.assign(loop.continue_flag, ast.Constant(False))], node.body[0]), *body]
+        flags = self._flags(inside - {"continue"}, loop)
+        result: list[ast.stmt] = []
+        if "break" in inside:
+            result += nodes.located([nodes.assign(loop.break_flag, ast.Constant(False))], node)
+        if flags:
+            go_on = nodes.none_of(flags)
+            if isinstance(node, ast.For):
+                node.ag_extra_test = ast.copy_location(go_on, node)  # type: ignore[attr-defined]
+            else:
+                node.test = ast.copy_location(ast.BoolOp(ast.And(), [go_on, node.test]), node.test)
+        orelse, node.orelse = node.orelse, []
+        node.body = body
+        result.append(node)
+        if orelse:
+            after = self.block(orelse, outer)
+            if flags:
+                after = nodes.located([ast.If(nodes.none_of(flags), after, [])], orelse[0])
+            result += after
+        return result
+
+    def _try(self, node: ast.Try | ast.TryStar, loop: Loop | None) -> None:
+        flags = self._flags(set().union(*map(_jumps, node.body)), loop)
+        node.body = self.block(node.body, loop)
+        for handler in node.handlers:
+            handler.body = self.block(handler.body, loop)
+        if node.orelse:
+            node.orelse = self._guard(flags, node.orelse, loop) if flags else self.block(node.orelse, loop)
+
+
+def _move_rest_into_branch(node: ast.If, rest: list[ast.stmt]) -> bool:
+    """Moves the statements after an `if` into the branch that does not jump; whether it did."""
+    node.ag_jumps = _jumps(node)  # type: ignore[attr-defined]
+    if not node.ag_jumps:  # type: ignore[attr-defined]
+        return False
+    body_jumps, else_jumps = _always_jumps(node.body), _always_jumps(node.orelse)
+    if body_jumps and not else_jumps:
+        node.orelse = [*node.orelse, *rest]
+    elif else_jumps and not body_jumps:
+        node.body = [*node.body, *rest]
+    return body_jumps or else_jumps
+
+
+def _children(node: ast.stmt) -> list[list[ast.stmt]]:
+    """The blocks directly inside a statement."""
+    blocks = [getattr(node, field, None) or [] for field in ("body", "orelse", "finalbody")]
+    blocks += [part.body for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
+    return blocks
+
+
+def _jumps(node: ast.stmt) -> set[str]:
+    """The kinds of jump that may leave a statement."""
+    known = getattr(node, "ag_known_jumps", None)
+    if known is not None:
+        return known
+    found: set[str] = set()
+    match node:
+        case ast.Return():
+            found = {"return"}
+        case ast.Break():
+            found = {"break"}
+        case ast.Continue():
+            found = {"continue"}
+        case _ if not isinstance(node, SCOPES):
+            for block in _children(node):
+                found = found.union(*map(_jumps, block))
+            if isinstance(node, _LOOPS):
+                outer = set().union(*map(_jumps, node.orelse))
+                found = (found - {"break", "continue"}) | outer
+    # Lowering replaces jumps by assignments, so the answer is kept from before.
+    node.ag_known_jumps = found  # type: ignore[attr-defined]
+    return found
+
+
+def _always_jumps(block: Sequence[ast.stmt]) -> bool:
+    """Whether control never reaches the end of a block."""
+    return any(_statement_always_jumps(node) for node in block)
+
+
+def _statement_always_jumps(node: ast.stmt) -> bool:
+    known = getattr(node, "ag_always_jumps", None)
+    if known is not None:
+        return known
+    result = False
+    match node:
+        case ast.Return() | ast.Break() | ast.Continue() | ast.Raise():
+            result = True
+        case ast.While(test=ast.Constant(value=endless)) if endless:
+            result = not any("break" in _jumps(inner) for inner in node.body)
+        case ast.If():
+            result = _always_jumps(node.body) and _always_jumps(node.orelse)
+        case ast.Try() | ast.TryStar():
+            handled = all(_always_jumps(h.body) for h in node.handlers)
+            result = handled and (_always_jumps(node.body) or _always_jumps(node.orelse))
+    node.ag_always_jumps = result  # type: ignore[attr-defined]
+    return result
+
+
+def jumps_in_finally(node: ast.Try | ast.TryStar) -> bool:
+    """Whether a jump leaves the `finally` block, which flags cannot imitate."""
+    return any(_jumps(s) for s in node.finalbody)
+
+
+def _has_nested_return(body: Sequence[ast.stmt], branching: bool = False) -> bool:
+    """Whether a `return` stands inside a branch or loop, so that it must be lowered."""
+    for node in body:
+        if isinstance(node, ast.Return) and branching:
+            return True
+        if not isinstance(node, SCOPES):
+            inside = branching or isinstance(node, _BRANCHING)
+            if any(_has_nested_return(block, inside) for block in _children(node)):
+                return True
+    return False

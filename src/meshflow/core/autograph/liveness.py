@@ -1,0 +1,112 @@
+"""Liveness: which variables may still be read at each control-flow statement.
+
+A staged branch or loop returns the variables that are needed afterwards; asking for others
+would make valid programs fail ("x is not defined in the else branch"). The analysis is the
+textbook backward one. It needs no control-flow graph because it runs after jumps were lowered:
+what remains is nested blocks. A variable that an inner function uses is always live.
+
+The results are attributes on the statements:
+
+* `ag_after`: live after an `if`, `for` or `while`;
+* `ag_before`: live at its start (for a loop: at the start of any iteration's body or test).
+"""
+
+from __future__ import annotations
+
+import ast
+
+from meshflow.core.autograph.names import Names
+
+
+def annotate(body: list[ast.stmt], captured: set[str]) -> None:
+    """Computes liveness for a function body and stores it on its statements.
+
+    Args:
+      body: statements without `break`, `continue` or nested `return`.
+      captured: variables that stay live: used by inner functions, global or nonlocal.
+    """
+    _Liveness(captured).block(body, set())
+
+
+class _Liveness:
+    def __init__(self, always: set[str]) -> None:
+        self.always = always
+
+    def block(self, statements: list[ast.stmt], after: set[str]) -> set[str]:
+        """Variables live before a block, given those live after it."""
+        live = after | self.always
+        for statement in reversed(statements):
+            live = self.statement(statement, live)
+        return live
+
+    def statement(self, node: ast.stmt, after: set[str]) -> set[str]:
+        method = getattr(self, "visit_" + type(node).__name__, None)
+        if method is not None:
+            return method(node, after)
+        names = Names(node)
+        return (after - names.writes) | names.reads | self.always
+
+    def visit_If(self, node: ast.If, after: set[str]) -> set[str]:
+        inside = self.block(node.body, after) | self.block(node.orelse, after)
+        node.ag_after, node.ag_before = after, inside  # type: ignore[attr-defined]
+        test = Names(node.test)
+        return (inside - test.writes) | test.reads
+
+    def visit_While(self, node: ast.While, after: set[str]) -> set[str]:
+        test = Names(node.test)
+        needed = set(test.reads)
+        while True:
+            inside = self.block(node.body, after | needed)
+            grown = test.reads | (inside - test.writes)
+            if grown == needed:
+                break
+            needed = grown
+        node.ag_after, node.ag_before = after, needed  # type: ignore[attr-defined]
+        return after | needed
+
+    def visit_For(self, node: ast.For, after: set[str]) -> set[str]:
+        stop = Names(getattr(node, "ag_extra_test", None)).reads
+        target = Names(node.target)
+        needed = set(stop)
+        while True:
+            inside = self.block(node.body, after | needed)
+            grown = stop | (inside - target.writes) | target.reads
+            if grown == needed:
+                break
+            needed = grown
+        node.ag_after, node.ag_before = after, needed  # type: ignore[attr-defined]
+        return after | needed | Names(node.iter).reads
+
+    def visit_With(self, node: ast.With, after: set[str]) -> set[str]:
+        live = self.block(node.body, after)
+        for item in reversed(node.items):
+            names = Names(item)
+            live = (live - names.writes) | names.reads
+        return live
+
+    def visit_Try(self, node: ast.Try, after: set[str]) -> set[str]:
+        final = self.block(node.finalbody, after)
+        handlers = set(final) if node.finalbody else set()
+        for handler in node.handlers:
+            caught = self.block(handler.body, final) - {handler.name or ""}
+            handlers |= caught | Names(handler.type).reads
+        # An exception may leave the body anywhere, so what handlers read is live throughout.
+        always, self.always = self.always, self.always | handlers
+        live = self.block(node.body, self.block(node.orelse, final))
+        self.always = always
+        return live | handlers
+
+    visit_TryStar = visit_Try
+
+    def visit_Match(self, node: ast.Match, after: set[str]) -> set[str]:
+        live = set(after)
+        for case in node.cases:
+            names = Names(case.pattern, case.guard)
+            live |= (self.block(case.body, after) - names.writes) | names.reads
+        return live | Names(node.subject).reads
+
+    def visit_Return(self, node: ast.Return, after: set[str]) -> set[str]:
+        return Names(node.value).reads | self.always
+
+    def visit_Raise(self, node: ast.Raise, after: set[str]) -> set[str]:
+        return Names(node.exc, node.cause).reads | self.always

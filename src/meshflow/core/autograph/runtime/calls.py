@@ -1,0 +1,137 @@
+"""Calls in converted code: user functions are converted, some builtins learn about tensors."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.core.autograph.conversion import resolve
+from meshflow.core.autograph.runtime.iterables import Enumerated, StagedRange, Zipped, is_staged, note_range
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply, unify
+from meshflow.core.staging.logic import is_symbolic, scalar_bool
+from meshflow.core.tensor import Tensor
+
+
+def fn(callee: Any) -> Any:
+    """What converted code calls instead of `callee`."""
+    replaced = _replacements().get(id(callee))
+    return replaced if replaced is not None else resolve(callee)
+
+
+@functools.cache
+def _replacements() -> dict[int, Callable[..., Any]]:
+    """Replaced functions by identity; they all live as long as the process."""
+    import meshflow
+
+    table: dict[Any, Callable[..., Any]] = {
+        builtins.range: _range_like(builtins.range),
+        builtins.enumerate: _enumerate,
+        builtins.zip: _zip,
+        builtins.int: _number(builtins.int, "int32"),
+        builtins.float: _number(builtins.float, "float32"),
+        builtins.bool: _bool,
+        builtins.max: _extreme(builtins.max, _maximum, _reduce_max),
+        builtins.min: _extreme(builtins.min, _minimum, _reduce_min),
+        builtins.any: _quantified(builtins.any, _reduce_any),
+        builtins.all: _quantified(builtins.all, _reduce_all),
+        builtins.map: _with_converted_function(builtins.map),
+        builtins.filter: _with_converted_function(builtins.filter),
+        functools.reduce: _with_converted_function(functools.reduce),
+    }
+    if hasattr(meshflow, "range"):
+        table[meshflow.range] = _range_like(meshflow.range)
+    return {id(original): replacement for original, replacement in table.items()}
+
+
+def _range_like(original: Callable[..., Any]) -> Callable[..., Any]:
+    def range_(*args: Any, **kwargs: Any) -> Any:
+        bounds = [*args, *(kwargs[key] for key in ("start", "limit", "delta") if kwargs.get(key) is not None)]
+        if any(is_symbolic(b) for b in bounds):
+            return StagedRange(*bounds)
+        result = original(*args, **kwargs)
+        if isinstance(result, Tensor) and _from_zero(args, kwargs):
+            note_range(result)
+        return result
+
+    return range_
+
+
+def _from_zero(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of `tf.range` are (n) or (0, n)."""
+    if kwargs or len(args) > 2:
+        return False
+    return len(args) == 1 or (isinstance(args[0], int) and args[0] == 0)
+
+
+def _enumerate(iterable: Any, start: Any = 0) -> Any:
+    return Enumerated(iterable, start) if is_staged(iterable) else enumerate(iterable, start)
+
+
+def _zip(*iterables: Any, **kwargs: Any) -> Any:
+    if iterables and not kwargs and all(is_staged(i) for i in iterables):
+        return Zipped(*iterables)
+    return zip(*iterables, **kwargs)
+
+
+def _with_converted_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(function: Any, *iterables: Any) -> Any:
+        return original(fn(function) if function is not None else None, *iterables)
+
+    return call
+
+
+# ---- numbers -----------------------------------------------------------------------------------
+
+_cast = Op("cast", lambda o, static: o[0].astype(static[0]))
+_maximum = Op("maximum", lambda o, _: jnp.maximum(*o))
+_minimum = Op("minimum", lambda o, _: jnp.minimum(*o))
+_reduce_max = Op("reduce_max", lambda o, _: jnp.max(o[0], axis=0))
+_reduce_min = Op("reduce_min", lambda o, _: jnp.min(o[0], axis=0))
+_reduce_any = Op("reduce_any", lambda o, _: jnp.any(o[0]), differentiable=False)
+_reduce_all = Op("reduce_all", lambda o, _: jnp.all(o[0]), differentiable=False)
+
+
+def _number(original: type, dtype: str) -> Callable[..., Any]:
+    def convert(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and is_symbolic(args[0]):
+            tensor = convert_to_tensor(args[0])
+            integer = tensor.dtype.is_integer and dtype == "int32"
+            floating = tensor.dtype.is_floating and dtype == "float32"
+            return tensor if integer or floating else apply(_cast, (tensor,), (dtype,))
+        return original(*args, **kwargs)
+
+    return convert
+
+
+def _bool(*args: Any) -> Any:
+    return scalar_bool(args[0]) if args and is_symbolic(args[0]) else bool(*args)
+
+
+def _extreme(original: Callable[..., Any], pairwise: Op, over_axis: Op) -> Callable[..., Any]:
+    def extreme(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            return original(*args, **kwargs)
+        if len(args) == 1 and isinstance(args[0], Tensor) and is_symbolic(args[0]):
+            return apply(over_axis, (args[0],))
+        values: Iterable[Any] = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        if len(args) > 1 or values is not args:
+            values = list(values)
+            if any(is_symbolic(v) for v in values):
+                return functools.reduce(lambda a, b: apply(pairwise, unify(pairwise.name, [a, b], [0, 1])), values)
+        return original(*args)
+
+    return extreme
+
+
+def _quantified(original: Callable[..., Any], op: Op) -> Callable[..., Any]:
+    def quantified(iterable: Any) -> Any:
+        if isinstance(iterable, Tensor) and is_symbolic(iterable):
+            return apply(op, (iterable,))
+        return original(iterable)
+
+    return quantified

@@ -1,0 +1,148 @@
+"""What a staged `for` loop can run over: tensors, ranges of tensors, `enumerate` and `zip` of them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.staging.logic import is_symbolic
+from meshflow.core.staging.loops import Elements
+from meshflow.core.tensor import Tensor
+
+_item = Op("getitem", lambda o, _: lax.dynamic_index_in_dim(o[0], o[1], 0, keepdims=False), heavy=True)
+_range_count = Op(
+    "range_length",
+    lambda o, _: jnp.maximum(-((o[0] - o[1]) // o[2]), 0).astype(jnp.int32),
+    differentiable=False,
+)
+_range_item = Op("range_item", lambda o, _: o[0] + o[1].astype(o[0].dtype) * o[2])
+
+
+class Staged:
+    """An iterable whose length or elements are only known when the traced function runs."""
+
+    def __autograph_for__(self) -> Elements | None:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(
+            f"{self} has a length that is only known when the traced function runs: iterate over it with a "
+            "plain `for` statement in a function that AutoGraph converts."
+        )
+
+
+class StagedRange(Staged):
+    """`range` or `tf.range` with bounds that are symbolic tensors."""
+
+    def __init__(self, *bounds: Any) -> None:
+        tensors = [b for b in bounds if isinstance(b, Tensor) or hasattr(b, "_as_tensor")]
+        like = next((t.dtype for t in tensors if t.dtype.is_floating), tensors[0].dtype)
+        start, limit, delta = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
+        self.start, self.limit, self.delta = (convert_to_tensor(b, dtype_hint=like) for b in (start, limit, delta))
+
+    def __autograph_for__(self) -> Elements:
+        count = apply(_range_count, (self.start, self.limit, self.delta))
+        return Elements(count, lambda i: apply(_range_item, (self.start, i, self.delta)))
+
+    def __repr__(self) -> str:
+        return f"tf.range({self.start}, {self.limit}, {self.delta})"
+
+
+class Enumerated(Staged):
+    """`enumerate` of something that is staged."""
+
+    def __init__(self, inner: Any, start: Any) -> None:
+        self.inner = inner
+        self.start = start
+
+    def __autograph_for__(self) -> Elements | None:
+        elements = staged_elements(self.inner)
+        if elements is None:
+            return None
+        start = convert_to_tensor(self.start)
+        one = convert_to_tensor(1)
+        from_zero = not is_symbolic(start) and int(start) == 0
+        index_of = (lambda element: element[0]) if from_zero else None
+
+        def at(i: Tensor) -> Any:
+            return apply(_range_item, (start, i, one)), elements.at(i)
+
+        if elements.stacked is None or not isinstance(elements.count, int) or is_symbolic(start):
+            return Elements(elements.count, at, None, index_of)
+        indices = int(start) + jnp.arange(elements.count, dtype=jnp.int32)
+        return Elements(elements.count, at, (Tensor(indices), elements.stacked), index_of)
+
+    def __iter__(self) -> Iterator[Any]:
+        return enumerate(self.inner, self.start)
+
+    def __repr__(self) -> str:
+        return f"enumerate({self.inner})"
+
+
+class Zipped(Staged):
+    """`zip` of things that are all staged."""
+
+    def __init__(self, *inner: Any) -> None:
+        self.inner = inner
+
+    def __autograph_for__(self) -> Elements | None:
+        parts = [staged_elements(i) for i in self.inner]
+        if any(p is None or not isinstance(p.count, int) for p in parts):
+            return None
+        known: list[Elements] = parts  # type: ignore[assignment]
+        count = min(p.count for p in known)  # type: ignore[type-var]
+        return Elements(count, lambda i: tuple(p.at(i) for p in known))  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return zip(*self.inner, strict=False)
+
+    def __repr__(self) -> str:
+        return f"zip{self.inner}"
+
+
+def is_staged(value: Any) -> bool:
+    """Whether a `for` loop over `value` may be staged."""
+    if context.trace is None:
+        return False
+    return isinstance(value, Tensor) or hasattr(value, "_as_tensor") or hasattr(value, "__autograph_for__")
+
+
+def staged_elements(value: Any) -> Elements | None:
+    """What a staged loop over `value` runs over, or None for iteration by Python."""
+    if not is_staged(value):
+        return None
+    hook = getattr(value, "__autograph_for__", None)
+    if hook is not None:
+        elements: Elements | None = hook()
+        return elements
+    tensor = convert_to_tensor(value)
+    if not tensor.ndim or tensor.dtype.name == "string":
+        return None  # Python's iteration raises the error, or handles strings
+    index_of = (lambda element: element) if counts_from_zero(tensor) else None
+    return Elements(len(tensor), lambda i: apply(_item, (tensor, i)), tensor, index_of)
+
+
+# Results of `tf.range(n)`, by identity: their values may be symbolic, yet what they are is known.
+_ranges: dict[int, weakref.ref[Tensor]] = {}
+
+
+def note_range(tensor: Tensor) -> None:
+    """Notes that a tensor holds 0, 1, 2, ..."""
+    key = id(tensor)
+    _ranges[key] = weakref.ref(tensor, lambda _: _ranges.pop(key, None))
+
+
+def counts_from_zero(tensor: Tensor) -> bool:
+    """Whether a tensor is known to hold 0, 1, 2, ..."""
+    if id(tensor) in _ranges:
+        return True
+    value = tensor._value
+    return type(value) is np.ndarray and value.ndim == 1 and np.array_equal(value, np.arange(len(value)))

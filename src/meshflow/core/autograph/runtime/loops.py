@@ -1,0 +1,226 @@
+"""`while` and `for` statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.autograph.runtime.branches import if_stmt
+from meshflow.core.autograph.runtime.iterables import staged_elements
+from meshflow.core.autograph.runtime.layout import Layout, label, place_of
+from meshflow.core.context import context
+from meshflow.core.dispatch import static_value
+from meshflow.core.staging import loops
+from meshflow.core.staging.logic import is_symbolic
+from meshflow.core.staging.loop_state import Invariants
+from meshflow.core.staging.structure import undefined
+from meshflow.core.tensor import Tensor
+
+# A `while` on a tensor whose value is known while tracing runs in Python, so that it may change
+# shapes, but not for longer than this: a counter made by `tf.constant(0)` must not unroll
+# thousands of iterations into the program.
+UNROLLED = 16
+
+Get = Callable[[], tuple[Any, ...]]
+Set = Callable[..., None]
+
+
+def while_stmt(
+    test: Callable[[], Any],
+    body: Callable[[], None],
+    get: Get,
+    set_: Set,
+    layout: Layout,
+    maximum_iterations: Any = None,
+) -> None:
+    """A `while` statement.
+
+    Args:
+      test: computes the condition.
+      body: one iteration.
+      get: reads the state.
+      set_: replaces the state.
+      layout: what the state consists of.
+      maximum_iterations: from `set_loop_options`; used by staged loops.
+    """
+    rounds = 0
+    while True:
+        go_on = test()
+        known = isinstance(go_on, Tensor) and context.trace is not None
+        if is_symbolic(go_on) or (known and rounds >= UNROLLED):
+            _staged_while(test, body, get, set_, layout, maximum_iterations, rounds)
+            return
+        if not go_on:
+            return
+        body()
+        rounds += 1
+
+
+def _staged_while(
+    test: Callable[[], Any], body: Callable[[], None], get: Get, set_: Set, layout: Layout, limit: Any, rounds: int
+) -> None:
+    init = get()
+
+    def run_test(values: list[Any]) -> Any:
+        set_(*values)
+        return test()
+
+    def run_body(values: list[Any]) -> list[Any]:
+        set_(*values)
+        body()
+        return list(get())
+
+    final = list(init)
+    if limit is not None:
+        limit = max(static_value(limit, "maximum_iterations") - rounds, 0)
+    try:
+        invariants = _LoopInvariants(layout, place_of(body))  # type: ignore[arg-type]
+        final = loops.while_loop(run_test, run_body, list(init), _needed(layout, init), invariants, limit)
+    finally:
+        set_(*final)
+
+
+def for_stmt(
+    iterated: Any,
+    extra_test: Callable[[], Any] | None,
+    body: Callable[[Any], None],
+    get: Get,
+    set_: Set,
+    layout: Layout,
+    maximum_iterations: Any = None,
+) -> None:
+    """A `for` statement.
+
+    Args:
+      iterated: what to iterate over.
+      extra_test: whether to run another iteration, when the body may break or return; or None.
+      body: one iteration, given the element.
+      get: reads the state.
+      set_: replaces the state.
+      layout: what the state consists of.
+      maximum_iterations: from `set_loop_options`; used by staged loops.
+    """
+    elements = staged_elements(iterated)
+    if elements is not None:
+        _staged_for(elements, extra_test, body, get, set_, layout, maximum_iterations)
+        return
+    iterator = iter(iterated)
+    for item in iterator:
+        body(item)
+        if extra_test is not None:
+            go_on = extra_test()
+            if is_symbolic(go_on):
+                _guarded(iterator, extra_test, body, get, set_, layout)
+                return
+            if not go_on:
+                return
+
+
+def _guarded(
+    iterator: Any, extra_test: Callable[[], Any], body: Callable[[Any], None], get: Get, set_: Set, layout: Layout
+) -> None:
+    """The rest of a Python loop that a tensor may end: each iteration becomes conditional."""
+    size = layout.variables
+    all_live = Layout(layout.labels, size, layout.needed, size)
+    for item in iterator:
+
+        def iteration(item: Any = item) -> None:
+            body(item)
+
+        iteration.__code__ = iteration.__code__.replace(
+            co_filename=body.__code__.co_filename, co_firstlineno=body.__code__.co_firstlineno
+        )
+        if_stmt(extra_test(), iteration, None, get, set_, all_live)
+
+
+def _staged_for(
+    elements: loops.Elements,
+    extra_test: Callable[[], Any] | None,
+    body: Callable[[Any], None],
+    get: Get,
+    set_: Set,
+    layout: Layout,
+    limit: Any,
+) -> None:
+    init = get()
+
+    def step(element: Any, values: list[Any]) -> list[Any]:
+        set_(*values)
+        body(element)
+        return list(get())
+
+    def go_on(values: list[Any]) -> Any:
+        set_(*values)
+        return extra_test()  # type: ignore[misc]
+
+    final = list(init)
+    limit = None if limit is None else static_value(limit, "maximum_iterations")
+    try:
+        invariants = _LoopInvariants(layout, place_of(body))  # type: ignore[arg-type]
+        final = loops.for_loop(
+            elements,
+            step,
+            list(init),
+            _needed(layout, init),
+            invariants,
+            go_on if extra_test is not None else None,
+            limit,
+        )
+    finally:
+        set_(*final)
+
+
+def _needed(layout: Layout, init: tuple[Any, ...]) -> list[bool]:
+    """Which parts are carried; an attribute that does not exist yet is a result only."""
+    return [
+        needed and not (position >= layout.variables and init[position] is undefined)
+        for position, needed in enumerate(layout.needed)
+    ]
+
+
+class _LoopInvariants(Invariants):
+    """Errors that name the variable and the line of the loop."""
+
+    def __init__(self, layout: Layout, where: str) -> None:
+        self.layout = layout
+        self.where = where
+
+    def _label(self, position: int) -> str:
+        return label(self.layout.labels[position])
+
+    def undefined_before(self, position: int) -> Exception:
+        return ValueError(
+            f"{self._label(position)} must be defined before the loop over tensors at {self.where}, because "
+            "an iteration may use the value that it had before."
+        )
+
+    def changed(self, position: int, what: str, before: str, after: str) -> Exception:
+        name = self._label(position)
+        if before == "None":
+            return ValueError(
+                f"{name} is None before the loop over tensors at {self.where} and {after} after one iteration. "
+                f"Give it a value of that shape and dtype before the loop."
+            )
+        if before.startswith("[") and what == "structure":
+            return ValueError(
+                f"{name} is a list that changes in the loop over tensors at {self.where}: {before} before the "
+                f"loop, {after} after one iteration. Collect results in a tf.TensorArray, use tf.map_fn, or "
+                "iterate over a Python range, which is unrolled."
+            )
+        return TypeError(
+            f"{name} must keep its {what} in the loop over tensors at {self.where}: got {before} before the "
+            f"loop and {after} after one iteration." + _ADVICE.get(what, "")
+        )
+
+    def write_in_test(self, variable: Any) -> Exception:
+        return ValueError(
+            f"The condition of the loop at {self.where} assigns variable {variable.name}. Assign it in the "
+            "loop's body."
+        )
+
+
+_ADVICE = {
+    "dtype": " Start with a value of the final dtype, or use tf.cast in the loop.",
+    "shape": " Shapes are static under XLA: allocate the final shape before the loop, or use a tf.TensorArray.",
+    "value": " Only numbers and tensors can change in such a loop.",
+}

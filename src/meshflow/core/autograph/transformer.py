@@ -1,0 +1,294 @@
+"""The statement half of the transformation: functions, `if`, `while`, `for`, `assert`.
+
+A block becomes inner functions plus one call of the runtime library:
+
+    if x > 0:            def ag__body_1():
+        y = x                nonlocal y
+    else:         ->         y = x
+        y = -x           def ag__else_1(): ...
+                         def ag__set_1(ag__0): ...
+                         ag__.if_stmt(x > 0, ag__body_1, ag__else_1, lambda: (...), ag__set_1, ...)
+
+Every variable that a block changes is declared `nonlocal` in it, so with a plain Python condition
+the program does exactly what it did before.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from meshflow.core.autograph import jumps, liveness, nodes
+from meshflow.core.autograph.expressions import ExpressionTransformer, is_static
+from meshflow.core.autograph.names import Names, parameter_names
+from meshflow.core.autograph.state import State
+
+# Functions that look at the frame they are called from.
+_FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir"})
+
+
+class UnsupportedError(Exception):
+    """A function that cannot be converted; the text says why."""
+
+
+def transform(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef | ast.Lambda:
+    """Rewrites a function, and the functions defined inside it.
+
+    Args:
+      node: a function definition without decorators, or a lambda; changed in place.
+
+    Returns:
+      The new node, with all positions filled in.
+
+    Raises:
+      UnsupportedError: for generators, coroutines and functions that inspect their frame.
+    """
+    _refuse_unsupported(node)
+    transformer = _Function(node)
+    result = transformer.lambda_(node) if isinstance(node, ast.Lambda) else transformer.definition(node)
+    nodes.fill_positions(result)
+    return result
+
+
+def _refuse_unsupported(function: ast.FunctionDef | ast.Lambda) -> None:
+    for node in _own_nodes(function):
+        if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
+            raise UnsupportedError("generators and coroutines are not converted")
+        if isinstance(node, (ast.Try, ast.TryStar)) and jumps.jumps_in_finally(node):
+            raise UnsupportedError("a jump out of `finally` is not converted")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FRAME_READERS:
+            if node.func.id not in ("vars", "dir") or not node.args:
+                raise UnsupportedError(f"it calls {node.func.id}(), which looks at the frame of its caller")
+
+
+def _own_nodes(function: ast.AST) -> list[ast.AST]:
+    """The nodes of a function that are not part of functions inside it."""
+    found: list[ast.AST] = []
+    waiting = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+class _Function(ExpressionTransformer):
+    """Rewrites one function scope."""
+
+    def __init__(self, node: ast.FunctionDef | ast.Lambda) -> None:
+        params = parameter_names(node.args)
+        self.params = set(params)
+        self.first_parameter = params[0] if params else None
+        self.globals: set[str] = set()
+        self.nonlocals: set[str] = set()
+        # Variables changed in blocks; each needs a binding in the function itself.
+        self.shared: set[str] = set()
+        self.count = 0
+
+    def lambda_(self, node: ast.Lambda) -> ast.Lambda:
+        """Rewrites the body of a lambda."""
+        node.body = self.expression(node.body)
+        return node
+
+    def definition(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """Rewrites the body of a function definition."""
+        names = Names(*node.body)
+        self.globals, self.nonlocals = names.globals, names.nonlocals
+        body = jumps.lower(_without_declarations(node.body) or [ast.Pass()])
+        liveness.annotate(body, names.captured | names.outer)
+        docstring = [body.pop(0)] if ast.get_docstring(node, clean=False) is not None else []
+        body = self.block(body)
+        node.body = [*docstring, *nodes.located(self._head(), node), *body] or [ast.Pass()]
+        return node
+
+    def _head(self) -> list[ast.stmt]:
+        head = self._declare(self.globals, self.nonlocals)
+        unbound = sorted(self.shared - self.params - self.globals - self.nonlocals)
+        if unbound:
+            # Never runs; it makes the names local to this function for the `nonlocal`s inside.
+            targets: list[ast.expr] = [ast.Name(n, ast.Store()) for n in unbound]
+            head.append(ast.If(ast.Constant(False), [ast.Assign(targets, ast.Constant(None))], []))
+        return head
+
+    @staticmethod
+    def _declare(globals_: set[str], nonlocals: set[str]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        if globals_:
+            result.append(ast.Global(sorted(globals_)))
+        if nonlocals:
+            result.append(ast.Nonlocal(sorted(nonlocals)))
+        return result
+
+    def _declarations(self, written: set[str]) -> list[ast.stmt]:
+        """`global` and `nonlocal` statements for an inner function that changes `written`."""
+        self.shared |= written
+        return self._declare(written & self.globals, written - self.globals)
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Rewrites a block."""
+        result: list[ast.stmt] = []
+        for statement in statements:
+            replaced = self.visit(statement)
+            result.extend(replaced if isinstance(replaced, list) else [replaced])
+        return result
+
+    # ---- functions inside the function --------------------------------------------------------
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.decorator_list = [self.expression(d) for d in node.decorator_list]
+        self._defaults(node.args)
+        try:
+            _refuse_unsupported(node)
+            return _Function(node).definition(node)
+        except UnsupportedError:
+            return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        self._defaults(node.args)
+        return _Function(node).lambda_(node)
+
+    def _defaults(self, args: ast.arguments) -> None:
+        args.defaults = [self.expression(d) for d in args.defaults]
+        args.kw_defaults = [d and self.expression(d) for d in args.kw_defaults]
+
+    # ---- statements ---------------------------------------------------------------------------
+
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        names = Names(*node.body, *node.orelse)
+        after, before = node.ag_after, node.ag_before  # type: ignore[attr-defined]
+        static = is_static(node.test)
+        test = self.expression(node.test)
+        body, orelse = self.block(node.body), self.block(node.orelse)
+        if static:
+            node.test, node.body, node.orelse = test, body, orelse
+            return node
+        state = State.of(names, after, before)
+        number = self._next()
+        declare = self._declarations(names.writes)
+        else_name = f"{nodes.PREFIX}else_{number}"
+        result: list[ast.stmt] = [nodes.function(f"{nodes.PREFIX}body_{number}", (), [*declare, *body])]
+        if orelse:
+            result.append(nodes.function(else_name, (), [*declare, *orelse]))
+        setter = state.setter(f"{nodes.PREFIX}set_{number}", declare)
+        result.append(setter)
+        call = nodes.call(
+            "if_stmt",
+            test,
+            nodes.name(f"{nodes.PREFIX}body_{number}"),
+            nodes.name(else_name) if orelse else ast.Constant(None),
+            state.getter(),
+            nodes.name(setter.name),
+            *state.arguments(),
+        )
+        result.append(ast.Expr(call))
+        return nodes.located(result, node)
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        names = Names(node.test, *node.body)
+        options, body = self._loop_options(node.body)
+        state = State.of(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
+        number = self._next()
+        declare = self._declarations(names.writes)
+        test = self.expression(node.test)
+        test_name = f"{nodes.PREFIX}test_{number}"
+        body_name = f"{nodes.PREFIX}body_{number}"
+        setter = state.setter(f"{nodes.PREFIX}set_{number}", declare)
+        result: list[ast.stmt] = [
+            nodes.function(test_name, (), [*declare, ast.Return(test)]),
+            nodes.function(body_name, (), [*declare, *self.block(body)]),
+            setter,
+            ast.Expr(
+                nodes.call(
+                    "while_stmt",
+                    nodes.name(test_name),
+                    nodes.name(body_name),
+                    state.getter(),
+                    nodes.name(setter.name),
+                    *state.arguments(),
+                    **options,
+                )
+            ),
+        ]
+        return nodes.located(result, node)
+
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
+        extra_test = getattr(node, "ag_extra_test", None)
+        names = Names(node.target, *node.body)
+        options, body = self._loop_options(node.body)
+        state = State.of(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
+        number = self._next()
+        declare = self._declarations(names.writes)
+        iterated = self.expression(node.iter)
+        stop = nodes.thunk(self.expression(extra_test)) if extra_test is not None else ast.Constant(None)
+        body_name = f"{nodes.PREFIX}body_{number}"
+        item = f"{nodes.PREFIX}item"
+        take = ast.copy_location(ast.Assign([node.target], nodes.name(item)), node)
+        setter = state.setter(f"{nodes.PREFIX}set_{number}", declare)
+        result: list[ast.stmt] = [
+            nodes.function(body_name, (item,), [*declare, take, *self.block(body)]),
+            setter,
+            ast.Expr(
+                nodes.call(
+                    "for_stmt",
+                    iterated,
+                    stop,
+                    nodes.name(body_name),
+                    state.getter(),
+                    nodes.name(setter.name),
+                    *state.arguments(),
+                    **options,
+                )
+            ),
+        ]
+        return nodes.located(result, node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        if is_static(node.test):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        self.generic_visit(node)
+        message = nodes.thunk(node.msg) if node.msg is not None else ast.Constant(None)
+        text = ast.Constant(ast.unparse(node.test))
+        return ast.copy_location(ast.Expr(nodes.call("assert_", node.test, message, text)), node)
+
+    def _loop_options(self, body: list[ast.stmt]) -> tuple[dict[str, ast.expr], list[ast.stmt]]:
+        """Takes `tf.autograph.experimental.set_loop_options(...)` off the start of a loop body."""
+        match body:
+            case [ast.Expr(value=ast.Call(func=ast.Attribute(attr="set_loop_options"), keywords=given)), *rest]:
+                options = {
+                    k.arg: self.expression(k.value) for k in given if k.arg == "maximum_iterations"
+                }
+                return options, rest or [ast.Pass()]  # type: ignore[return-value]
+        return {}, body
+
+    def _next(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def _without_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Removes `global` and `nonlocal` statements, which are repeated at the function's head."""
+
+    class Remover(ast.NodeTransformer):
+        def visit_Global(self, node: ast.Global) -> ast.Pass:
+            return ast.copy_location(ast.Pass(), node)
+
+        visit_Nonlocal = visit_Global  # type: ignore[assignment]
+
+        def visit_FunctionDef(self, node: ast.AST) -> ast.AST:
+            return node
+
+        visit_AsyncFunctionDef = visit_Lambda = visit_ClassDef = visit_FunctionDef
+
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+            # An annotated variable may not be `nonlocal`, so the annotation goes.
+            if not isinstance(node.target, ast.Name):
+                return node
+            plain = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+            return ast.copy_location(plain, node)
+
+    remover = Remover()
+    return [remover.visit(s) for s in body]
+

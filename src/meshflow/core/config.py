@@ -1,0 +1,141 @@
+"""Devices as `tf.config` shows them, and process-wide switches."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from meshflow.core.devices import LogicalDevice, PhysicalDevice, make_virtual_cpus, type_of
+from meshflow.core.function import Settings
+
+
+class LogicalDeviceConfiguration(NamedTuple):
+    """One logical device of a physical one.
+
+    `memory_limit` (in MB), `experimental_priority` and `experimental_device_ordinal` are accepted and
+    have no effect.
+    """
+
+    memory_limit: int | None = None
+    experimental_priority: int | None = None
+    experimental_device_ordinal: int | None = None
+
+
+class State:
+    """What was set through `tf.config`."""
+
+    logical_cpus: list[LogicalDeviceConfiguration] | None = None
+    visible: dict[str, list[PhysicalDevice]] = {}
+    soft_placement = True
+
+
+def _local(kind: str) -> list[Any]:
+    if kind == "CPU":
+        return list(jax.local_devices(backend="cpu"))
+    return [d for d in jax.local_devices() if type_of(d) == kind]
+
+
+def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """Devices of this machine; all virtual CPUs are one physical CPU.
+
+    Args:
+      device_type: 'CPU', 'GPU' or 'TPU'; default all.
+
+    Returns:
+      A list of `PhysicalDevice`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.list_physical_devices("CPU")
+      [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
+    """
+    found = [PhysicalDevice("/physical_device:CPU:0", "CPU")] if device_type in (None, "CPU") else []
+    if device_type == "CPU":
+        return found
+    for kind in ("GPU", "TPU"):
+        if device_type in (None, kind) and _may_have(kind):
+            found += [PhysicalDevice(f"/physical_device:{kind}:{i}", kind) for i in range(len(_local(kind)))]
+    return found
+
+
+def _may_have(kind: str) -> bool:
+    return type_of(jax.local_devices()[0]) == kind
+
+
+def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
+    """Devices that ops can be placed on.
+
+    Args:
+      device_type: 'CPU', 'GPU' or 'TPU'; default all.
+    """
+    result = []
+    for kind in ("CPU", "GPU", "TPU"):
+        if device_type in (None, kind) and (kind == "CPU" or _may_have(kind)):
+            result += [LogicalDevice(f"/device:{kind}:{i}", kind) for i in range(len(_local(kind)))]
+    return result
+
+
+def set_logical_device_configuration(device: PhysicalDevice, logical_devices: Any) -> None:
+    """Splits a physical CPU into several logical ones; before the first op.
+
+    Args:
+      device: a physical CPU.
+      logical_devices: a `LogicalDeviceConfiguration` for each.
+
+    Raises:
+      RuntimeError: when devices are in use already.
+      ValueError: for other devices, whose memory XLA manages.
+    """
+    if device.device_type != "CPU":
+        if len(logical_devices) == 1:
+            return
+        raise ValueError(f"Only CPUs can be split into logical devices, got {device.name}.")
+    make_virtual_cpus(len(logical_devices))
+    State.logical_cpus = list(logical_devices)
+
+
+def get_logical_device_configuration(device: PhysicalDevice) -> Any:
+    """What `set_logical_device_configuration` set, or None."""
+    return State.logical_cpus if device.device_type == "CPU" else None
+
+
+def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
+    """Says which devices the program may use; hiding is not enforced.
+
+    Args:
+      devices: physical devices.
+      device_type: the type that the list is about.
+    """
+    for kind in [device_type] if device_type else ["CPU", "GPU", "TPU"]:
+        State.visible[kind] = [d for d in devices if d.device_type == kind]
+
+
+def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """Devices that the program may use."""
+    kinds = [device_type] if device_type else ["CPU", "GPU", "TPU"]
+    return [d for k in kinds for d in State.visible.get(k, list_physical_devices(k))]
+
+
+def run_functions_eagerly(run_eagerly: bool) -> None:
+    """Makes `tf.function`s run as plain Python, for debugging.
+
+    Args:
+      run_eagerly: whether they do.
+    """
+    Settings.run_eagerly = bool(run_eagerly)
+
+
+def functions_run_eagerly() -> bool:
+    """Whether `tf.function`s run as plain Python."""
+    return Settings.run_eagerly
+
+
+def set_soft_device_placement(enabled: bool) -> None:
+    """Accepted: ops always run where their operands are."""
+    State.soft_placement = bool(enabled)
+
+
+def get_soft_device_placement() -> bool:
+    """What `set_soft_device_placement` set."""
+    return State.soft_placement

@@ -1,0 +1,37 @@
+"""`tf.config.optimizer`: options of the graph optimizer, kept for the passes that read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["get_experimental_options", "get_jit", "set_experimental_options", "set_jit"]
+
+_options: dict[str, Any] = {}
+
+
+def set_experimental_options(options: dict[str, Any]) -> None:
+    """Sets options.
+
+    Args:
+      options: option names and values.
+
+    Raises:
+      NotImplementedError: for automatic mixed precision, which is not available yet.
+    """
+    if any(k.startswith("auto_mixed_precision") and v for k, v in options.items()):
+        raise NotImplementedError("Automatic mixed precision rewriting is not available yet: use tf.keras.mixed_precision policies.")
+    _options.update(options)
+
+
+def get_experimental_options() -> dict[str, Any]:
+    """The options set so far."""
+    return dict(_options)
+
+
+def set_jit(enabled: Any) -> None:
+    """Accepted: everything is compiled by XLA."""
+
+
+def get_jit() -> str:
+    """Always 'autoclustering': everything is compiled by XLA."""
+    return "autoclustering"

@@ -1,0 +1,45 @@
+"""`tf.config.threading`: numbers of threads. XLA sizes its pool when the first op runs."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = [
+    "get_inter_op_parallelism_threads", "get_intra_op_parallelism_threads", "set_inter_op_parallelism_threads",
+    "set_intra_op_parallelism_threads",
+]
+
+_threads = {"inter": 0, "intra": 0}
+
+
+def set_intra_op_parallelism_threads(num_threads: int) -> None:
+    """Sets the size of XLA's CPU thread pool; before the first op. 0 leaves it to XLA.
+
+    Args:
+      num_threads: number of threads.
+
+    Raises:
+      RuntimeError: when the pool exists already.
+    """
+    from meshflow.core.devices import _backend_started
+
+    if _backend_started() and num_threads != _threads["intra"]:
+        raise RuntimeError("Intra op parallelism cannot be modified after initialization.")
+    _threads["intra"] = int(num_threads)
+    if num_threads:
+        os.environ["NPROC"] = str(int(num_threads))
+
+
+def get_intra_op_parallelism_threads() -> int:
+    """What `set_intra_op_parallelism_threads` set."""
+    return _threads["intra"]
+
+
+def set_inter_op_parallelism_threads(num_threads: int) -> None:
+    """Accepted: XLA schedules ops itself."""
+    _threads["inter"] = int(num_threads)
+
+
+def get_inter_op_parallelism_threads() -> int:
+    """What `set_inter_op_parallelism_threads` set."""
+    return _threads["inter"]

@@ -1,0 +1,78 @@
+"""Scalar conditions: the few ops that staging and AutoGraph need of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.tensor import Tensor
+
+_and = Op("logical_and", lambda o, _: jnp.logical_and(*o), differentiable=False)
+_or = Op("logical_or", lambda o, _: jnp.logical_or(*o), differentiable=False)
+_not = Op("logical_not", lambda o, _: jnp.logical_not(o[0]), differentiable=False)
+_less = Op("less", lambda o, _: jnp.less(*o), differentiable=False)
+_next = Op("add", lambda o, _: o[0] + jnp.ones((), o[0].dtype), differentiable=False)
+_truth = Op("cast", lambda o, _: (o[0] != 0).reshape(()), differentiable=False)
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is a tensor whose content is only known when the traced function runs."""
+    if isinstance(value, Tensor):
+        return isinstance(value._value, jax.core.Tracer)
+    if isinstance(value, jax.core.Tracer):
+        return True
+    return hasattr(value, "_as_tensor") and is_symbolic(value._as_tensor())
+
+
+def scalar_bool(value: Any, use: str = "a condition") -> Tensor:
+    """A condition as a bool tensor without dimensions.
+
+    Raises:
+      ValueError: for a tensor of more than one element.
+    """
+    tensor = convert_to_tensor(value)
+    shape = tuple(tensor.shape)
+    if int(np.prod(shape)) != 1:
+        raise ValueError(
+            f"The truth value of a tensor of shape {tensor.shape} is ambiguous when used as {use}: expected "
+            "a scalar. Use tf.reduce_any or tf.reduce_all, or tf.where to choose element by element."
+        )
+    if tensor.dtype.name == "bool" and not shape:
+        return tensor
+    result: Tensor = apply(_truth, (tensor,))
+    return result
+
+
+def both(a: Any, b: Any) -> Tensor:
+    """`a and b` for scalar conditions."""
+    result: Tensor = apply(_and, (scalar_bool(a), scalar_bool(b)))
+    return result
+
+
+def either(a: Any, b: Any) -> Tensor:
+    """`a or b` for scalar conditions."""
+    result: Tensor = apply(_or, (scalar_bool(a), scalar_bool(b)))
+    return result
+
+
+def negated(a: Any) -> Tensor:
+    """`not a` for a scalar condition."""
+    result: Tensor = apply(_not, (scalar_bool(a),))
+    return result
+
+
+def less(a: Any, b: Any) -> Tensor:
+    """`a < b` for int32 scalars."""
+    result: Tensor = apply(_less, (convert_to_tensor(a), convert_to_tensor(b)))
+    return result
+
+
+def next_integer(a: Tensor) -> Tensor:
+    """`a + 1`."""
+    result: Tensor = apply(_next, (a,))
+    return result

@@ -1,0 +1,197 @@
+"""The state of a loop while it is staged: what is carried, and what must not change.
+
+The state is a list of nested values. Values whose old content the body needs are *carried*; values
+that every iteration makes anew (`needed` False) are results only, so before the loop they may be
+missing or of another form: zeros stand in when the loop might not run at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.core.staging.growing import ArrayGrew
+from meshflow.core.staging.structure import (
+    Template,
+    Undefined,
+    describe,
+    describe_leaf,
+    is_number,
+    is_tensor_like,
+    same_static,
+    to_tensor,
+    undefined,
+)
+from meshflow.core.tensor import Tensor
+
+Values = list[Any]
+
+
+class Invariants:
+    """What the state of a loop must keep; subclasses phrase the errors."""
+
+    def undefined_before(self, position: int) -> Exception:
+        """The error for a value that the body needs but that does not exist before the loop."""
+        raise NotImplementedError
+
+    def changed(self, position: int, what: str, before: str, after: str) -> Exception:
+        """The error for a value that changes in "structure", "dtype", "shape" or "value"."""
+        raise NotImplementedError
+
+    def write_in_test(self, variable: Any) -> Exception:
+        """The error for a condition that assigns a variable."""
+        return ValueError(f"The condition of a loop may not assign a variable, but it assigns {variable.name}.")
+
+
+@dataclass
+class Carried:
+    """One value of the state, taken apart for the loop."""
+
+    template: Template
+    needed: bool
+    dynamic: list[int]
+
+    @classmethod
+    def before(cls, value: Any, needed: bool) -> Carried:
+        template = Template(value)
+        dynamic = []
+        for i, leaf in enumerate(template.leaves):
+            if is_tensor_like(leaf) or (is_number(leaf) and needed):
+                template.leaves[i] = to_tensor(leaf)
+                dynamic.append(i)
+        return cls(template, needed, dynamic)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.template.leaves[i] for i in self.dynamic]
+
+    def with_tensors(self, tensors: list[Any]) -> Any:
+        leaves = list(self.template.leaves)
+        for i, tensor in zip(self.dynamic, tensors, strict=True):
+            leaves[i] = tensor
+        return self.template.build(leaves)
+
+
+class LoopState:
+    """The state of one loop while it is built."""
+
+    def __init__(self, init: Values, needed: Sequence[bool], invariants: Invariants) -> None:
+        self.init = init
+        self.invariants = invariants
+        self.needed = list(needed)
+        for position, value in enumerate(init):
+            if needed[position] and isinstance(value, Undefined):
+                raise invariants.undefined_before(position)
+        self.carried = [Carried.before(v, n) for v, n in zip(init, needed, strict=True)]
+        self.results: list[Carried] = []
+
+    def inputs(self) -> list[Tensor]:
+        """The tensors that the body takes: the carried values' only."""
+        return [t for c in self.carried if c.needed for t in c.tensors()]
+
+    def values(self, tensors: Sequence[Any]) -> Values:
+        """The state inside the body, from its inputs."""
+        supply = iter(tensors)
+        return [
+            c.with_tensors([next(supply) for _ in c.dynamic]) if c.needed else undefined for c in self.carried
+        ]
+
+    def collect(self, values: Values) -> list[Tensor]:
+        """The tensors of the state at the end of the body: carried values first."""
+        self.results = []
+        collected: dict[int, list[Tensor]] = {}
+        for position, (value, carried) in enumerate(zip(values, self.carried, strict=True)):
+            if carried.needed:
+                collected[position] = self._same_form(position, carried, value)
+                self.results.append(carried)
+            else:
+                result = Carried.before(value, False)
+                self._weaken(result, self.init[position])
+                collected[position] = result.tensors()
+                self.results.append(result)
+        order = sorted(collected, key=lambda p: not self.carried[p].needed)
+        return [t for p in order for t in collected[p]]
+
+    @staticmethod
+    def _weaken(result: Carried, init: Any) -> None:
+        """A Python number that differs from the one before the loop has to become a tensor."""
+        before = Template(init)
+        if before.difference(result.template) is not None:
+            return
+        for i, leaf in enumerate(result.template.leaves):
+            if is_number(leaf) and not same_static(leaf, before.leaves[i]) and before.leaves[i] is not None:
+                like = before.leaves[i].dtype if isinstance(before.leaves[i], Tensor) else None
+                if not isinstance(before.leaves[i], Undefined):
+                    result.template.leaves[i] = to_tensor(leaf, like)
+                    result.dynamic = sorted({*result.dynamic, i})
+
+    def _same_form(self, position: int, carried: Carried, value: Any) -> list[Tensor]:
+        after = Template(value)
+        if carried.template.grew():
+            raise ArrayGrew
+        if isinstance(value, Undefined) or carried.template.difference(after) is not None:
+            raise self.invariants.changed(position, "structure", describe(carried.template), describe(after))
+        tensors = []
+        for i, (old, new) in enumerate(zip(carried.template.leaves, after.leaves, strict=True)):
+            if i not in carried.dynamic:
+                if not same_static(old, new):
+                    raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+                continue
+            if not is_tensor_like(new) and not is_number(new) and not hasattr(new, "_as_tensor"):
+                raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+            tensor = to_tensor(new, old.dtype)
+            for what in ("dtype", "shape"):
+                if getattr(old, what) != getattr(tensor, what):
+                    raise self.invariants.changed(position, what, describe_leaf(old), describe_leaf(tensor))
+            tensors.append(tensor)
+        return tensors
+
+    def starting(self, may_not_run: bool) -> list[Tensor]:
+        """Initial tensors in the order of `collect`, known once the body was traced."""
+        tensors = self.inputs()
+        for position, result in enumerate(self.results):
+            if not result.needed:
+                tensors += self._start(position, result, may_not_run)
+        return tensors
+
+    def _start(self, position: int, result: Carried, may_not_run: bool) -> list[Tensor]:
+        zeros = [_zeros(t) for t in result.tensors()]
+        value = self.init[position]
+        if not may_not_run or value is None or isinstance(value, Undefined):
+            return zeros
+        before = Template(value)
+        if result.template.difference(before) is not None:
+            raise self.invariants.changed(position, "structure", describe(before), describe(result.template))
+        tensors = []
+        for i, (old, new) in enumerate(zip(before.leaves, result.template.leaves, strict=True)):
+            if i not in result.dynamic:
+                if not same_static(old, new):
+                    raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+                continue
+            if old is None or isinstance(old, Undefined):
+                tensors.append(_zeros(new))
+                continue
+            if not is_tensor_like(old) and not is_number(old):
+                raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+            tensor = to_tensor(old, new.dtype)
+            for what in ("dtype", "shape"):
+                if getattr(tensor, what) != getattr(new, what):
+                    raise self.invariants.changed(position, what, describe_leaf(tensor), describe_leaf(new))
+            tensors.append(tensor)
+        return tensors
+
+    def final(self, tensors: Sequence[Tensor]) -> Values:
+        """The state after the loop, from tensors in the order of `collect`."""
+        supply = iter(tensors)
+        values: Values = [None] * len(self.results)
+        for wanted in (True, False):
+            for position, result in enumerate(self.results):
+                if result.needed is wanted:
+                    values[position] = result.with_tensors([next(supply) for _ in result.dynamic])
+        return values
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    return Tensor(jnp.zeros(tuple(tensor.shape), tensor.dtype.dtype))

@@ -1,0 +1,164 @@
+"""Brightness, contrast, colours, and conversions of dtype and colour space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype, float32
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math import cast, clip_by_value, saturate_cast
+
+__all__ = [
+    *("adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue", "adjust_saturation", "convert_image_dtype"),
+    *("grayscale_to_rgb", "hsv_to_rgb", "per_image_standardization", "rgb_to_grayscale", "rgb_to_hsv", "total_variation", "psnr"),
+]
+
+
+def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None) -> Tensor:
+    """Another dtype, scaled: floats run from 0 to 1, integers over their positive range.
+
+    Args:
+      image: a tensor.
+      dtype: the new dtype.
+      saturate: whether values beyond the new range are clipped.
+      name: ignored.
+    """
+    image = convert_to_tensor(image)
+    new, old = as_dtype(dtype), image.dtype
+    if new is old:
+        return image
+    if old.is_integer and new.is_integer:
+        wide = cast(image, "int64")
+        if old.max > new.max:
+            return saturate_cast(wide // ((old.max + 1) // (new.max + 1)), new)  # type: ignore[operator]
+        return saturate_cast(wide * ((new.max + 1) // (old.max + 1)), new)  # type: ignore[operator]
+    if old.is_floating and new.is_floating:
+        return cast(image, new)
+    if old.is_integer:
+        return cast(image, new) * (1.0 / old.max)  # type: ignore[operator]
+    scaled = image * (new.max + 0.5)  # type: ignore[operator]
+    return saturate_cast(scaled, new) if saturate else cast(scaled, new)
+
+
+def _in_floats(image: Any, change: Any) -> Tensor:
+    """Applies a change to the image as floats, and goes back to its dtype."""
+    image = convert_to_tensor(image)
+    if image.dtype.is_floating and image.dtype.name != "float16":
+        return change(image)
+    return convert_image_dtype(change(convert_image_dtype(image, float32)), image.dtype, saturate=True)
+
+
+def adjust_brightness(image: TensorLike, delta: Any) -> Tensor:
+    """`image + delta`, where floats run from 0 to 1."""
+    return _in_floats(image, lambda x: x + cast(delta, x.dtype))
+
+
+@op(name="adjust_contrast", same=("images", "factor"))
+def _contrast(images: TensorLike, factor: TensorLike) -> Tensor:
+    mean = jnp.mean(images, axis=(-3, -2), keepdims=True)
+    return (images - mean) * factor + mean
+
+
+def adjust_contrast(images: TensorLike, contrast_factor: Any) -> Tensor:
+    """Distances from each channel's mean, times a factor."""
+    return _in_floats(images, lambda x: _contrast(x, cast(contrast_factor, x.dtype)))
+
+
+def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor:
+    """`gain * image ^ gamma`.
+
+    Raises:
+      ValueError: for a negative gamma.
+    """
+    if isinstance(gamma, (int, float)) and gamma < 0:
+        raise ValueError("Gamma should be a non-negative real number.")
+    return _in_floats(image, lambda x: x ** float(gamma) * gain)
+
+
+@op(kinds="f")
+def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
+    """Hue, saturation and value, all in [0, 1]."""
+    r, g, b = jnp.moveaxis(images, -1, 0)
+    high, low = jnp.max(images, -1), jnp.min(images, -1)
+    span = high - low
+    safe = jnp.where(span == 0, 1, span)
+    hue = jnp.where(high == r, (g - b) / safe, jnp.where(high == g, 2 + (b - r) / safe, 4 + (r - g) / safe)) / 6
+    hue = jnp.where(span == 0, 0, hue % 1)
+    saturation = jnp.where(high == 0, 0, span / jnp.where(high == 0, 1, high))
+    return jnp.stack([hue, saturation, high], -1).astype(images.dtype)
+
+
+@op(kinds="f")
+def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
+    """Red, green and blue from hue, saturation and value."""
+    h, s, v = jnp.moveaxis(images, -1, 0)
+    shift = jnp.array([0, 4, 2], images.dtype)
+    ramp = jnp.clip(jnp.abs((h[..., None] * 6 + shift) % 6 - 3) - 1, 0, 1)
+    return (v[..., None] * (1 - s[..., None] * (1 - ramp))).astype(images.dtype)
+
+
+def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | None = None) -> Tensor:
+    """Saturation times a factor."""
+    return _in_floats(image, lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(saturation_factor, x.dtype), cast(0, x.dtype))))
+
+
+def adjust_hue(image: TensorLike, delta: Any, name: str | None = None) -> Tensor:
+    """Hue moved by `delta`, in turns."""
+    return _in_floats(image, lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(1, x.dtype), cast(delta, x.dtype))))
+
+
+@op
+def _scale_hsv(hsv: TensorLike, factor: TensorLike, delta: TensorLike) -> Tensor:
+    h, s, v = jnp.moveaxis(hsv, -1, 0)
+    return jnp.stack([(h + delta) % 1, jnp.clip(s * factor, 0, 1), v], -1)
+
+
+@op(name="rgb_to_grayscale", kinds="f")
+def _gray(images: TensorLike) -> Tensor:
+    return jnp.sum(images * jnp.array([0.2989, 0.5870, 0.1140], images.dtype), axis=-1, keepdims=True)
+
+
+def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
+    """Brightness of colours, in one channel."""
+    return _in_floats(images, _gray)
+
+
+@op(same=())
+def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
+    """One channel three times."""
+    if images.shape[-1] != 1:
+        raise ValueError(f"Last dimension of a grayscale image should be size 1, got shape {list(images.shape)}.")
+    return jnp.broadcast_to(images, (*images.shape[:-1], 3))
+
+
+@op(same=(), name="per_image_standardization")
+def per_image_standardization(image: TensorLike) -> Tensor:
+    """Each image scaled to mean 0 and variance 1."""
+    x = image if jnp.issubdtype(image.dtype, jnp.floating) else image.astype(jnp.float32)
+    axes = (-3, -2, -1)
+    count = x.shape[-1] * x.shape[-2] * x.shape[-3]
+    deviation = jnp.maximum(jnp.std(x, axis=axes, keepdims=True), 1 / jnp.sqrt(jnp.asarray(count, x.dtype)))
+    return (x - jnp.mean(x, axis=axes, keepdims=True)) / deviation
+
+
+@op(kinds="f")
+def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
+    """Sums of absolute differences of neighbouring pixels."""
+    rows = jnp.sum(jnp.abs(jnp.diff(images, axis=-3)), axis=(-3, -2, -1))
+    return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
+
+
+def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) -> Tensor:
+    """Peak signal-to-noise ratio of images, in decibels."""
+    from meshflow.ops.math import log, reduce_mean, squared_difference
+
+    a, b = convert_image_dtype(a, float32), convert_image_dtype(b, float32)
+    error = reduce_mean(squared_difference(a, b), axis=[-3, -2, -1])
+    return 4.342944819 * (2 * log(cast(max_val, float32)) - log(error))
+
+
+_ = clip_by_value

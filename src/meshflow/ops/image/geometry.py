@@ -1,0 +1,173 @@
+"""Sizes and positions: resize, crop, pad, flip, rotate. Images are [height, width, channels], batched or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    *("ResizeMethod", "central_crop", "crop_to_bounding_box", "flip_left_right", "flip_up_down", "pad_to_bounding_box"),
+    *("resize", "resize_with_crop_or_pad", "resize_with_pad", "rot90", "transpose"),
+]
+
+
+class ResizeMethod:
+    """Names of the ways to interpolate."""
+
+    BILINEAR = "bilinear"
+    NEAREST_NEIGHBOR = "nearest"
+    BICUBIC = "bicubic"
+    LANCZOS3 = "lanczos3"
+    LANCZOS5 = "lanczos5"
+
+
+def _check_rank(image: Any, name: str) -> None:
+    if image.ndim not in (3, 4):
+        raise InvalidValueError(f"tf.image.{name}: an image must have 3 dimensions or 4 (a batch), got shape {list(image.shape)}.")
+
+
+@op(same=(), name="resize")
+def _resize(images: TensorLike, height: int, width: int, method: str, antialias: bool) -> Tensor:
+    shape = (*images.shape[:-3], height, width, images.shape[-1])
+    if method == "nearest":
+        rows = _nearest(height, images.shape[-3])
+        columns = _nearest(width, images.shape[-2])
+        return jnp.take(jnp.take(images, rows, axis=-3), columns, axis=-2)
+    kind = {"bicubic": "cubic"}.get(method, method)
+    wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
+    return jax.image.resize(wide, shape, kind, antialias=antialias)
+
+
+def _nearest(new: int, old: int) -> Any:
+    """Source positions at the centres of the new pixels."""
+    return jnp.minimum(jnp.floor((jnp.arange(new) + 0.5) * (old / new)), old - 1).astype(jnp.int32)
+
+
+def resize(
+    images: TensorLike, size: Any, method: str = ResizeMethod.BILINEAR, preserve_aspect_ratio: bool = False, antialias: bool = False, name: str | None = None
+) -> Tensor:
+    """Another height and width, by interpolation between pixel centres.
+
+    Args:
+      images: [height, width, channels] or a batch of them.
+      size: new (height, width).
+      method: 'bilinear', 'nearest', 'bicubic', 'lanczos3' or 'lanczos5'.
+      preserve_aspect_ratio: whether the image is made as large as fits, without distortion.
+      antialias: whether the filter widens when an image gets smaller.
+      name: ignored.
+
+    Returns:
+      float32 images (of the input's dtype for 'nearest').
+
+    Raises:
+      ValueError: for another method or rank.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.resize(tf.ones([8, 8, 3]), [4, 6]).shape
+      TensorShape([4, 6, 3])
+    """
+    known = ("bilinear", "nearest", "bicubic", "lanczos3", "lanczos5")
+    if method not in known:
+        raise ValueError(f"tf.image.resize: method must be one of {known}, got {method!r}.")
+    images = images if hasattr(images, "_keras_history") else convert_to_tensor(images)
+    if len(images.shape) not in (3, 4):
+        raise ValueError(f"'images' must have either 3 or 4 dimensions, got shape {tuple(images.shape)}.")
+    height, width = (int(s) for s in static_value(size, "size"))
+    if preserve_aspect_ratio:
+        scale = min(height / images.shape[-3], width / images.shape[-2])
+        height, width = round(images.shape[-3] * scale), round(images.shape[-2] * scale)
+    return _resize(images, height, width, method, antialias)
+
+
+def resize_with_pad(image: TensorLike, target_height: int, target_width: int, method: str = "bilinear", antialias: bool = False) -> Tensor:
+    """Resized without distortion, with zeros around."""
+    small = resize(image, (target_height, target_width), method, True, antialias)
+    top, left = (target_height - small.shape[-3]) // 2, (target_width - small.shape[-2]) // 2
+    return pad_to_bounding_box(small, top, left, target_height, target_width)
+
+
+def crop_to_bounding_box(image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int) -> Tensor:
+    """The part of an image at an offset.
+
+    Raises:
+      ValueError: when the part is not inside the image.
+    """
+    image = convert_to_tensor(image)
+    if min(offset_height, offset_width) < 0 or offset_height + target_height > image.shape[-3] or offset_width + target_width > image.shape[-2]:
+        raise ValueError(f"crop_to_bounding_box: the box at ({offset_height}, {offset_width}) of size ({target_height}, {target_width}) is not inside an image of shape {tuple(image.shape)}.")
+    return image[..., offset_height : offset_height + target_height, offset_width : offset_width + target_width, :]  # type: ignore[index]
+
+
+def pad_to_bounding_box(image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int) -> Tensor:
+    """An image inside a larger one of zeros.
+
+    Raises:
+      ValueError: when it does not fit.
+    """
+    from meshflow.ops.array import pad
+
+    image = convert_to_tensor(image)
+    below, right = target_height - offset_height - image.shape[-3], target_width - offset_width - image.shape[-2]
+    if min(offset_height, offset_width, below, right) < 0:
+        raise ValueError(f"pad_to_bounding_box: an image of shape {tuple(image.shape)} at ({offset_height}, {offset_width}) does not fit into ({target_height}, {target_width}).")
+    edges = [(offset_height, below), (offset_width, right), (0, 0)]
+    return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
+
+
+def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width: int) -> Tensor:
+    """The middle of an image cut out, or the image in the middle of zeros."""
+    image = convert_to_tensor(image)
+    height, width = min(target_height, image.shape[-3]), min(target_width, image.shape[-2])
+    cut = crop_to_bounding_box(image, (image.shape[-3] - height) // 2, (image.shape[-2] - width) // 2, height, width)
+    return pad_to_bounding_box(cut, (target_height - height) // 2, (target_width - width) // 2, target_height, target_width)
+
+
+def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
+    """The middle of an image.
+
+    Args:
+      image: [height, width, channels] or a batch of them.
+      central_fraction: share of height and width that stays, in (0, 1].
+    """
+    if not 0 < central_fraction <= 1:
+        raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}.")
+    image = convert_to_tensor(image)
+    top = int((image.shape[-3] - image.shape[-3] * central_fraction) / 2)
+    left = int((image.shape[-2] - image.shape[-2] * central_fraction) / 2)
+    return crop_to_bounding_box(image, top, left, image.shape[-3] - 2 * top, image.shape[-2] - 2 * left)
+
+
+@op(same=())
+def flip_left_right(image: TensorLike) -> Tensor:
+    """Left and right exchanged."""
+    _check_rank(image, "flip_left_right")
+    return jnp.flip(image, -2)
+
+
+@op(same=())
+def flip_up_down(image: TensorLike) -> Tensor:
+    """Top and bottom exchanged."""
+    _check_rank(image, "flip_up_down")
+    return jnp.flip(image, -3)
+
+
+@op(same=())
+def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
+    """Turned left by k right angles."""
+    _check_rank(image, "rot90")
+    return jnp.rot90(image, k, (-3, -2))
+
+
+@op(same=())
+def transpose(image: TensorLike, name: str | None = None) -> Tensor:
+    """Height and width exchanged."""
+    _check_rank(image, "transpose")
+    return jnp.swapaxes(image, -3, -2)

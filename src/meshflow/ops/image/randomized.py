@@ -1,0 +1,135 @@
+"""Random changes of images, with the global seed or with a seed given (stateless)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.random import op_key
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops import random_ops
+from meshflow.ops.array import reshape, where
+from meshflow.ops.array import slice as slice_
+from meshflow.ops.image import color, geometry
+
+__all__ = [
+    *("random_brightness", "random_contrast", "random_crop", "random_flip_left_right", "random_flip_up_down"),
+    *("random_hue", "random_saturation", "stateless_random_brightness", "stateless_random_contrast"),
+    *("stateless_random_crop", "stateless_random_flip_left_right", "stateless_random_flip_up_down"),
+    *("stateless_random_hue", "stateless_random_saturation"),
+]
+
+
+def _uniform(key: Tensor, shape: Any, low: float, high: float) -> Tensor:
+    return random_ops.uniform_from_key(key, shape, low, high, "float32")
+
+
+def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
+    image = convert_to_tensor(image)
+    batch = image.shape.as_list()[:-3]
+    chosen = _uniform(key, batch, 0.0, 1.0) < 0.5  # type: ignore[operator]
+    return where(reshape(chosen, [*batch, 1, 1, 1]), flip(image), image)
+
+
+def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
+    """Left and right exchanged with probability 1/2, for each image of a batch."""
+    return _flip(op_key(seed), image, geometry.flip_left_right)
+
+
+def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
+    """Top and bottom exchanged with probability 1/2, for each image of a batch."""
+    return _flip(op_key(seed), image, geometry.flip_up_down)
+
+
+def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
+    """`random_flip_left_right` decided by the seed (two integers) only."""
+    return _flip(random_ops.seed_key(seed), image, geometry.flip_left_right)
+
+
+def stateless_random_flip_up_down(image: TensorLike, seed: Any) -> Tensor:
+    """`random_flip_up_down` decided by the seed (two integers) only."""
+    return _flip(random_ops.seed_key(seed), image, geometry.flip_up_down)
+
+
+def _check(low: float, high: float, name: str) -> None:
+    if high <= low or low < 0:
+        raise ValueError(f"tf.image.{name}: needs 0 <= lower < upper, got {low} and {high}.")
+
+
+def _delta(value: float, name: str, limit: float = float("inf")) -> float:
+    if value < 0 or value > limit:
+        raise ValueError(f"tf.image.{name}: max_delta must be in [0, {limit}], got {value}.")
+    return float(value)
+
+
+def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
+    """Brightness moved by a random number in [-max_delta, max_delta)."""
+    d = _delta(max_delta, "random_brightness")
+    return color.adjust_brightness(image, _uniform(op_key(seed), [], -d, d))
+
+
+def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
+    """Contrast times a random number in [lower, upper)."""
+    _check(lower, upper, "random_contrast")
+    return color.adjust_contrast(image, _uniform(op_key(seed), [], lower, upper))
+
+
+def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
+    """Saturation times a random number in [lower, upper)."""
+    _check(lower, upper, "random_saturation")
+    return color.adjust_saturation(image, _uniform(op_key(seed), [], lower, upper))
+
+
+def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
+    """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5."""
+    d = _delta(max_delta, "random_hue", 0.5)
+    return color.adjust_hue(image, _uniform(op_key(seed), [], -d, d))
+
+
+def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
+    """`random_brightness` decided by the seed only."""
+    d = _delta(max_delta, "stateless_random_brightness")
+    return color.adjust_brightness(image, _uniform(random_ops.seed_key(seed), [], -d, d))
+
+
+def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
+    """`random_contrast` decided by the seed only."""
+    _check(lower, upper, "stateless_random_contrast")
+    return color.adjust_contrast(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
+
+
+def stateless_random_saturation(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
+    """`random_saturation` decided by the seed only."""
+    _check(lower, upper, "stateless_random_saturation")
+    return color.adjust_saturation(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
+
+
+def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
+    """`random_hue` decided by the seed only."""
+    d = _delta(max_delta, "stateless_random_hue", 0.5)
+    return color.adjust_hue(image, _uniform(random_ops.seed_key(seed), [], -d, d))
+
+
+def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
+    from meshflow.core.dispatch import static_value
+    from meshflow.ops.math import cast, floor
+
+    value = convert_to_tensor(value)
+    sizes = static_value(size, "size")
+    shape = value.shape.as_list()
+    if len(sizes) != len(shape) or any(s > n for s, n in zip(sizes, shape, strict=False)):
+        raise ValueError(f"random_crop: size {list(sizes)} must be at most the shape {shape}.")
+    share = _uniform(key, [len(shape)], 0.0, 1.0)
+    room = convert_to_tensor([float(n - s + 1) for n, s in zip(shape, sizes, strict=True)])
+    return slice_(value, cast(floor(share * room), "int32"), sizes)  # type: ignore[operator]
+
+
+def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:
+    """A block of the given size at a random place."""
+    return _crop(op_key(seed), value, size)
+
+
+def stateless_random_crop(value: TensorLike, size: Any, seed: Any, name: str | None = None) -> Tensor:
+    """`random_crop` decided by the seed only."""
+    return _crop(random_ops.seed_key(seed), value, size)
