@@ -102,7 +102,7 @@ newaxis = None
 
 # Loaded when first used: they cost time to import, and many programs need only some.
 _LAZY = (
-    *("autograph", "compat", "dtypes", "experimental", "initializers", "io", "keras", "losses", "metrics"),
+    *("autograph", "compat", "dtypes", "experimental", "image", "initializers", "io", "keras", "losses", "metrics"),
     *("optimizers", "signal"),
 )
 _KERAS_ALIASES = ("initializers", "losses", "metrics", "optimizers")

@@ -111,7 +111,10 @@ def _inexact_dtype(dtype: Any) -> bool:
     return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
 
 
-def _is_inexact(value: Any) -> bool:
+def is_inexact(value: Any) -> bool:
+    """Whether an array has a floating or complex dtype."""
+    if value.dtype == object:
+        return False
     return _inexact_dtype(value.dtype)
 
 
@@ -124,7 +127,7 @@ def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) 
         full = [next(supply) if w else leaf for leaf, w in zip(leaves, wanted, strict=True)]
         outputs = run(*jax.tree.unflatten(tree, full))
         flat, out_tree = jax.tree.flatten(outputs)
-        inexact = [o for o in flat if _is_inexact(o)]
+        inexact = [o for o in flat if is_inexact(o)]
         return inexact, (flat, jax.tree_util.Partial(functools.partial(_rebuild, out_tree)))
 
     _, pullback, (flat, rebuild) = jax.vjp(
@@ -149,7 +152,7 @@ class Gradient(Op):
         def call(operands: Any, _: Any) -> Any:
             inputs, cotangents = operands
             outputs, pullback = _forward(run, wanted, *inputs)
-            inexact = [o for o in jax.tree.leaves(outputs) if _is_inexact(o)]
+            inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(pull(pullback, inexact, cotangents))
 
         super().__init__(f"grad_{op.name}", call)
@@ -234,7 +237,8 @@ def _all_known(operands: Iterable[Any]) -> bool:
     known = False
     for operand in operands:
         if type(operand) is Tensor:
-            if type(operand._value) is not np.ndarray:
+            value = operand._value
+            if type(value) is not np.ndarray or (operand._owner is not context.trace and is_inexact(value)):
                 return False
             known = True
         elif operand is not None:
@@ -264,7 +268,7 @@ def _apply_recorded(op: Op, operands: Sequence[Any], values: list[Any], static: 
     if not watching:
         return wrap(op.call(values, static) if in_trace else op.compiled(static)(*values))
     watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
-    wanted = tuple(id(t) in watched and _is_inexact(t._value) for t in inputs)
+    wanted = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
     pullback = None
     if any(wanted) and (in_trace or op.heavy) and len(watching) == 1 and not context.outer_tapes:
         run = op.residual(static, wanted) if in_trace else op.compiled_residual(static, wanted)
@@ -544,7 +548,8 @@ def _kind(dtype: DType) -> str:
 
 def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
     """TensorFlow's exception for a shape or value problem found below, naming op and operands."""
-    if isinstance(error, errors.OpError) or isinstance(error, jax.errors.JAXTypeError):
+    own = (errors.OpError, errors.InaccessibleTensorError, errors.OperatorNotAllowedInGraphError)
+    if isinstance(error, (*own, jax.errors.JAXTypeError)):
         return error
     shapes = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t in flat_tensors(operands))
     text = f"{op_name}: {error} [Op:{op_name}; operands: {shapes or 'none'}]"

@@ -338,10 +338,8 @@ class Function:
                 f"{self._name} takes {len(declared)} positional arguments by its input_signature "
                 f"{declared}, got {len(args)}" + (f" and keywords {sorted(kwargs)}" if kwargs else "") + "."
             )
-        nest.assert_same_structure(declared, tuple(args), check_types=False)
-        fitted = []
-        for spec, value in zip(nest.flatten(declared), nest.flatten(args), strict=True):
-            fitted.append(_fit(self._name, spec, value))
+        parts = nest.flatten_up_to(declared, tuple(args))
+        fitted = [_fit(self._name, s, v) for s, v in zip(nest.flatten(declared), parts, strict=True)]
         return tuple(nest.pack_sequence_as(declared, fitted)), {}
 
     # ---- tracing ---------------------------------------------------------------------------

@@ -59,6 +59,23 @@ def _flatten_into(structure: Any, leaves: list[Any]) -> None:
         leaves.append(structure)
 
 
+def flatten_up_to(shallow: Any, structure: Any, where: str = "the root") -> list[Any]:
+    """The parts of `structure` at the leaves of `shallow`.
+
+    Raises:
+      ValueError: when `structure` does not reach down that far, saying where.
+    """
+    if not is_nested(shallow):
+        return [structure]
+    keys = _sorted_keys(shallow) if isinstance(shallow, Mapping) else list(range(len(shallow)))
+    if not is_nested(structure) or len(structure) != len(keys):
+        raise ValueError(f"Structures differ at {where}: expected {len(keys)} parts {keys}, got {structure!r}.")
+    parts: list[Any] = []
+    for key in keys:
+        parts.extend(flatten_up_to(shallow[key], structure[key], f"{where}[{key!r}]"))
+    return parts
+
+
 def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool = False) -> Any:
     """Puts flat values into the shape of `structure`.
 

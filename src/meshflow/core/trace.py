@@ -28,7 +28,7 @@ from jax.extend import core as jex_core
 
 from meshflow.core import errors, nest
 from meshflow.core.context import context
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import Op, apply, is_inexact
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 
@@ -64,7 +64,8 @@ class TraceContext:
     def value_of(self, tensor: Tensor) -> Any:
         """The array that stands for `tensor` inside this trace; captures an outer tensor."""
         value = tensor._value
-        if tensor._owner is self or type(value) is np.ndarray:
+        if tensor._owner is self or (type(value) is np.ndarray and not is_inexact(value)):
+            # Known integers stay known; known floats may be what somebody differentiates.
             return value
         known = self._captured.get(id(tensor))
         if known is None:

@@ -5,6 +5,7 @@ from meshflow.keras import (
     backend,
     callbacks,
     constraints,
+    datasets,
     initializers,
     layers,
     losses,
@@ -21,6 +22,6 @@ from meshflow.keras.engine.model import Model
 from meshflow.keras.engine.sequential import Sequential
 
 __all__ = [
-    *("Input", "Model", "Sequential", "activations", "backend", "callbacks", "constraints", "initializers", "layers"),
+    *("Input", "Model", "Sequential", "activations", "backend", "callbacks", "constraints", "datasets", "initializers", "layers"),
     *("losses", "metrics", "mixed_precision", "models", "optimizers", "regularizers", "saving", "utils"),
 ]

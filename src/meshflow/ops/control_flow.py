@@ -179,14 +179,15 @@ def switch_case(
       20
     """
     if isinstance(branch_fns, dict):
-        pairs = sorted(branch_fns.items())
+        pairs = list(branch_fns.items())
     elif all(callable(f) for f in branch_fns):
         pairs = list(enumerate(branch_fns))
     else:
-        pairs = sorted(branch_fns)
+        pairs = list(branch_fns)
     for key, function in pairs:
         if not isinstance(key, int) or not callable(function):
             raise TypeError(f"tf.switch_case: expected int keys and callables, got ({key!r}, {function!r}).")
+    pairs.sort(key=lambda pair: pair[0])
     keys = tuple(key for key, _ in pairs)
     if not pairs or len(set(keys)) != len(keys):
         raise ValueError(f"tf.switch_case: needs branches with distinct keys, got {list(keys)}.")

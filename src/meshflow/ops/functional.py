@@ -15,7 +15,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.dtypes import as_dtype
-from meshflow.core.specs import TensorSpec
+from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.staging import loops
 from meshflow.core.staging.operands import Operands
 from meshflow.core.tensor import Tensor
@@ -134,9 +134,7 @@ def _check_signature(signature: Any, result: Any) -> None:
 
 
 def _dtype_of(signature: Any) -> Any:
-    if hasattr(signature, "dtype"):
-        return signature.dtype
-    return as_dtype(signature)
+    return signature.dtype if isinstance(signature, TypeSpec) else as_dtype(signature)
 
 
 def scan(

@@ -223,7 +223,7 @@ class TensorArray:
         spec = self._spec
         if not spec.element_shape.is_compatible_with(shape):
             raise ValueError(
-                f"Incompatible shape for value ({shape}), expected ({spec.element_shape}): all elements of a "
+                f"Incompatible shape for value {shape}, expected {spec.element_shape}: all elements of a "
                 "TensorArray have one shape unless it is made with infer_shape=False."
             )
         if spec.infer_shape and not spec.element_shape.is_fully_defined():

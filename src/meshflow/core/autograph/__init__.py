@@ -30,8 +30,7 @@ are always computed. A list may not grow in a staged loop.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.status import (
     Feature,
@@ -43,15 +42,26 @@ from meshflow.core.autograph.status import (
     switched,
 )
 
-_LAZY = ("convert", "to_code", "to_graph")
+if TYPE_CHECKING:
+    from meshflow.core.autograph.conversion import convert, to_code, to_graph
 
 __all__ = [
-    *("Feature", "convert", "convert_if_enabled", "do_not_convert", "is_enabled", "set_loop_options"),
-    *("set_verbosity", "switched", "to_code", "to_graph"),
+    "Feature",
+    "convert",
+    "convert_if_enabled",
+    "do_not_convert",
+    "is_enabled",
+    "set_loop_options",
+    "set_verbosity",
+    "switched",
+    "to_code",
+    "to_graph",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module("meshflow.core.autograph.conversion"), name)
+    if name in ("convert", "to_code", "to_graph"):
+        from meshflow.core.autograph import conversion
+
+        return getattr(conversion, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -43,7 +43,8 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return converted(*args, **kwargs)
             except Exception as error:
-                raise error.with_traceback(tracebacks.filtered(error.__traceback__))
+                error.__traceback__ = tracebacks.filtered(error.__traceback__)
+                raise
 
     run.ag_do_not_convert = True  # type: ignore[attr-defined]
     return run
@@ -65,7 +66,7 @@ def resolve(fn: Any) -> Any:
     if isinstance(fn, functools.partial):
         inner = resolve(fn.func)
         return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
-    call = getattr(kind, "__call__", None)
+    call = getattr(kind, "__call__", None)  # noqa: B004 - the method itself is wanted
     if type(call) is FunctionType:
         converted = _function(call)
         return fn if converted is call else MethodType(converted, fn)

@@ -17,7 +17,7 @@ SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
 
 # Methods by which Python's containers change in place.
 MUTATORS = frozenset(
-    "add append clear discard extend insert pop popitem remove reverse setdefault sort update".split()
+    {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"}
 )
 
 
@@ -166,9 +166,7 @@ class Names(ast.NodeVisitor):
 def root_of(place: ast.expr) -> str | None:
     """The variable at the root of `a.b[0].c`, or None when the place needs computing."""
     while not isinstance(place, ast.Name):
-        if isinstance(place, ast.Attribute):
-            place = place.value
-        elif isinstance(place, ast.Subscript) and _is_constant(place.slice):
+        if isinstance(place, ast.Attribute) or (isinstance(place, ast.Subscript) and _is_constant(place.slice)):
             place = place.value
         else:
             return None

@@ -94,7 +94,7 @@ def _same_place(node: Any, code: CodeType) -> bool:
         return False
     begin = min((line, column) for line, _, column, _ in spots)
     end = max((line, column) for _, line, _, column in spots)
-    return begin >= first and end == last or (begin, end) == (first, last)
+    return begin >= first and end == last
 
 
 def _copy(node: Any, lines: list[str]) -> Definition:

@@ -77,17 +77,20 @@ class State:
         """A function that takes the parts as arguments and stores them."""
         body: list[ast.stmt] = list(declarations)
         params = [f"{nodes.PREFIX}{i}" for i in range(len(self.labels))]
-        supply = iter(params)
+        values = iter(params)
         undefined = nodes.runtime("undefined")
-        for variable, value in zip(self.variables, supply):
+        for variable in self.variables:
+            value = next(values)
             body.append(nodes.assign(variable, nodes.name(value)))
             is_undefined = ast.Compare(nodes.name(value), [ast.Is()], [undefined])
             body.append(ast.If(is_undefined, [ast.Delete([ast.Name(variable, ast.Del())])], []))
-        for place, value in zip(self.places.values(), supply):
+        for place in self.places.values():
+            value = next(values)
             is_defined = ast.Compare(nodes.name(value), [ast.IsNot()], [undefined])
             body.append(ast.If(is_defined, [ast.Assign([_storing(place)], nodes.name(value))], []))
-        for place, value in zip(self.containers.values(), supply):
-            body.append(ast.Expr(nodes.call("refill", nodes.thunk(_loading(place)), nodes.name(value))))
+        for place in self.containers.values():
+            refill = nodes.call("refill", nodes.thunk(_loading(place)), nodes.name(next(values)))
+            body.append(ast.Expr(refill))
         return nodes.function(identifier, params, body)
 
 

@@ -55,9 +55,11 @@ def _refuse_unsupported(function: ast.FunctionDef | ast.Lambda) -> None:
             raise UnsupportedError("generators and coroutines are not converted")
         if isinstance(node, (ast.Try, ast.TryStar)) and jumps.jumps_in_finally(node):
             raise UnsupportedError("a jump out of `finally` is not converted")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FRAME_READERS:
-            if node.func.id not in ("vars", "dir") or not node.args:
-                raise UnsupportedError(f"it calls {node.func.id}(), which looks at the frame of its caller")
+        match node:
+            case ast.Call(func=ast.Name(id=("vars" | "dir")), args=[_, *_]):
+                pass
+            case ast.Call(func=ast.Name(id=called)) if called in _FRAME_READERS:
+                raise UnsupportedError(f"it calls {called}(), which looks at the frame of its caller")
 
 
 def _own_nodes(function: ast.AST) -> list[ast.AST]:

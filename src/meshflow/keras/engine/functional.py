@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core import nest
+from meshflow.keras import backend
 from meshflow.keras.engine.graph import Graph
 from meshflow.keras.engine.keras_tensor import KerasTensor, Node
 from meshflow.keras.engine.model import Model
@@ -25,6 +26,7 @@ class Functional(Model):
     def __init__(
         self, inputs: Any = None, outputs: Any = None, name: str | None = None, trainable: bool = True, **kwargs: Any
     ) -> None:
+        name = name or backend.unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -61,12 +63,13 @@ def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
         "name": name,
         "trainable": trainable,
         "layers": layers,
-        "input_layers": nest.map_structure(lambda t: _Reference(_place(t, numbers)), graph.inputs),
-        "output_layers": nest.map_structure(lambda t: _Reference(_place(t, numbers)), graph.outputs),
-    } | {
-        key: _plain(nest.map_structure(lambda t: _Reference(_place(t, numbers)), structure))
-        for key, structure in (("input_layers", graph.inputs), ("output_layers", graph.outputs))
+        "input_layers": _places(graph.inputs, numbers),
+        "output_layers": _places(graph.outputs, numbers),
     }
+
+
+def _places(structure: Any, numbers: dict[int, int]) -> Any:
+    return _plain(nest.map_structure(lambda t: _Reference(_place(t, numbers)), structure))
 
 
 class _Reference:

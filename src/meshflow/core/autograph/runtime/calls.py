@@ -75,7 +75,7 @@ def _enumerate(iterable: Any, start: Any = 0) -> Any:
 def _zip(*iterables: Any, **kwargs: Any) -> Any:
     if iterables and not kwargs and all(is_staged(i) for i in iterables):
         return Zipped(*iterables)
-    return zip(*iterables, **kwargs)
+    return zip(*iterables, **kwargs)  # noqa: B905 - as the caller said
 
 
 def _with_converted_function(original: Callable[..., Any]) -> Callable[..., Any]:

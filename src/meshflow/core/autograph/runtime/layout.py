@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from meshflow.core import nest
 from meshflow.core.autograph.jumps import RETURNED, VALUE
 from meshflow.core.staging.structure import undefined
+from meshflow.core.tensor import Tensor
 
 # What reading an attribute or item that does not exist may raise.
 _ABSENT = (NameError, AttributeError, LookupError, TypeError)
@@ -58,19 +60,34 @@ def get(read: Callable[[], Any]) -> Any:
         return undefined
 
 
+class _Plain:
+    """Stands for a container without tensors: changing it is a side effect of tracing, as in Python."""
+
+    def __repr__(self) -> str:
+        return "a container without tensors"
+
+
+plain = _Plain()
+
+
 def contents(read: Callable[[], Any]) -> Any:
-    """A copy of a list or dictionary, whose items belong to the state; other objects do not."""
+    """A copy of a list or dictionary that holds tensors, whose items then belong to the state."""
     container = get(read)
-    if isinstance(container, list):
-        return list(container)
-    if isinstance(container, dict):
-        return dict(container)
-    return undefined
+    if not isinstance(container, (list, dict)):
+        return undefined
+    items = container if isinstance(container, list) else container.values()
+    try:
+        holds_tensors = any(isinstance(leaf, Tensor) for item in items for leaf in nest.flatten(item))
+    except (TypeError, RecursionError):
+        return plain  # no structure that tensors could be found in
+    if not holds_tensors:
+        return plain
+    return list(container) if isinstance(container, list) else dict(container)
 
 
 def refill(read: Callable[[], Any], items: Any) -> None:
     """Gives a list or dictionary the items of an earlier `contents`, in place."""
-    if items is undefined:
+    if items is undefined or items is plain:
         return
     container = get(read)
     if isinstance(container, list):

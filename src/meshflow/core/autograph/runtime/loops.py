@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.autograph.runtime.branches import if_stmt
 from meshflow.core.autograph.runtime.iterables import staged_elements
-from meshflow.core.autograph.runtime.layout import Layout, label, place_of
+from meshflow.core.autograph.runtime.layout import Layout, label, place_of, plain
 from meshflow.core.context import context
 from meshflow.core.dispatch import static_value
 from meshflow.core.staging import loops
@@ -201,10 +201,10 @@ class _LoopInvariants(Invariants):
                 f"{name} is None before the loop over tensors at {self.where} and {after} after one iteration. "
                 f"Give it a value of that shape and dtype before the loop."
             )
-        if before.startswith("[") and what == "structure":
+        if before == repr(plain) or (before.startswith("[") and what == "structure"):
             return ValueError(
-                f"{name} is a list that changes in the loop over tensors at {self.where}: {before} before the "
-                f"loop, {after} after one iteration. Collect results in a tf.TensorArray, use tf.map_fn, or "
+                f"{name} is a list that tensors are added to in the loop over tensors at {self.where}: {before} "
+                f"before the loop, {after} after one iteration. Collect results in a tf.TensorArray, use tf.map_fn, or "
                 "iterate over a Python range, which is unrolled."
             )
         return TypeError(

@@ -1,0 +1,45 @@
+# `make demo` and `make test` are all a newcomer needs; both make .venv first.
+SHELL := /bin/bash
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+DEMO_ARGS ?=
+
+.PHONY: demo test check format docs hooks lock bench clean venv
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock scripts/venv.sh
+	@bash scripts/venv.sh $(VENV)
+	@touch $@
+
+demo: $(STAMP)
+	@$(PYTHON) examples/train_digits.py $(DEMO_ARGS)
+
+test: $(STAMP)
+	@$(PYTHON) -m pytest -n 2 tests
+	@$(PYTHON) -m pytest -n 2 --doctest-modules src/meshflow
+
+check: $(STAMP)
+	@$(VENV)/bin/ruff check src tests examples benchmarks docs
+	@$(VENV)/bin/mypy
+
+format: $(STAMP)
+	@$(VENV)/bin/ruff check --fix src tests examples benchmarks docs
+
+docs: $(STAMP)
+	@$(PYTHON) -m sphinx -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+hooks:
+	@printf '#!/bin/sh\nexec make check\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit
+	@echo "make check now runs before every commit"
+
+lock:
+	@bash scripts/lock.sh
+
+bench: $(STAMP)
+	@$(PYTHON) benchmarks/mlp_step.py
+
+clean:
+	@rm -rf $(VENV) docs/_build out .pytest_cache .mypy_cache .ruff_cache

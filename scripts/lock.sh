@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Pins what the extras of pyproject.toml resolve to today.
+set -euo pipefail
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+python3 -m venv "$folder/venv"
+"$folder/venv/bin/python" -m pip install --quiet ".[dev]" hatchling editables
+{
+    echo "# What was tested; made by scripts/lock.sh."
+    "$folder/venv/bin/python" -m pip freeze --exclude meshflow
+} > requirements.lock

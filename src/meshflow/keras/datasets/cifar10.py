@@ -1,0 +1,36 @@
+"""CIFAR-10: 60,000 colour photographs of 10 kinds (Krizhevsky 2009)."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshflow.keras.utils.files import get_file
+
+__all__ = ["load_data"]
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+
+
+def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of one file."""
+    with open(path, "rb") as file:
+        data = pickle.load(file, encoding="bytes")
+    images = np.asarray(data[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return images, np.asarray(data[b"labels"], np.uint8).reshape(-1, 1)
+
+
+def load_data() -> Any:
+    """Downloads the data set, once.
+
+    Returns:
+      `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 32, 32, 3], uint8 labels of shape [n, 1].
+    """
+    folder = Path(get_file("cifar-10-batches-py", origin=URL, untar=True, file_hash=SHA256))
+    parts = [read_batch(folder / f"data_batch_{i}") for i in range(1, 6)]
+    x, y = (np.concatenate(p) for p in zip(*parts, strict=True))
+    return (x, y), read_batch(folder / "test_batch")

@@ -1,0 +1,33 @@
+"""Handwritten digits that ship with scikit-learn: no network needed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["load_data"]
+
+
+def load_data(test_split: float = 0.2, seed: int = 0) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """1,797 images of handwritten digits, 8x8 pixels.
+
+    Args:
+      test_split: share of the images kept for testing.
+      seed: seed of the split.
+
+    Returns:
+      `(x_train, y_train), (x_test, y_test)`; images uint8 of shape [n, 8, 8] with values 0 to 255, labels
+      integers of shape [n].
+
+    Raises:
+      ImportError: without scikit-learn, naming the extra to install.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise ImportError("The digits data set comes with scikit-learn: pip install 'meshflow[demo]'.") from error
+    images, labels = load_digits(return_X_y=True)
+    images = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    order = np.random.default_rng(seed).permutation(len(images))
+    images, labels = images[order], labels[order].astype(np.int64)
+    cut = round(len(images) * (1 - test_split))
+    return (images[:cut], labels[:cut]), (images[cut:], labels[cut:])

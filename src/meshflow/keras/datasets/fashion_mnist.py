@@ -1,0 +1,41 @@
+"""Fashion-MNIST: 70,000 pictures of clothes (Xiao et al. 2017, arXiv:1708.07747)."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import numpy as np
+
+from meshflow.keras.utils.files import get_file
+
+__all__ = ["load_data"]
+
+URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
+FILES = ("train-labels-idx1-ubyte.gz", "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz")
+
+
+def read_idx(path: str) -> np.ndarray:
+    """An array from a gzipped file in the IDX format.
+
+    Raises:
+      ValueError: when the file is damaged, naming it.
+    """
+    with gzip.open(path, "rb") as file:
+        content = file.read()
+    rank = content[3]
+    shape = np.frombuffer(content, ">i4", rank, 4)
+    values = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
+    if values.size != int(np.prod(shape)):
+        raise ValueError(f"{path} holds {values.size} values, its header says {int(np.prod(shape))}: delete it and try again.")
+    return values.reshape(shape)
+
+
+def load_data() -> Any:
+    """Downloads the data set, once.
+
+    Returns:
+      `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 28, 28], uint8 labels.
+    """
+    y, x, y_test, x_test = (read_idx(get_file(f, origin=URL + f, cache_subdir="datasets/fashion-mnist")) for f in FILES)
+    return (x, y), (x_test, y_test)

@@ -1,0 +1,35 @@
+"""The world tests run in: four virtual CPU devices, no compile cache of the user's, fixed seeds."""
+
+import os
+
+DEVICES = 4
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# XLA sizes its thread pool by NPROC; fewer than four threads a device can deadlock collectives.
+os.environ.setdefault("NPROC", str(4 * DEVICES))
+os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", DEVICES)
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state():
+    """Seeds, layer names and switches as at the start of a program."""
+    np.random.seed(0)
+    tf.random.set_seed(0)
+    tf.keras.backend.reset_uids()
+    yield
+    tf.config.run_functions_eagerly(False)
+    tf.keras.mixed_precision.set_global_policy(None)
+
+
+@pytest.fixture
+def rng():
+    """A NumPy generator with a fixed seed."""
+    return np.random.default_rng(0)

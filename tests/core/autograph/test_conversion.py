@@ -1,0 +1,407 @@
+"""Which callables are converted, and that conversion keeps what Python code means."""
+
+from __future__ import annotations
+
+import functools
+import json
+import traceback
+
+import pytest
+
+import meshflow as tf
+from meshflow.core.autograph import compiler, conversion, convert, convert_if_enabled, is_enabled
+from meshflow.core.autograph.conversion import resolve
+
+GLOBAL = 10
+
+
+def sign(x):
+    if x > 0:
+        return 1
+    elif x < 0:
+        return -1
+    return 0
+
+
+class Base:
+    def scale(self, x):
+        return 2 * x if x > 0 else x
+
+
+class Model(Base):
+    """Methods, private names, `super()` and attributes."""
+
+    factor = 3
+
+    def __init__(self):
+        self.__hidden = 5
+        self.calls = 0
+
+    def scale(self, x):
+        if x > 1:
+            return super().scale(x) + self.__hidden
+        return super(Model, self).scale(x) * self.factor  # noqa: UP008 - both forms are tested
+
+    @staticmethod
+    def half(x):
+        return x // 2 if x > 0 else x
+
+    @classmethod
+    def triple(cls, x):
+        return x * cls.factor if x > 0 else x
+
+    @property
+    def limit(self):
+        return self.__hidden if self.calls > 0 else 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return self.scale(x) if x != 7 else self.limit
+
+
+def test_function_keeps_its_name_defaults_and_docs():
+    def f(a, b=2, *rest, c=3, **others):
+        """Text."""
+        if a > b:
+            return a, b, rest, c, others
+        return b
+
+    converted = resolve(f)
+    assert converted is not f
+    assert (converted.__name__, converted.__doc__, converted.__qualname__) == ("f", "Text.", f.__qualname__)
+    assert converted(5) == (5, 2, (), 3, {})
+    assert converted(5, 1, 7, c=4, d=5) == (5, 1, (7,), 4, {"d": 5})
+    assert converted(1) == 2
+
+
+def test_conversion_is_done_once_per_function_and_per_code():
+    def make():
+        return lambda x: 1 if x else 0
+
+    one, other = make(), make()
+    assert resolve(one) is resolve(one)
+    assert resolve(one).__code__ is resolve(other).__code__
+
+
+def test_methods_static_methods_properties_and_super():
+    model = Model()
+    for x in (-2, 1, 5):
+        assert resolve(model.scale)(x) == model.scale(x)
+        assert resolve(Model.half)(x) == Model.half(x)
+        assert resolve(Model.triple)(x) == Model.triple(x)
+    assert resolve(model)(5) == 15
+    assert model.calls == 1
+    assert resolve(model)(7) == 5
+
+
+def test_closures_see_later_changes():
+    count = 0
+
+    def step(x):
+        nonlocal count
+        if x > 0:
+            count += 1
+        return count
+
+    converted = resolve(step)
+    assert converted(1) == 1
+    count = 10
+    assert converted(1) == 11
+    assert count == 11
+
+
+def test_globals_can_be_assigned():
+    def f(x):
+        global GLOBAL
+        if x:
+            GLOBAL = x
+        return GLOBAL
+
+    converted = resolve(f)
+    assert converted(0) == 10
+    assert converted(4) == 4
+    assert converted(10) == GLOBAL == 10
+
+
+def test_partials_and_lambdas_on_one_line():
+    first, second = (lambda x: "a" if x else "b"), (lambda x: "c" if x else "d")
+    assert [resolve(first)(1), resolve(second)(0)] == ["a", "d"]
+    assert resolve(functools.partial(sign, x=-4))() == -1
+    nested = lambda x: (lambda y: x if y else -x)
+    assert resolve(nested)(3)(False) == -3
+
+
+def test_decorated_functions_are_converted_inside():
+    def twice(function):
+        @functools.wraps(function)
+        def wrapper(x):
+            return function(x) + function(x) if x else 0
+
+        return wrapper
+
+    @twice
+    def f(x):
+        return 1 if x > 1 else 2
+
+    assert resolve(f)(2) == 2
+    assert resolve(f)(1) == 4
+    staged = tf.function(f)
+    assert int(staged(tf.constant(5))) == 2
+
+
+def test_functions_called_by_converted_ones_are_converted():
+    def helper(x):
+        return sign(x) + 10
+
+    @tf.function
+    def f(x):
+        return helper(x)
+
+    assert [int(f(tf.constant(v))) for v in (-3, 0, 8)] == [9, 10, 11]
+
+
+def test_recursion_on_python_values():
+    def power(x, n):
+        if n == 0:
+            return 1
+        return x * power(x, n - 1)
+
+    assert resolve(power)(3, 4) == 81
+    assert int(tf.function(power)(tf.constant(2), 5)) == 32
+
+
+def test_inner_functions_and_callbacks():
+    @tf.function
+    def f(x):
+        def clip(v):
+            if v > 3:
+                v = tf.constant(3)
+            return v
+
+        return tf.map_fn(lambda v: clip(v) if v > 0 else -v, x)
+
+    assert f(tf.constant([-5, 2, 9])).numpy().tolist() == [5, 2, 3]
+
+
+def test_builtins_take_user_functions():
+    def keep(x):
+        return 1 if x > 1 else 0
+
+    def f(items):
+        return list(map(sign, items)), list(filter(keep, items)), functools.reduce(lambda a, b: a + b, items)
+
+    assert resolve(f)([3, -1, 2]) == f([3, -1, 2])
+
+
+def test_library_functions_are_left_alone():
+    assert resolve(json.dumps) is json.dumps
+    assert resolve(len) is len
+    assert resolve(tf.reduce_sum) is tf.reduce_sum
+    assert resolve(Model) is Model
+
+
+def test_generators_and_frame_readers_run_as_they_are():
+    def numbers(n):
+        for i in range(n):
+            if i != 1:
+                yield i
+
+    def reader(x):
+        if x:
+            y = 1
+        return sorted(locals())
+
+    def finally_jump(x):
+        for _ in range(3):
+            try:
+                x += 1
+            finally:
+                if x > 3:
+                    break
+        return x
+
+    for function, args in ((numbers, (3,)), (reader, (1,)), (finally_jump, (2,))):
+        assert resolve(function) is function
+        assert compiler.reason(function)
+        function(*args)
+
+    def user(n):
+        return [i for i in numbers(n) if i > 0]
+
+    assert resolve(user)(4) == [2, 3]
+
+
+def test_no_source_falls_back_silently():
+    scope = {}
+    exec("def f(x):\n    return 1 if x else 2", scope)
+    assert convert(scope["f"])(0) == 2
+
+
+def test_statements_of_every_kind():
+    def f(x):
+        total: int = 0
+        data = {"a": 1}
+        match x:
+            case 0:
+                kind = "zero"
+            case int() if x > 5:
+                kind = "big"
+            case [first, *others]:
+                return first, others
+            case {"k": value, **remaining}:
+                return value, remaining
+            case _:
+                kind = "small"
+        if (n := x * 2) > 6 and (m := n + 1):
+            total += m
+        try:
+            total += 10 // (x - 1)
+        except ZeroDivisionError as error:
+            kind = str(error)
+        else:
+            total += 1
+        finally:
+            data["b"] = 2
+        with open("/dev/null") as stream:
+            if stream.closed:
+                return None
+        del data["a"]
+        import math as m2
+
+        class Local:
+            value = total if total else -1
+
+            def get(self):
+                return self.value
+
+        assert n == 2 * x, "no"
+        squares = [i * i for i in range(x) if i % 2 or i == 0]
+        return kind, total, data, m2.floor(1.5), Local().get(), squares, (lambda *a, **k: (a, k))(1, b=2)
+
+    converted = resolve(f)
+    assert converted is not f
+    for x in (0, 1, 3, 9):
+        assert converted(x) == f(x)
+    assert converted([1, 2, 3]) == (1, [2, 3])
+    assert converted({"k": 1, "l": 2}) == (1, {"l": 2})
+
+
+def test_unbound_variables_stay_unbound():
+    def f(x):
+        if x:
+            y = 1
+        return y
+
+    with pytest.raises(NameError, match="y"):
+        resolve(f)(0)
+    assert resolve(f)(1) == 1
+
+
+def test_loops_over_iterators_stop_where_python_does():
+    def f(iterator):
+        for x in iterator:
+            if x == 2:
+                break
+        else:
+            return None
+        return list(iterator)
+
+    assert resolve(f)(iter(range(6))) == [3, 4, 5]
+    assert resolve(f)(iter([1])) is None
+
+
+def test_short_circuits():
+    def f(x):
+        return (x is not None and x > 3 and x[0]) or "none"
+
+    assert resolve(f)(None) == "none"
+    assert resolve(f)(1) == "none"
+
+    def g(a, b, c):
+        return a() < b() < c()
+
+    calls = []
+
+    def value(v):
+        return lambda: calls.append(v) or v
+
+    assert resolve(g)(value(3), value(2), value(5)) is False
+    assert calls == [3, 2]
+
+
+def test_tracebacks_show_the_users_lines():
+    def f(x):
+        if x > 0:
+            for i in range(2):
+                x = x + i
+                fail(x)
+        return x
+
+    def fail(x):
+        while True:
+            raise RuntimeError("here")
+
+    first = f.__code__.co_firstlineno
+    with pytest.raises(RuntimeError) as raised:
+        convert(f)(1)
+    own = [(e.lineno, e.name) for e in traceback.extract_tb(raised.tb) if e.filename == __file__][1:]
+    expected = [(1, "f"), (2, "f"), (4, "f"), (8, "fail"), (9, "fail")]
+    assert own == [(first + offset, name) for offset, name in expected]
+    assert not any("staging" in e.filename for e in traceback.extract_tb(raised.tb))
+
+
+def test_do_not_convert():
+    @tf.autograph.experimental.do_not_convert
+    def plain(x):
+        assert not is_enabled()
+        return 1 if x > 0 else 2
+
+    @tf.function
+    def f(x):
+        return plain(x)
+
+    assert plain(-1) == 2
+    with pytest.raises(TypeError, match=r"symbolic tf\.Tensor"):
+        f(tf.constant(1))
+    assert int(tf.function(lambda x: x + plain(3))(tf.constant(1))) == 2
+
+    @tf.function(autograph=False)
+    def g(x):
+        return 1 if x > 0 else 2
+
+    with pytest.raises(TypeError, match=r"symbolic tf\.Tensor"):
+        g(tf.constant(1))
+
+
+def test_convert_if_enabled_follows_the_caller():
+    seen = []
+
+    @tf.function
+    def f(x):
+        seen.append(convert_if_enabled(sign))
+        return x
+
+    f(tf.constant(1))
+    assert seen[0] is resolve(sign)
+    assert convert_if_enabled(sign) is sign
+
+
+def test_to_code_and_to_graph():
+    text = tf.autograph.to_code(sign)
+    assert "def sign(x)" in text and "ag__.if_stmt(x > 0" in text
+    assert tf.autograph.to_code(tf.function(sign)) == text
+    assert tf.autograph.to_graph(sign)(-3) == -1
+    with pytest.raises(ValueError, match="Python function"):
+        tf.autograph.to_code(len)
+
+
+def test_verbosity_names_what_is_not_converted(caplog):
+    tf.autograph.set_verbosity(1)
+    try:
+        def numbers():
+            yield 1
+
+        conversion.resolve(numbers)
+        assert "numbers is not converted: generators" in caplog.text
+    finally:
+        tf.autograph.set_verbosity(0)

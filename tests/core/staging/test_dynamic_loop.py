@@ -1,0 +1,60 @@
+"""The while loop with gradients, on arrays, against unrolled loops."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from meshflow.core.staging import dynamic_loop
+
+
+def looped(x, a, n, limit=None):
+    return dynamic_loop.while_loop(
+        lambda carry, consts: carry[0] < consts[1],
+        lambda carry, consts: [carry[0] + 1, jnp.sin(carry[1] * consts[0]) + 0.5 * carry[1]],
+        [jnp.int32(0), x],
+        [a, n],
+        limit,
+    )[1]
+
+
+def unrolled(x, a, n):
+    for _ in range(n):
+        x = jnp.sin(x * a) + 0.5 * x
+    return x
+
+
+@pytest.mark.parametrize("checkpoints", [2, 3, 64])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 9, 10, 27])
+def test_gradients_for_any_number_of_iterations(monkeypatch, checkpoints, n):
+    monkeypatch.setattr(dynamic_loop, "CHECKPOINTS", checkpoints)
+    x, a = jnp.float64(0.7), jnp.float64(0.9)
+    value, gradient = jax.jit(jax.value_and_grad(looped, (0, 1)))(x, a, jnp.int32(n))
+    expected_value, expected = jax.value_and_grad(unrolled, (0, 1))(x, a, n)
+    np.testing.assert_allclose(value, expected_value, rtol=1e-14)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-13)
+
+
+def test_second_and_third_order():
+    x, a = jnp.float64(0.4), jnp.float64(1.1)
+    second = jax.jit(jax.grad(jax.grad(looped)))(x, a, jnp.int32(5))
+    np.testing.assert_allclose(second, jax.grad(jax.grad(lambda x: unrolled(x, a, 5)))(x), rtol=1e-12)
+    third = jax.jit(jax.grad(jax.grad(jax.grad(lambda x: looped(x, a, jnp.int32(3), 4)))))(x)
+    np.testing.assert_allclose(third, jax.grad(jax.grad(jax.grad(lambda x: unrolled(x, a, 3))))(x), rtol=1e-12)
+
+
+def test_limit_ends_the_loop():
+    x, a = jnp.float64(0.4), jnp.float64(1.1)
+    np.testing.assert_allclose(looped(x, a, jnp.int32(100), 3), unrolled(x, a, 3))
+    gradient = jax.grad(lambda x: looped(x, a, jnp.int32(100), 3))(x)
+    np.testing.assert_allclose(gradient, jax.grad(lambda x: unrolled(x, a, 3))(x), rtol=1e-13)
+
+
+def test_vmap_of_gradients():
+    xs = jnp.linspace(0.1, 0.9, 4)
+    ns = jnp.arange(4, dtype=jnp.int32)
+    got = jax.vmap(lambda x, n: jax.grad(looped)(x, jnp.float64(0.9), n))(xs, ns)
+    expected = [jax.grad(unrolled)(x, 0.9, n) for n, x in enumerate(xs)]
+    np.testing.assert_allclose(got, expected, rtol=1e-13)

@@ -1,0 +1,261 @@
+import gc
+import logging
+import weakref
+
+import numpy as np
+import pytest
+from helpers import assert_close
+
+import meshflow as tf
+
+
+def test_traces_once_per_signature():
+    traces = []
+
+    @tf.function
+    def f(x, k=1):
+        traces.append((x.shape, x.dtype, k))
+        return x * k
+
+    f(tf.constant([1.0]))
+    f(tf.constant([2.0]))
+    f(np.array([3.0], np.float32))
+    f(tf.constant([2.0]), 1)
+    f(tf.constant([2.0]), k=1)
+    assert len(traces) == 1
+    f(tf.constant([1.0, 2.0]))
+    f(tf.constant([1]))
+    f(tf.constant([1.0]), 2)
+    assert len(traces) == 4
+
+
+def test_variables_are_read_at_call_time_and_written():
+    v = tf.Variable(1.0)
+
+    @tf.function
+    def f(x):
+        v.assign_add(x)
+        return v * 2.0
+
+    assert float(f(tf.constant(1.0))) == 4
+    v.assign(10.0)
+    assert float(f(tf.constant(1.0))) == 22 and float(v) == 11
+
+
+def test_values_read_before_a_donating_call_survive():
+    v = tf.Variable(np.arange(4.0, dtype=np.float32))
+    before = v.read_value()
+
+    @tf.function
+    def step():
+        v.assign_add(tf.ones([4]))
+
+    step()
+    step()
+    assert_close(before, [0, 1, 2, 3])
+    assert_close(v, [2, 3, 4, 5])
+
+
+def test_structures_and_python_results():
+    @tf.function
+    def f(d):
+        return {"sum": d["a"] + d["b"][0], "text": "hello", "none": None, "pair": (d["a"], 3)}
+
+    out = f({"a": tf.constant(1.0), "b": [tf.constant(2.0)]})
+    assert float(out["sum"]) == 3 and out["text"] == "hello" and out["none"] is None and out["pair"][1] == 3
+
+
+def test_variables_created_on_the_first_call_only():
+    class Counter(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.v = None
+
+        @tf.function
+        def __call__(self, x):
+            if self.v is None:
+                self.v = tf.Variable(tf.random.normal([]) * 0.0 + 1.0)
+            return self.v.assign_add(x)
+
+    c = Counter()
+    c(tf.constant(1.0))
+    assert float(c(tf.constant(1.0))) == 3
+
+    @tf.function
+    def bad():
+        return tf.Variable(1.0) + 1.0
+
+    bad()
+    with pytest.raises(ValueError, match="singleton"):
+        bad.get_concrete_function()
+        tf.function(lambda: tf.Variable(1.0) * 1.0)
+        bad._cache.clear()
+        bad()
+
+
+def test_methods_are_bound_per_instance_and_do_not_keep_it_alive():
+    class Model:
+        def __init__(self, k):
+            self.k = k
+
+        @tf.function
+        def f(self, x):
+            return x * self.k
+
+    a, b = Model(2.0), Model(3.0)
+    assert float(a.f(tf.constant(1.0))) == 2 and float(b.f(tf.constant(1.0))) == 3
+    reference = weakref.ref(a)
+    del a
+    gc.collect()
+    assert reference() is None
+
+
+def test_input_signature():
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+    def f(x):
+        return tf.reduce_sum(x)
+
+    assert float(f([1.0, 2.0])) == 3
+    assert float(f(tf.constant([1.0, 2.0, 3.0]))) == 6
+    with pytest.raises((ValueError, TypeError), match="float32"):
+        f(tf.constant([[1.0]]))
+
+
+def test_concrete_functions():
+    v = tf.Variable(2.0)
+
+    @tf.function
+    def f(x):
+        return x * v
+
+    c = f.get_concrete_function(tf.TensorSpec([2], tf.float32))
+    assert_close(c(tf.constant([1.0, 2.0])), [2, 4])
+    assert c.structured_outputs.shape == (2,) and [w.name for w in c.variables] == [v.name]
+    with pytest.raises(TypeError):
+        c(tf.constant([1.0]))
+    anysize = f.get_concrete_function(tf.TensorSpec([None], tf.float32))
+    assert anysize.structured_outputs.shape.as_list() == [None]
+    assert_close(anysize(tf.constant([1.0, 2.0, 3.0])), [2, 4, 6])
+
+
+def test_nested_functions_share_variables():
+    v = tf.Variable(0.0)
+
+    @tf.function
+    def inner(x):
+        v.assign_add(x)
+        return v * 1.0
+
+    @tf.function
+    def outer(x):
+        return inner(x) + inner(x)
+
+    assert float(outer(tf.constant(1.0))) == 3 and float(v) == 2
+
+
+def test_side_effects_happen_once_per_trace(capsys):
+    @tf.function
+    def f(x):
+        print("tracing")
+        return x
+
+    f(tf.constant(1))
+    f(tf.constant(2))
+    assert capsys.readouterr().out == "tracing\n"
+
+
+def test_run_functions_eagerly(capsys):
+    @tf.function
+    def f(x):
+        print("running")
+        return x
+
+    tf.config.run_functions_eagerly(True)
+    f(tf.constant(1))
+    f(tf.constant(1))
+    assert capsys.readouterr().out == "running\n" * 2
+
+
+def test_retracing_warning(caplog):
+    @tf.function
+    def f(x):
+        return x
+
+    with caplog.at_level(logging.WARNING, logger="meshflow"):
+        for i in range(6):
+            f(i)
+    assert "retracing" in caplog.text
+
+
+def test_symbolic_tensors_as_booleans_say_what_to_do():
+    @tf.function(autograph=False)
+    def f(x):
+        return x if x > 0 else -x
+
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError, match="tf.cond"):
+        f(tf.constant(1.0))
+
+
+def test_leaked_tensors_are_named():
+    leaked = []
+
+    @tf.function
+    def f(x):
+        leaked.append(x * 2)
+        return x
+
+    f(tf.constant(1.0))
+
+    @tf.function
+    def g():
+        return leaked[0] + 1
+
+    with pytest.raises(tf.errors.InaccessibleTensorError, match="out of scope"):
+        g()
+
+
+def test_shape_arithmetic_stays_static():
+    @tf.function
+    def f(x):
+        n = tf.shape(x)[0] * 2
+        return tf.reshape(tf.concat([x, x], 0), [n, -1]) + tf.zeros([n, tf.shape(x)[1]])
+
+    assert f(tf.ones([3, 4])).shape == (6, 4)
+
+
+def test_control_flow_becomes_xla():
+    @tf.function
+    def collatz(n):
+        steps = tf.constant(0)
+        while n > 1:
+            if n % 2 == 0:
+                n = n // 2
+            else:
+                n = 3 * n + 1
+            steps += 1
+        return steps
+
+    assert int(collatz(tf.constant(27))) == 111
+
+
+def test_py_function_and_numpy_function_in_a_function():
+    @tf.function
+    def f(x):
+        y = tf.numpy_function(lambda a: np.sort(a), [x], tf.TensorSpec([3], tf.float32))
+        return y + tf.py_function(lambda t: t * 2.0, [x], tf.TensorSpec([3], tf.float32))
+
+    assert_close(f(tf.constant([3.0, 1.0, 2.0])), [7, 4, 7])
+
+
+def test_print_runs_every_time(capsys):
+    @tf.function
+    def f(x):
+        tf.print("x is", x)
+        return x
+
+    f(tf.constant([1, 2])).numpy()
+    f(tf.constant([3, 4])).numpy()
+    import jax
+
+    jax.effects_barrier()
+    assert capsys.readouterr().err == "x is [1 2]\nx is [3 4]\n"

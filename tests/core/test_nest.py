@@ -1,0 +1,24 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import meshflow as tf
+
+structures = st.recursive(st.integers(), lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner), max_leaves=12)
+
+
+@given(structures)
+def test_flatten_and_pack_are_inverse(structure):
+    assert tf.nest.pack_sequence_as(structure, tf.nest.flatten(structure)) == structure
+
+
+@given(structures)
+def test_map_structure_visits_every_leaf(structure):
+    assert tf.nest.flatten(tf.nest.map_structure(lambda x: x + 1, structure)) == [x + 1 for x in tf.nest.flatten(structure)]
+
+
+def test_differences_say_where():
+    with pytest.raises(ValueError, match=r"\['a'\]"):
+        tf.nest.assert_same_structure({"a": [1]}, {"a": 1})
+    with pytest.raises(ValueError, match="elements"):
+        tf.nest.pack_sequence_as([1, 2], [1])

@@ -1,0 +1,226 @@
+import numpy as np
+import pytest
+from helpers import assert_close, check_gradients
+
+import meshflow as tf
+
+
+def test_second_and_third_order():
+    x = tf.constant(2.0, tf.float64)
+    with tf.GradientTape() as t3:
+        t3.watch(x)
+        with tf.GradientTape() as t2:
+            t2.watch(x)
+            with tf.GradientTape() as t1:
+                t1.watch(x)
+                y = x**4
+            d1 = t1.gradient(y, x)
+        d2 = t2.gradient(d1, x)
+    d3 = t3.gradient(d2, x)
+    assert_close([float(d1), float(d2), float(d3)], [32, 48, 48])
+
+
+def test_second_order_inside_a_function():
+    @tf.function
+    def f(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.sin(x)
+            g = inner.gradient(y, x)
+        return outer.gradient(g, x)
+
+    assert_close(f(tf.constant(0.5)), -np.sin(0.5))
+
+
+def test_gradient_through_a_function_call_reaches_arguments_variables_and_closures():
+    v = tf.Variable(3.0)
+    c = tf.constant(5.0)
+
+    @tf.function
+    def f(x):
+        return x * v * c
+
+    x = tf.constant(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch([x, c])
+        y = f(x)
+    assert [float(g) for g in tape.gradient(y, [x, v, c])] == [15, 10, 6]
+
+
+def test_variables_are_watched_unless_told_otherwise():
+    v, w = tf.Variable(2.0), tf.Variable(1.0, trainable=False)
+    with tf.GradientTape() as tape:
+        y = v * w
+    assert [t.name for t in tape.watched_variables()] == ["Variable:0"]
+    assert float(tape.gradient(y, v)) == 1
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        y = v * 2.0
+    assert tape.gradient(y, v) is None
+
+
+def test_variable_read_twice_sums_gradients():
+    v = tf.Variable(3.0)
+    with tf.GradientTape() as tape:
+        y = v * v + v
+    assert float(tape.gradient(y, v)) == 7
+
+
+def test_unconnected_gradients():
+    x, z = tf.constant([1.0, 2.0]), tf.Variable([3.0])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x * 2
+    assert tape.gradient(y, z) is None
+    assert_close(tape.gradient(y, z, unconnected_gradients=tf.UnconnectedGradients.ZERO), [0.0])
+    assert_close(tape.gradient(y, {"a": [x]}, unconnected_gradients="zero")["a"][0], [2.0, 2.0])
+
+
+def test_a_tape_is_used_once_unless_persistent():
+    x = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    tape.gradient(y, x)
+    with pytest.raises(RuntimeError, match="non-persistent"):
+        tape.gradient(y, x)
+
+
+def test_stop_recording_reset_and_output_gradients():
+    x = tf.constant(3.0)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        with tape.stop_recording():
+            hidden = x * x
+        y = x * x
+    assert tape.gradient(hidden, x) is None
+    assert float(tape.gradient(y, x, output_gradients=tf.constant(10.0))) == 60
+    tape.reset()
+    assert tape.gradient(y, x) is None
+
+
+def test_jacobian_and_batch_jacobian():
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x**3
+    full = tape.jacobian(y, x).numpy()
+    assert full.shape == (2, 2, 2, 2)
+    assert_close(full[0, 1, 0, 1], 12.0)
+    assert_close(tape.batch_jacobian(y, x).numpy()[1], np.diag([27.0, 48.0]))
+
+
+def test_hessian_by_jacobian_of_gradient():
+    x = tf.constant([1.0, 2.0], tf.float64)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(x**3) * x[0]
+        g = inner.gradient(y, x)
+    assert_close(outer.jacobian(g, x), [[12.0, 12.0], [12.0, 12.0]])
+
+
+def test_complex_gradients_follow_tensorflow():
+    z = tf.constant(1.0 + 2.0j)
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        y = z * z
+    assert tape.gradient(y, z).numpy() == pytest.approx(np.conj(2 * (1 + 2j)))
+
+
+def test_indexing_gradient():
+    v = tf.Variable(np.arange(6.0).reshape(3, 2))
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(tf.gather(v, [0, 0, 2]) ** 2)
+    expected = np.zeros((3, 2))
+    expected[0], expected[2] = 4 * v.numpy()[0], 2 * v.numpy()[2]
+    gradient = tape.gradient(y, v)
+    assert_close(gradient, expected)
+    tf.keras.optimizers.SGD(1.0).apply_gradients([(gradient, v)])
+    assert_close(v.numpy()[1], [2.0, 3.0])
+
+
+def test_integer_targets_have_no_gradient():
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.argmax(x)
+    assert tape.gradient(y, x) is None
+
+
+def test_custom_gradient_everywhere():
+    @tf.custom_gradient
+    def clip_gradient(x):
+        return tf.identity(x) * 1.0, lambda dy: tf.clip_by_value(dy, -1.0, 1.0)
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = clip_gradient(x) * 5.0
+        return tape.gradient(y, x)
+
+    x = tf.constant(2.0)
+    assert float(gradient(x)) == 1
+    assert float(tf.function(gradient)(x)) == 1
+    compiled = tf.function(lambda v: clip_gradient(v) * 5.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = compiled(x)
+    assert float(tape.gradient(y, x)) == 1
+
+
+def test_custom_gradient_with_variables():
+    v = tf.Variable(3.0)
+
+    @tf.custom_gradient
+    def f(x):
+        def grad(dy, variables=None):
+            return dy * 100.0, [dy * 10.0 for _ in variables]
+
+        return x * v, grad
+
+    x = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    assert [float(g) for g in tape.gradient(y, [x, v])] == [100, 10]
+
+
+def test_recompute_grad_changes_no_number():
+    v = tf.Variable([0.5, 1.5])
+    x = tf.constant([1.0, 2.0])
+
+    def f(x):
+        return tf.sin(x * v) * tf.exp(x)
+
+    def gradients(g):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = g(x)
+        return tape.gradient(y, [x, v])
+
+    for a, b in zip(gradients(f), gradients(tf.recompute_grad(f)), strict=True):
+        assert_close(a, b.numpy())
+
+
+def test_stop_gradient():
+    x = tf.constant(3.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * tf.stop_gradient(x)
+    assert float(tape.gradient(y, x)) == 3
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: x * y + tf.sin(x), lambda x, y: tf.matmul(x, y), lambda x, y: tf.concat([x, y], 0) ** 2,
+        lambda x, y: tf.nn.softmax(x) * y, lambda x, y: tf.reduce_logsumexp(x * y, axis=1), lambda x, y: tf.linalg.inv(x) @ y,
+        lambda x, y: tf.where(x > y, x * x, y), lambda x, y: tf.cumsum(x, axis=1) / (1.0 + y * y), lambda x, y: tf.linalg.norm(x - y),
+        lambda x, y: tf.einsum("ij,kj->ik", x, y) ** 2, lambda x, y: tf.stack([x, y])[1, :, 0] * x[0, 1],
+    ],
+)
+def test_gradients_against_finite_differences(fn, rng):
+    check_gradients(fn, rng.normal(size=(3, 3)), rng.normal(size=(3, 3)))

@@ -1,0 +1,81 @@
+import copy
+
+import numpy as np
+import pytest
+from helpers import assert_close
+
+import meshflow as tf
+
+
+def test_assignments():
+    v = tf.Variable([1.0, 2.0], name="v")
+    assert v.name == "v:0" and v.trainable
+    v.assign([3.0, 4.0])
+    v.assign_add([1.0, 1.0])
+    v.assign_sub([0.0, 5.0])
+    assert_close(v, [4, 0])
+
+
+def test_sliced_assignment_eagerly_and_in_a_function():
+    v = tf.Variable(np.zeros((3, 2), np.float32))
+    v[1].assign([1.0, 2.0])
+    v[:, 0].assign([7.0, 8.0, 9.0])
+    assert_close(v, [[7, 0], [8, 2], [9, 0]])
+
+    @tf.function
+    def f():
+        v[2, 1].assign(5.0)
+        return v[2]
+
+    assert_close(f(), [9, 5])
+    assert_close(v, [[7, 0], [8, 2], [9, 5]])
+
+
+def test_mismatches_name_the_variable():
+    v = tf.Variable([1.0, 2.0], name="weights")
+    with pytest.raises(ValueError, match="weights"):
+        v.assign([1.0])
+    with pytest.raises(ValueError, match="int64"):
+        v.assign(tf.constant([1, 2], tf.int64))
+
+
+def test_operators_and_conversion():
+    v = tf.Variable(3.0)
+    assert float(v * 2 + 1) == 7 and float(1 - v) == -2 and bool(v > 2)
+    assert float(tf.add(v, v)) == 6
+    with pytest.raises(TypeError, match="ref"):
+        hash(v)
+
+
+def test_names_scopes_creators_and_copies():
+    with tf.name_scope("outer"), tf.name_scope("inner"):
+        assert tf.Variable(1.0, name="w").name == "outer/inner/w:0"
+    v = tf.Variable([1.0])
+    w = copy.deepcopy(v)
+    w.assign([2.0])
+    assert_close(v, [1.0])
+    with pytest.raises(ValueError, match="initial_value"):
+        tf.Variable()
+
+
+def test_scatter_updates():
+    v = tf.Variable(np.zeros((3, 1), np.float32))
+    v.scatter_add(tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([0, 0])))
+    v.scatter_update(tf.IndexedSlices(tf.constant([[9.0]]), tf.constant([2])))
+    assert_close(v, [[3], [0], [9]])
+
+
+def test_module_finds_variables():
+    class Inner(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = tf.Variable(1.0)
+
+    class Outer(tf.Module):
+        def __init__(self):
+            super().__init__("outer")
+            self.parts = [Inner(), {"x": Inner()}]
+            self.fixed = tf.Variable(1, trainable=False)
+
+    outer = Outer()
+    assert len(outer.variables) == 3 and len(outer.trainable_variables) == 2 and len(outer.submodules) == 2

@@ -1,0 +1,43 @@
+"""Assertions shared by tests."""
+
+import numpy as np
+
+import meshflow as tf
+
+
+def assert_close(actual, expected, rtol=1e-5, atol=1e-6):
+    """Values (of tensors, variables, arrays) are equal within tolerances."""
+    actual = actual.numpy() if hasattr(actual, "numpy") else actual
+    np.testing.assert_allclose(np.asarray(actual, np.float64), np.asarray(expected, np.float64), rtol=rtol, atol=atol)
+
+
+def numeric_gradient(fn, arrays, index, step=1e-6):
+    """Central differences of the sum of `fn` with respect to one array, in float64."""
+    result = np.zeros_like(arrays[index])
+    for position in np.ndindex(*result.shape):
+        values = []
+        for sign in (1, -1):
+            moved = [a.copy() for a in arrays]
+            moved[index][position] += sign * step
+            values.append(float(np.sum(np.asarray(fn(*[tf.constant(a) for a in moved]).numpy()))))
+        result[position] = (values[0] - values[1]) / (2 * step)
+    return result
+
+
+def check_gradients(fn, *arrays, rtol=1e-5, atol=1e-7):
+    """The tape's gradient, eagerly and in a function, equals finite differences."""
+    arrays = [np.asarray(a, np.float64) for a in arrays]
+
+    def gradient(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = tf.reduce_sum(fn(*tensors))
+        return tape.gradient(y, tensors)
+
+    tensors = [tf.constant(a) for a in arrays]
+    eager = gradient(*tensors)
+    compiled = tf.function(gradient, autograph=False)(*tensors)
+    for i in range(len(arrays)):
+        expected = numeric_gradient(fn, arrays, i)
+        assert_close(eager[i], expected, rtol, atol)
+        assert_close(compiled[i], expected, rtol, atol)
