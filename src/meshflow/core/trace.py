@@ -184,7 +184,12 @@ class Traced:
 
     def captured_tensors(self) -> list[Tensor]:
         """The captures as tensors of the present context; variables are read."""
-        return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+        # The jaxpr has the variables' own dtypes, also when called inside a mixed-precision layer.
+        saved, context.autocast = context.autocast, None
+        try:
+            return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+        finally:
+            context.autocast = saved
 
     def call(self, arguments: Sequence[Tensor]) -> Any:
         """Runs the function as one op on tensors and performs its variable writes."""

@@ -295,6 +295,19 @@ def test_for_over_ranges_known_and_unknown():
         assert list(run(f, n)) == expected
 
 
+def test_ranges_of_floats_and_with_a_dtype():
+    def f(x):
+        total = 0.0
+        for v in tf.range(0.0, x, 0.5):
+            total += v
+        count = tf.constant(0, tf.int64)
+        for i in tf.range(tf.cast(x, tf.int32), dtype=tf.int64):
+            count += i
+        return total, count
+
+    assert tuple(run(f, 2.2)) == (0.0 + 0.5 + 1.0 + 1.5 + 2.0, 1)
+
+
 def test_python_ranges_are_unrolled():
     traced = []
 

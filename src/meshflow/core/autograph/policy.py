@@ -31,13 +31,13 @@ def _library_folders() -> tuple[str, ...]:
 @functools.cache
 def _is_own_file(filename: str) -> bool:
     """Whether a file belongs to Meshflow (its tests, outside the package, do not)."""
-    return os.path.abspath(filename).startswith(_MESHFLOW)
+    return not filename.startswith("<") and os.path.abspath(filename).startswith(_MESHFLOW)
 
 
 @functools.cache
 def _is_library_file(filename: str) -> bool:
-    if filename.startswith("<frozen"):
-        return True
+    if filename.startswith("<"):
+        return filename.startswith("<frozen")  # else typed by the user: <stdin>, <doctest ...>
     return os.path.abspath(filename).startswith(_library_folders())
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes, nest
+from meshflow.core.autograph.status import convert_if_enabled, switched
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.module import Module
@@ -509,7 +510,8 @@ class Layer(Module):
             if self._autocast:
                 inputs = self._cast_inputs(inputs)
             with self._reading_weights():
-                outputs = self.call(inputs, *args, **kwargs)
+                # In a tf.function, Python control flow of the user's layers may depend on tensors.
+                outputs = convert_if_enabled(self.call)(inputs, *args, **kwargs)
             if self._activity_regularizer is not None:
                 self._regularize_activity(outputs)
         self._set_masks(inputs, outputs, kwargs.get("mask"))
@@ -659,7 +661,8 @@ class Layer(Module):
             layers, trainings = list(call_state.layers), list(call_state.training)
             call_state.layers.clear(), call_state.training.clear()
             try:
-                return self(inputs, *args, **kwargs)
+                with switched(True):
+                    return self(inputs, *args, **kwargs)
             finally:
                 call_state.layers[:], call_state.training[:] = layers, trainings
                 for layer, losses, metrics in saved:

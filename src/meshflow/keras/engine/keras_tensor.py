@@ -43,6 +43,8 @@ class KerasTensor:
         self._name = name
         self._keras_history: History | None = None
         self._keras_mask = None
+        # Values for the stand-ins of unknown sizes, for tensors made of shapes only.
+        self._known: dict[int, Any] = {}
 
     @property
     def type_spec(self) -> TensorSpec:

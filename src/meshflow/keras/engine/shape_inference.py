@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from meshflow.core import nest
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
+from meshflow.core.tensor import Tensor
 from meshflow.core.trace import trace_shapes
 from meshflow.keras.engine.keras_tensor import KerasTensor
 
@@ -22,21 +25,48 @@ _STAND_INS = (720, 5040)
 def infer(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result structure of `call`, with a `KerasTensor` for each tensor."""
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
-    first = _specs(call, args, kwargs, _STAND_INS[0])
-    if all(t.shape.is_fully_defined() for t in symbolic):
+    first, known = _specs(call, args, kwargs, _STAND_INS[0])
+    if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
         return nest.map_structure(_as_keras_tensor, first)
-    second = _specs(call, args, kwargs, _STAND_INS[1])
-    return nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
+    second, also_known = _specs(call, args, kwargs, _STAND_INS[1])
+    result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
+    for index, tensor in enumerate(nest.flatten(result)):
+        if index in known and index in also_known:
+            tensor._known = dict(zip(_STAND_INS, (known[index], also_known[index]), strict=True))
+    return result
 
 
-def _specs(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> Any:
+def _specs(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> tuple[Any, dict[int, np.ndarray]]:
+    """Specs of the results for one stand-in, and the values of those that are known while tracing.
+
+    Known values are how `tf.shape(x)[0]` can be part of a shape although the batch size is not known.
+    """
+    known: dict[int, np.ndarray] = {}
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = nest.map_structure(lambda v: Tensor(v.value) if isinstance(v, _Known) else v, (args, kwargs))
+        outputs = call(*args, **kwargs)
+        for index, leaf in enumerate(nest.flatten(outputs)):
+            if isinstance(leaf, Tensor) and type(leaf._value) is np.ndarray and leaf.dtype.is_integer:
+                known[index] = leaf._value
+        return outputs
+
     filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
-    return trace_shapes(call, filled_args, filled_kwargs)
+    return trace_shapes(run, filled_args, filled_kwargs), known
+
+
+class _Known:
+    """A value that is known for a stand-in size."""
+
+    def __init__(self, value: np.ndarray) -> None:
+        self.value = value
 
 
 def _filled(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
+    if size in value._known:
+        return _Known(value._known[size])
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from meshflow.core import nest
+from meshflow.core.autograph.status import switched
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.function import ConcreteFunction
 from meshflow.core.tensor import Tensor
@@ -49,7 +50,8 @@ class CompiledStep:
         return concrete.run_arrays(leaves)
 
     def _trace(self, batch: Any) -> ConcreteFunction:
-        traced = trace(self._function, (batch,), name=self._name, isolated=True)
+        with switched(True):
+            traced = trace(self._function, (batch,), name=self._name, isolated=True)
         return ConcreteFunction(traced, ((batch,), {}))
 
     def run_many(self, batches: Sequence[Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshflow.core import nest
+from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.function import Settings
 from meshflow.core.tape import GradientTape
 from meshflow.core.tensor import Tensor
@@ -84,7 +85,7 @@ class Trainer:
           TypeError: for an unknown keyword.
           ValueError: when `steps_per_execution` is not positive.
         """
-        from meshflow.keras import optimizers
+        from meshflow.keras import losses, optimizers
 
         for accepted in ("auto_scale_loss", "pss_evaluation_shards", "distribute", "experimental_steps_per_execution"):
             value = kwargs.pop(accepted, None)
@@ -96,6 +97,9 @@ class Trainer:
             steps_per_execution = None
         if steps_per_execution is not None and int(steps_per_execution) < 1:
             raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}.")
+        for name in nest.flatten(loss):
+            if isinstance(name, str):
+                losses.get(name)  # an unknown name is an error now, not when training starts
         self.optimizer = _get_optimizers(optimizer, optimizers.get)
         if isinstance(loss, LossesContainer):
             self.compiled_loss = loss
@@ -252,7 +256,7 @@ class Trainer:
 
         def run(batch: Any) -> Any:
             try:
-                return function(batch)
+                return convert_if_enabled(function)(batch)
             finally:
                 self._clear_losses()  # type: ignore[attr-defined]
 
@@ -684,4 +688,5 @@ def _host(batch: Any) -> Any:
 
 
 def _get_optimizers(optimizer: Any, get: Callable[[Any], Any]) -> Any:
-    return nest.map_structure(get, optimizer) if isinstance(optimizer, (list, tuple)) else get(optimizer)
+    # An optax transformation is a named tuple; only a list means several optimizers.
+    return [get(o) for o in optimizer] if isinstance(optimizer, list) else get(optimizer)

@@ -80,7 +80,8 @@ def _max_pool(input: TensorLike, window: Any, strides: Any, padding: Any, first:
     pads = _pairs(input, window, strides, padding, first)
     if _tiles(input, window, strides, pads, first):
         return _first_max(_split_windows(input, window, first))
-    start = jnp.asarray(_lowest(input.dtype), input.dtype)
+    # A literal, so that JAX recognizes the reduction and knows its gradient.
+    start = np.asarray(_lowest(input.dtype), input.dtype)
     return jax.lax.reduce_window(input, start, jax.lax.max, _full(window, first), _full(strides, first), pads)
 
 
@@ -89,7 +90,7 @@ def _avg_pool(input: TensorLike, window: Any, strides: Any, padding: Any, first:
     pads = _pairs(input, window, strides, padding, first)
     if _tiles(input, window, strides, pads, first):
         return jnp.mean(_split_windows(input, window, first), axis=-1)
-    zero = jnp.zeros((), input.dtype)
+    zero = np.zeros((), input.dtype)
     args = (jax.lax.add, _full(window, first), _full(strides, first), pads)
     total = jax.lax.reduce_window(input, zero, *args)
     # Positions outside the input do not count.

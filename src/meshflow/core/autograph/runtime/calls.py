@@ -52,7 +52,7 @@ def _range_like(original: Callable[..., Any]) -> Callable[..., Any]:
     def range_(*args: Any, **kwargs: Any) -> Any:
         bounds = [*args, *(kwargs[key] for key in ("start", "limit", "delta") if kwargs.get(key) is not None)]
         if any(is_symbolic(b) for b in bounds):
-            return StagedRange(*bounds)
+            return StagedRange(*bounds, dtype=kwargs.get("dtype"))
         result = original(*args, **kwargs)
         if isinstance(result, Tensor) and _from_zero(args, kwargs):
             note_range(result)

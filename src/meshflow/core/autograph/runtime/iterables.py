@@ -13,6 +13,7 @@ from jax import lax
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
+from meshflow.core.dtypes import as_dtype
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements
 from meshflow.core.tensor import Tensor
@@ -23,6 +24,7 @@ _range_count = Op(
     lambda o, _: jnp.maximum(-((o[0] - o[1]) // o[2]), 0).astype(jnp.int32),
     differentiable=False,
 )
+_cast = Op("cast", lambda o, static: jnp.asarray(o[0]).astype(static[0]))
 _range_item = Op("range_item", lambda o, _: o[0] + o[1].astype(o[0].dtype) * o[2])
 
 
@@ -42,11 +44,13 @@ class Staged:
 class StagedRange(Staged):
     """`range` or `tf.range` with bounds that are symbolic tensors."""
 
-    def __init__(self, *bounds: Any) -> None:
+    def __init__(self, *bounds: Any, dtype: Any = None) -> None:
         tensors = [b for b in bounds if isinstance(b, Tensor) or hasattr(b, "_as_tensor")]
         like = next((t.dtype for t in tensors if t.dtype.is_floating), tensors[0].dtype)
         start, limit, delta = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
-        self.start, self.limit, self.delta = (convert_to_tensor(b, dtype_hint=like) for b in (start, limit, delta))
+        wanted = like if dtype is None else as_dtype(dtype)
+        parts = [convert_to_tensor(b, dtype_hint=like) for b in (start, limit, delta)]
+        self.start, self.limit, self.delta = (apply(_cast, (p,), (wanted.dtype,)) for p in parts)
 
     def __autograph_for__(self) -> Elements:
         count = apply(_range_count, (self.start, self.limit, self.delta))

@@ -1,0 +1,311 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from helpers import assert_close
+
+import meshflow as tf
+from meshflow.keras import layers
+
+
+def blobs(n=96, classes=3, seed=0):
+    """Points around class centres: easily learnt."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, n)
+    return (np.eye(classes)[y] @ rng.normal(size=(classes, 5)) * 3 + rng.normal(size=(n, 5)) * 0.3).astype("float32"), y
+
+
+def mlp(classes=3, **compile_arguments):
+    model = tf.keras.Sequential([layers.Dense(16, activation="relu", input_shape=(5,)), layers.Dense(classes, activation="softmax")])
+    model.compile(**{"optimizer": "adam", "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], **compile_arguments})
+    return model
+
+
+def test_learns_and_reports():
+    x, y = blobs()
+    history = mlp(optimizer=tf.keras.optimizers.Adam(0.02)).fit(x, y, epochs=15, verbose=0, validation_split=0.25).history
+    assert list(history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert history["loss"][-1] < 0.2 * history["loss"][0] and history["val_accuracy"][-1] > 0.9
+
+
+def test_same_seed_same_weights_bitwise():
+    x, y = blobs()
+
+    def train():
+        tf.keras.utils.set_random_seed(3)
+        model = tf.keras.Sequential([layers.Dense(8, input_shape=(5,)), layers.Dropout(0.5), layers.Dense(3)])
+        model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(x, y, epochs=2, verbose=0)
+        return model.get_weights()
+
+    for a, b in zip(train(), train(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_one_step_is_gradient_descent():
+    x, y = np.ones((4, 2), np.float32), np.zeros((4, 1), np.float32)
+    model = tf.keras.Sequential([layers.Dense(1, use_bias=False, kernel_initializer="ones", input_shape=(2,))])
+    model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+    assert model.train_on_batch(x, y) == pytest.approx(4.0)
+    assert_close(model.get_weights()[0], [[0.6], [0.6]])
+
+
+def test_partial_batches_are_exact_and_compile_once():
+    x, y = blobs(70)
+    model = mlp(optimizer=tf.keras.optimizers.SGD(0.0))
+    loss, accuracy = model.evaluate(x, y, verbose=0, batch_size=32)
+    probabilities = model.predict(x, verbose=0, batch_size=32)
+    assert loss == pytest.approx(-np.log(probabilities[np.arange(70), y]).mean(), rel=1e-5)
+    assert accuracy == pytest.approx((probabilities.argmax(1) == y).mean())
+    model.fit(x, y, epochs=4, verbose=0)
+    assert len(model._steps["train"]._concrete) == 2
+
+
+@pytest.mark.parametrize("steps_per_execution", [3, 8])
+def test_steps_per_execution_changes_no_number(steps_per_execution):
+    x, y = blobs(100)
+
+    def train(**arguments):
+        tf.keras.utils.set_random_seed(1)
+        model = mlp(**arguments)
+        history = model.fit(x, y, epochs=2, batch_size=16, verbose=0).history
+        return history["loss"], model.get_weights()
+
+    plain, several = train(), train(steps_per_execution=steps_per_execution)
+    assert_close(plain[0], several[0])
+    for a, b in zip(plain[1], several[1], strict=True):
+        assert_close(a, b)
+
+
+def test_eager_steps_give_the_same():
+    x, y = blobs(32)
+
+    def train(eager):
+        tf.keras.utils.set_random_seed(1)
+        model = mlp(run_eagerly=eager)
+        return model.fit(x, y, epochs=1, verbose=0).history["loss"]
+
+    assert_close(train(False), train(True))
+
+
+def test_weights_of_samples_and_classes():
+    x, y = blobs(32)
+    model = mlp(optimizer=tf.keras.optimizers.SGD(0.0), metrics=None, weighted_metrics=["accuracy"])
+    each = -np.log(model.predict(x, verbose=0)[np.arange(32), y])
+    weights = np.linspace(0, 1, 32)
+    assert model.evaluate(x, y, sample_weight=weights, verbose=0)[0] == pytest.approx((each * weights).mean(), rel=1e-5)
+    history = model.fit(x, y, class_weight={0: 1.0, 1: 2.0, 2: 0.0}, verbose=0, batch_size=32).history
+    assert history["loss"][0] == pytest.approx((each * np.array([1, 2, 0])[y]).mean(), rel=1e-5)
+    with pytest.raises(ValueError, match=r"classes \[2\]"):
+        model.fit(x, y, class_weight={0: 1.0, 1: 1.0}, verbose=0)
+
+
+def test_sources_of_data():
+    x, y = blobs(64)
+    batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 64, 16)]
+
+    class Batches(tf.keras.utils.Sequence):
+        def __len__(self):
+            return len(batches)
+
+        def __getitem__(self, i):
+            return batches[i]
+
+    def endless():
+        while True:
+            yield from batches
+
+    model = mlp()
+    expected = model.evaluate(x, y, verbose=0)
+    assert_close(model.evaluate(tf.constant(x), tf.constant(y), verbose=0), expected)
+    assert_close(model.evaluate(x.tolist(), y.tolist(), verbose=0), expected)
+    assert_close(model.evaluate(Batches(), verbose=0), expected)
+    assert_close(model.evaluate(iter(batches), verbose=0), expected)
+    assert_close(model.evaluate(endless(), steps=4, verbose=0), expected)
+    assert len(model.fit(endless(), steps_per_epoch=3, epochs=2, verbose=0).history["loss"]) == 2
+    pd = pytest.importorskip("pandas")
+    assert_close(mlp().predict(pd.DataFrame(x), verbose=0).shape, (64, 3))
+    torch = pytest.importorskip("torch")
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=16)
+    model.fit(loader, verbose=0)
+
+
+def test_several_inputs_and_outputs():
+    a, b = tf.keras.Input((3,), name="a"), tf.keras.Input((2,), name="b")
+    joined = layers.Concatenate()([a, b])
+    model = tf.keras.Model({"a": a, "b": b}, {"one": layers.Dense(1, name="one")(joined), "two": layers.Dense(2, name="two")(joined)})
+    model.compile("sgd", {"one": "mse", "two": "mae"}, metrics={"two": ["mse"]}, loss_weights={"one": 2.0, "two": 0.5})
+    x = {"a": np.ones((8, 3)), "b": np.ones((8, 2))}
+    y = {"one": np.zeros((8, 1)), "two": np.zeros((8, 2))}
+    logs = model.evaluate(x, y, verbose=0, return_dict=True)
+    assert set(logs) == {"loss", "one_loss", "two_loss", "two_mse"}
+    assert logs["loss"] == pytest.approx(2 * logs["one_loss"] + 0.5 * logs["two_loss"], rel=1e-5)
+    model.fit(x, y, verbose=0)
+    assert model.predict(x, verbose=0)["two"].shape == (8, 2)
+    with pytest.raises(ValueError, match="two"):
+        model.fit(x, {"one": y["one"]}, verbose=0)
+    with pytest.raises(ValueError, match="'b'"):
+        model.predict({"a": x["a"]}, verbose=0)
+
+
+def test_overridden_steps():
+    class Custom(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(1)
+            self.tracker = tf.keras.metrics.Mean(name="own")
+
+        def call(self, x, training=False):
+            return self.dense(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True))
+            self.tracker.update_state(loss)
+            return {"own": self.tracker.result()}
+
+        @property
+        def metrics(self):
+            return [self.tracker]
+
+    model = Custom()
+    model.compile(tf.keras.optimizers.SGD(0.1))
+    history = model.fit(np.ones((64, 2)), np.ones((64, 1)), epochs=3, verbose=0).history
+    assert list(history) == ["own"] and history["own"][-1] < history["own"][0]
+
+
+def test_add_loss_add_metric_and_regularizers():
+    class Penalty(layers.Layer):
+        def call(self, x):
+            self.add_loss(tf.reduce_sum(x) * 0.5)
+            self.add_metric(tf.reduce_mean(x), name="activity")
+            return x
+
+    inputs = tf.keras.Input((2,))
+    outputs = layers.Dense(1, kernel_initializer="ones", kernel_regularizer=tf.keras.regularizers.L2(0.1))(Penalty()(inputs))
+    model = tf.keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    x = np.ones((4, 2))
+    logs = model.evaluate(x, np.full((4, 1), 2.0), verbose=0, return_dict=True)
+    assert logs == {"loss": pytest.approx(4.2), "activity": 1.0}
+
+
+def test_symbolic_add_loss():
+    inputs = tf.keras.Input((2,))
+    outputs = layers.Dense(1, kernel_initializer="ones")(inputs)
+    model = tf.keras.Model(inputs, outputs)
+    model.add_loss(tf.reduce_mean(outputs))
+    model.compile("sgd")
+    assert model.evaluate(np.ones((4, 2)), verbose=0) == pytest.approx(2.0)
+    model.fit(np.ones((4, 2)), verbose=0)
+
+
+def test_freezing():
+    model = mlp()
+    model.layers[0].trainable = False
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    assert len(model.trainable_weights) == 2 and len(model.non_trainable_weights) == 2
+    before = model.get_weights()
+    x, y = blobs(32)
+    model.fit(x, y, verbose=0)
+    after = model.get_weights()
+    np.testing.assert_array_equal(before[0], after[0])
+    assert not np.allclose(before[2], after[2])
+
+
+def test_progress_bar_text(capsys):
+    x, y = blobs(64)
+    mlp().fit(x, y, epochs=2, verbose=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Epoch 1/2" and lines[1].startswith("2/2 [==============================] - ") and "accuracy: " in lines[1]
+    mlp().fit(x, y, verbose=0)
+    assert capsys.readouterr().out == ""
+
+
+ERRORS = {
+    "labels out of range": (lambda m, x, y: m.fit(x, y + 5, verbose=0), r"dense_1.*label value of .* \[0, 3\)"),
+    "different lengths": (lambda m, x, y: m.fit(x, y[:5], verbose=0), "x sizes: 96\n  y sizes: 5"),
+    "no targets": (lambda m, x, y: m.fit(x, verbose=0), "Target data is missing"),
+    "no data": (lambda m, x, y: m.fit(None, y, verbose=0), "Missing data"),
+    "empty data": (lambda m, x, y: m.fit(x[:0], y[:0], verbose=0), "0 samples"),
+    "wrong shape": (lambda m, x, y: m.fit(x[:, :3], y, verbose=0), r"(?s)sequential.*\(None, 5\).*3"),
+    "wrong rank": (lambda m, x, y: m.predict(x[None, None], verbose=0), "sequential"),
+    "two targets": (lambda m, x, y: m.fit(x, [y, y], verbose=0), "1 output"),
+    "batch size for generators": (lambda m, x, y: m.fit(iter([(x, y)]), batch_size=4, verbose=0), "batch_size"),
+    "unknown loss": (lambda m, x, y: m.compile("adam", "mean_square_error"), "mean_squared_error"),
+    "unknown optimizer": (lambda m, x, y: m.compile("adamm", "mse"), "adam"),
+    "text": (lambda m, x, y: m.fit(np.array([["a"] * 5]), np.array([0]), verbose=0), "objects|data adapter|text|convert"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_bad_input_is_named(case):
+    action, message = ERRORS[case]
+    x, y = blobs()
+    with pytest.raises((ValueError, TypeError), match=message):
+        action(mlp(), x, y)
+
+
+def test_not_compiled_not_built():
+    model = tf.keras.Sequential([layers.Dense(2)])
+    with pytest.raises(RuntimeError, match="compile"):
+        model.fit(np.ones((2, 2)), np.ones((2, 2)))
+    with pytest.raises(ValueError, match="not yet been created"):
+        _ = model.weights
+    with pytest.raises(ValueError, match="not yet been built"):
+        model.summary()
+
+
+def test_reused_optimizer_is_refused():
+    optimizer = tf.keras.optimizers.Adam()
+    x, y = blobs(32)
+    mlp(optimizer=optimizer).fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="cannot recognize variables"):
+        mlp(optimizer=optimizer).fit(x, y, verbose=0)
+
+
+def test_ran_out_of_data_warns():
+    x, y = blobs(32)
+    with pytest.warns(UserWarning, match="ran out of data"):
+        mlp().fit(iter([(x, y)]), steps_per_epoch=3, verbose=0)
+
+
+def test_interrupt_leaves_a_usable_model(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import numpy as np, meshflow as tf
+            model = tf.keras.Sequential([tf.keras.layers.Dense(64, input_shape=(64,)), tf.keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+            ready = tf.keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: print("epoch", epoch, flush=True))
+            try:
+                model.fit(np.ones((64, 64)), np.ones((64, 1)), epochs=10**6, verbose=0, callbacks=[ready])
+            except KeyboardInterrupt:
+                print("stopped", model.predict(np.ones((2, 64)), verbose=0).shape, np.isfinite(model.get_weights()[0]).all(), flush=True)
+            """
+        )
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=os.environ)
+    while "epoch 2" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert "stopped (2, 1) True" in output
+
+
+def test_full_network_has_the_articles_parameter_count(capsys):
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "examples"))
+    try:
+        from train_digits import build_model
+    finally:
+        sys.path.pop(0)
+    build_model().summary()
+    text = capsys.readouterr().out
+    assert "Total params: 9,123,978" in text and "Trainable params: 9,122,954" in text and "Non-trainable params: 1,024" in text

@@ -1,0 +1,227 @@
+import numpy as np
+import pytest
+from helpers import assert_close
+
+import meshflow as tf
+from meshflow.keras import layers
+
+
+def test_sequential_three_ways():
+    a = tf.keras.Sequential([layers.Dense(2, input_shape=(3,))])
+    b = tf.keras.Sequential([tf.keras.Input((3,)), layers.Dense(2)])
+    c = tf.keras.Sequential([layers.Dense(2)])
+    c(np.ones((1, 3)))
+    for model in (a, b, c):
+        assert model.built and model.count_params() == 8 and model.output_shape == (None, 2)
+    with pytest.raises(ValueError, match="unique"):
+        tf.keras.Sequential([layers.Dense(2, name="x"), layers.Dense(2, name="x")])
+    with pytest.raises(TypeError, match="Layer"):
+        tf.keras.Sequential([3])
+
+
+def test_functional_sharing_nesting_and_ops():
+    shared = layers.Dense(4, use_bias=False, kernel_initializer="ones")
+    x, y = tf.keras.Input((3,)), tf.keras.Input((3,))
+    inner_in = tf.keras.Input((4,))
+    inner = tf.keras.Model(inner_in, tf.nn.relu(inner_in) - 1.0, name="inner")
+    out = inner(shared(x) + shared(y)) * 2.0
+    model = tf.keras.Model([x, y], [out, tf.reduce_sum(out, axis=-1)])
+    assert len(model.trainable_weights) == 1 and model.output_names[0].startswith("tf.math.multiply")
+    a, b = model([np.ones((2, 3)), np.ones((2, 3))])
+    assert_close(a, np.full((2, 4), 10.0))
+    assert_close(b, [40, 40])
+    clone = tf.keras.models.clone_model(model)
+    assert_close(clone([np.ones((2, 3)), np.ones((2, 3))])[0], a.numpy())
+    rebuilt = tf.keras.models.model_from_json(model.to_json())
+    assert_close(rebuilt([np.ones((2, 3)), np.ones((2, 3))])[1], b.numpy())
+
+
+def test_symbolic_slices_and_shapes():
+    x = tf.keras.Input((4, 6))
+    y = x[:, 1:3, ::2]
+    z = tf.reshape(y, [-1, 6])
+    assert y.shape.as_list() == [None, 2, 3] and z.shape.as_list() == [None, 6]
+    model = tf.keras.Model(x, z)
+    data = np.arange(48.0, dtype="float32").reshape(2, 4, 6)
+    assert_close(model(data), data[:, 1:3, ::2].reshape(2, 6))
+    with pytest.raises(TypeError, match="symbolic"):
+        bool(x)
+    with pytest.raises(TypeError, match="Lambda"):
+        np.asarray(x)
+
+
+def test_dynamic_batch_shape_in_a_graph():
+    x = tf.keras.Input((4,))
+    y = tf.reshape(x, [tf.shape(x)[0], 2, 2])
+    assert tf.keras.Model(x, y)(np.ones((5, 4))).shape == (5, 2, 2)
+
+
+def test_disconnected_and_wrong_inputs():
+    x, y = tf.keras.Input((2,), name="x"), tf.keras.Input((2,), name="y")
+    with pytest.raises(ValueError, match='"y"'):
+        tf.keras.Model(x, x + y)
+    with pytest.raises(ValueError, match="symbolic"):
+        tf.keras.Model(np.ones(2), x)
+    model = tf.keras.Model(x, layers.Dense(1)(x), name="net")
+    with pytest.raises(ValueError, match=r"net.*\(None, 2\).*\(1, 3\)"):
+        model(np.ones((1, 3)))
+
+
+def test_subclassed_models_and_layers():
+    class Block(layers.Layer):
+        def __init__(self, units):
+            super().__init__()
+            self.parts = [layers.Dense(units), layers.Dense(units)]
+            self.scale = tf.Variable(2.0)
+
+        def call(self, x, training=None):
+            for part in self.parts:
+                x = part(x)
+            return x * self.scale if training else x
+
+    class Net(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.block = Block(3)
+            self.heads = {"a": layers.Dense(1), "b": layers.Dense(2)}
+
+        def call(self, x, training=None):
+            x = self.block(x, training=training)
+            return {k: head(x) for k, head in self.heads.items()}
+
+    net = Net()
+    out = net(np.ones((2, 4)))
+    assert set(out) == {"a", "b"} and len(net.trainable_weights) == 9 and [layer.name for layer in net.layers] == ["block", "dense_2", "dense_3"]
+    assert_close(net(np.ones((2, 4)), training=True)["a"].shape, (2, 1))
+
+    class Forgetful(tf.keras.Model):
+        def __init__(self):
+            self.dense = layers.Dense(1)
+
+    with pytest.raises(RuntimeError, match="super"):
+        Forgetful()
+
+
+def test_build_and_compute_output_shape():
+    class Net(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+    net = Net()
+    net.build((None, 5))
+    assert net.count_params() == 18
+    assert layers.Conv2D(4, 3).compute_output_shape((None, 8, 8, 3)).as_list() == [None, 6, 6, 4]
+
+
+def test_get_and_set_weights():
+    model = tf.keras.Sequential([layers.Dense(2, input_shape=(2,)), layers.BatchNormalization()])
+    values = model.get_weights()
+    assert [v.shape for v in values] == [(2, 2), (2,), (2,), (2,), (2,), (2,)]
+    model.set_weights([v + 1 for v in values])
+    assert_close(model.get_weights()[0], values[0] + 1)
+    with pytest.raises(ValueError, match="6 weights"):
+        model.set_weights(values[:2])
+    with pytest.raises(ValueError, match="kernel"):
+        model.layers[0].set_weights([np.ones((3, 2)), values[1]])
+
+
+def test_masks_flow_through_layers():
+    model = tf.keras.Sequential([layers.Embedding(5, 4, mask_zero=True), layers.Dropout(0.1), layers.GlobalAveragePooling1D()])
+    x = np.array([[1, 2, 0, 0]])
+    table = model.layers[0]
+    y = model(x)
+    assert_close(y, table.embeddings.numpy()[[1, 2]].mean(0)[None])
+
+
+def test_training_is_handed_down():
+    seen = []
+
+    class Spy(layers.Layer):
+        def call(self, x, training=None):
+            seen.append(training)
+            return x
+
+    class Outer(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.spy = Spy()
+
+        def call(self, x):
+            return self.spy(x)
+
+    model = Outer()
+    model(np.ones((1, 1)), training=True) if False else model(np.ones((1, 1)))
+    functional_in = tf.keras.Input((1,))
+    functional = tf.keras.Model(functional_in, Spy()(functional_in))
+    seen.clear()
+    functional(np.ones((1, 1)), training=True)
+    functional(np.ones((1, 1)))
+    assert seen == [True, None]
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5", ""])
+def test_saving_whole_models(tmp_path, suffix):
+    model = tf.keras.Sequential([layers.Dense(4, activation="relu", input_shape=(3,)), layers.BatchNormalization(), layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    x, y = np.random.default_rng(0).normal(size=(2, 32, 3))
+    model.fit(x, y[:, :1], verbose=0)
+    path = tmp_path / f"model{suffix}"
+    model.save(path)
+    loaded = tf.keras.models.load_model(path)
+    assert_close(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    model.fit(x, y[:, :1], verbose=0, shuffle=False)
+    loaded.fit(x, y[:, :1], verbose=0, shuffle=False)
+    assert_close(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize("name", ["w.h5", "w.weights.h5", "checkpoint"])
+def test_saving_weights(tmp_path, name):
+    def make():
+        return tf.keras.Sequential([layers.Dense(4, input_shape=(3,), name="a"), layers.Dense(1, name="b")])
+
+    a, b = make(), make()
+    a.save_weights(tmp_path / name)
+    b.load_weights(tmp_path / name)
+    assert_close(b(np.ones((2, 3))), a(np.ones((2, 3))).numpy())
+    other = tf.keras.Sequential([layers.Dense(5, input_shape=(3,))])
+    with pytest.raises(ValueError):
+        other.load_weights(tmp_path / name)
+
+
+def test_damaged_and_missing_files_are_named(tmp_path):
+    model = tf.keras.Sequential([layers.Dense(1, input_shape=(1,))])
+    model.save_weights(tmp_path / "c")
+    (tmp_path / "c" / "00000.npy").write_bytes(b"broken")
+    with pytest.raises(tf.errors.DataLossError, match="00000.npy"):
+        model.load_weights(tmp_path / "c")
+    with pytest.raises(OSError, match="nowhere"):
+        tf.keras.models.load_model(tmp_path / "nowhere.keras")
+
+
+def test_custom_objects(tmp_path):
+    @tf.keras.utils.register_keras_serializable("tests")
+    class Twice(layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    model = tf.keras.Sequential([tf.keras.Input((1,)), Twice()])
+    model.save(tmp_path / "m.keras")
+    assert_close(tf.keras.models.load_model(tmp_path / "m.keras")(np.ones((1, 1))), [[2]])
+
+
+def test_python_control_flow_in_layers_of_the_user():
+    class Gate(layers.Layer):
+        def call(self, x):
+            if tf.reduce_sum(x) > 0:
+                return x * 2.0
+            else:
+                return -x
+
+    x = tf.keras.Input((2,))
+    model = tf.keras.Model(x, Gate()(x))
+    assert_close(model.predict(np.ones((1, 2)), verbose=0), [[2, 2]])
+    assert_close(model.predict(-np.ones((1, 2)), verbose=0), [[1, 1]])

@@ -1,0 +1,228 @@
+import numpy as np
+import optax
+import pytest
+from helpers import assert_close
+
+import meshflow as tf
+from meshflow.keras import optimizers
+
+STEPS = 4
+GRADIENTS = np.random.default_rng(0).normal(size=(STEPS, 3)).astype("float32")
+START = np.array([1.0, -2.0, 0.5], "float32")
+
+
+def run(optimizer, transform=lambda g: g):
+    v = tf.Variable(START)
+    for g in GRADIENTS:
+        optimizer.apply_gradients([(tf.constant(transform(g)), v)])
+    return v.numpy()
+
+
+def sgd(w, g, s, t, lr=0.1, momentum=0.9, nesterov=False):
+    s["v"] = momentum * s.get("v", 0) - lr * g
+    return w + (momentum * s["v"] - lr * g if nesterov else s["v"])
+
+
+def adam(w, g, s, t, lr=0.1, amsgrad=False):
+    s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
+    s["v"] = 0.999 * s.get("v", 0) + 0.001 * g * g
+    s["h"] = np.maximum(s.get("h", 0), s["v"]) if amsgrad else s["v"]
+    return w - lr * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * s["m"] / (np.sqrt(s["h"]) + 1e-7)
+
+
+def rmsprop(w, g, s, t, lr=0.1, centered=False):
+    s["r"] = 0.9 * s.get("r", 0) + 0.1 * g * g
+    s["g"] = 0.9 * s.get("g", 0) + 0.1 * g
+    return w - lr * g / (np.sqrt(s["r"] - (s["g"] ** 2 if centered else 0)) + 1e-7)
+
+
+def adagrad(w, g, s, t, lr=0.1):
+    s["a"] = s.get("a", 0.1) + g * g
+    return w - lr * g / (np.sqrt(s["a"]) + 1e-7)
+
+
+def adadelta(w, g, s, t, lr=0.1):
+    s["a"] = 0.95 * s.get("a", 0) + 0.05 * g * g
+    step = np.sqrt(s.get("d", 0) + 1e-7) / np.sqrt(s["a"] + 1e-7) * g
+    s["d"] = 0.95 * s.get("d", 0) + 0.05 * step**2
+    return w - lr * step
+
+
+def adamax(w, g, s, t, lr=0.1):
+    s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
+    s["v"] = np.maximum(0.999 * s.get("v", 0), np.abs(g))
+    return w - lr / (1 - 0.9**t) * s["m"] / (s["v"] + 1e-7)
+
+
+def lion(w, g, s, t, lr=0.1):
+    m = s.get("m", 0)
+    s["m"] = 0.99 * m + 0.01 * g
+    return w - lr * np.sign(0.9 * m + 0.1 * g)
+
+
+CASES = {
+    "SGD": (optimizers.SGD(0.1), lambda *a: sgd(*a, momentum=0.0)),
+    "momentum": (optimizers.SGD(0.1, momentum=0.9), sgd),
+    "nesterov": (optimizers.SGD(0.1, momentum=0.9, nesterov=True), lambda *a: sgd(*a, nesterov=True)),
+    "Adam": (optimizers.Adam(0.1), adam),
+    "amsgrad": (optimizers.Adam(0.1, amsgrad=True), lambda *a: adam(*a, amsgrad=True)),
+    "AdamW": (optimizers.AdamW(0.1, weight_decay=0.01), lambda w, g, s, t: adam(w * (1 - 0.1 * 0.01), g, s, t)),
+    "RMSprop": (optimizers.RMSprop(0.1), rmsprop),
+    "centered": (optimizers.RMSprop(0.1, centered=True), lambda *a: rmsprop(*a, centered=True)),
+    "Adagrad": (optimizers.Adagrad(0.1), adagrad),
+    "Adadelta": (optimizers.Adadelta(0.1), adadelta),
+    "Adamax": (optimizers.Adamax(0.1), adamax),
+    "Lion": (optimizers.Lion(0.1), lion),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rules_against_numpy(name):
+    optimizer, rule = CASES[name]
+    w, state = START.astype(np.float64), {}
+    for t, g in enumerate(GRADIENTS.astype(np.float64), 1):
+        w = rule(w, g, state, t)
+    restored = optimizers.deserialize(optimizers.serialize(optimizer))
+    assert_close(run(optimizer), w, 2e-5, 2e-6)
+    assert_close(run(restored), w, 2e-5, 2e-6)
+
+
+@pytest.mark.parametrize("name", ["Nadam", "Ftrl"])
+def test_the_others_make_progress(name):
+    v = tf.Variable([3.0, -2.0])
+    optimizer = getattr(optimizers, name)(0.5)
+    for _ in range(60):
+        optimizer.minimize(lambda: tf.reduce_sum(v * v), [v])
+    assert np.abs(v.numpy()).max() < 1
+
+
+def test_gradient_clipping_and_transformers():
+    g = GRADIENTS[0]
+    limit = lambda **k: run(optimizers.SGD(1.0, **k), lambda _: g)
+    assert_close(limit(clipvalue=0.1), START - STEPS * np.clip(g, -0.1, 0.1), 1e-5)
+    assert_close(limit(clipnorm=0.1), START - STEPS * 0.1 * g / np.linalg.norm(g), 1e-5)
+    assert_close(limit(global_clipnorm=0.1), START - STEPS * 0.1 * g / np.linalg.norm(g), 1e-5)
+    halve = lambda pairs: [(0.5 * x, v) for x, v in pairs]
+    assert_close(limit(gradient_transformers=[halve, halve]), START - STEPS * 0.25 * g, 1e-5)
+    assert_close(limit(gradient_aggregator=halve), START - STEPS * 0.5 * g, 1e-5)
+    with pytest.raises(ValueError, match="transformer"):
+        optimizers.SGD(gradient_transformers=[halve], clipnorm=1.0)
+    with pytest.raises(ValueError, match="both"):
+        optimizers.SGD(clipnorm=1.0, global_clipnorm=1.0)
+    with pytest.raises(TypeError, match="lrr"):
+        optimizers.SGD(lrr=1.0)
+
+
+def test_minimize_with_tape_and_callable():
+    v = tf.Variable(2.0)
+    optimizer = optimizers.SGD(0.25)
+    with tf.GradientTape() as tape:
+        loss = v * v
+    optimizer.minimize(loss, [v], tape=tape)
+    assert float(v) == 1
+    optimizer.minimize(lambda: v * v, lambda: [v])
+    assert float(v) == 0.5 and int(optimizer.iterations) == 2
+    with pytest.raises(ValueError, match="tape"):
+        optimizer.minimize(loss, [v])
+
+
+def test_missing_gradients():
+    v, w = tf.Variable(1.0, name="v"), tf.Variable(1.0, name="w")
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizers.SGD().apply_gradients([(None, v)])
+    with pytest.warns(UserWarning, match="w:0"):
+        optimizers.SGD(1.0).apply_gradients([(tf.constant(1.0), v), (None, w)])
+    assert float(v) == 0 and float(w) == 1
+
+
+def test_learning_rate_changes_without_retracing():
+    optimizer, v, traces = optimizers.SGD(1.0), tf.Variable(0.0), []
+
+    @tf.function
+    def step():
+        traces.append(1)
+        optimizer.apply_gradients([(tf.constant(1.0), v)])
+
+    step()
+    optimizer.learning_rate = 0.5
+    step()
+    assert float(v) == -1.5 and len(traces) == 1 and float(optimizer.lr) == 0.5
+
+
+def test_schedules():
+    s = optimizers.schedules
+    assert_close([s.ExponentialDecay(1.0, 10, 0.5)(t) for t in (0, 10, 20)], [1, 0.5, 0.25])
+    assert_close([s.ExponentialDecay(1.0, 10, 0.5, staircase=True)(t) for t in (9, 10)], [1, 0.5])
+    assert_close([s.PiecewiseConstantDecay([5, 10], [1.0, 0.5, 0.1])(t) for t in (5, 6, 11)], [1, 0.5, 0.1])
+    assert_close([s.PolynomialDecay(1.0, 10, 0.0)(t) for t in (0, 5, 20)], [1, 0.5, 0])
+    assert_close([s.InverseTimeDecay(1.0, 1, 1.0)(t) for t in (0, 1, 3)], [1, 0.5, 0.25])
+    assert_close([s.CosineDecay(1.0, 10)(t) for t in (0, 5, 10)], [1, 0.5, 0], atol=1e-6)
+    assert_close([s.CosineDecay(0.0, 10, warmup_target=1.0, warmup_steps=4)(t) for t in (2, 4, 9)], [0.5, 1, 0.5], atol=1e-6)
+    assert_close([s.CosineDecayRestarts(1.0, 10)(t) for t in (0, 5, 10, 20)], [1, 0.5, 1, 0.5], atol=1e-5)
+    optimizer = optimizers.SGD(s.PiecewiseConstantDecay([0], [1.0, 0.1]))
+    v = tf.Variable(0.0)
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant(1.0), v)])
+    assert_close(v, -1.1)
+    assert optimizers.deserialize(optimizers.serialize(optimizer)).learning_rate.values == [1.0, 0.1]
+
+
+def test_moving_averages_of_weights():
+    optimizer, v = optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5), tf.Variable(0.0)
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant(1.0), v)])
+    assert float(v) == -2
+    optimizer.finalize_variable_values([v])
+    assert float(v) == -1.25
+
+
+def test_optax_transformations():
+    assert_close(run(optimizers.get(optax.adam(0.1))), run(optimizers.get(optax.adam(0.1))))
+    w, state, tx = START, None, optax.adamw(0.1)
+    state = tx.init(w)
+    for g in GRADIENTS:
+        updates, state = tx.update(g, state, w)
+        w = optax.apply_updates(w, updates)
+    assert_close(run(optimizers.get(tx)), w)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+    model.compile(optax.sgd(0.1), "mse")
+    losses = model.fit(np.ones((64, 2)), np.ones((64, 1)), epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_user_subclasses():
+    class Old(optimizers.Optimizer):
+        def __init__(self):
+            super().__init__("old", learning_rate=0.5)
+
+        def _create_slots(self, var_list):
+            for v in var_list:
+                self.add_slot(v, "count")
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            self.get_slot(var, "count").assign_add(tf.ones(var.shape))
+            var.assign_sub(self._get_hyper("learning_rate") * grad)
+
+    class New(optimizers.Optimizer):
+        def __init__(self):
+            super().__init__(name="new", learning_rate=0.5)
+
+        def update_step(self, gradient, variable):
+            variable.assign_sub(self.learning_rate * gradient)
+
+    for cls in (Old, New):
+        assert_close(run(cls()), START - 0.5 * GRADIENTS.sum(0), 1e-5)
+
+
+def test_sparse_gradients_and_state():
+    v = tf.Variable(np.zeros((3, 1), np.float32))
+    optimizer = optimizers.Adam(0.1)
+    optimizer.apply_gradients([(tf.IndexedSlices(tf.constant([[1.0], [1.0]]), tf.constant([0, 0]), tf.constant([3, 1])), v)])
+    assert_close(v, [[-0.1], [0], [0]], 1e-4)
+    assert [w.name for w in optimizer.weights] == ["iter:0", "Variable/m:0", "Variable/v:0"]
+    values = optimizer.get_weights()
+    other = optimizers.Adam(0.1)
+    other.build([v])
+    other.set_weights(values)
+    assert_close(other.get_weights()[1], values[1])
+    assert optimizer.variables() == optimizer.variables

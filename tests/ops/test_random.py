@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from helpers import assert_close
+
+import meshflow as tf
+
+
+def test_global_seed_restarts_the_sequence():
+    tf.random.set_seed(7)
+    a, b = tf.random.normal([3]), tf.random.normal([3])
+    tf.random.set_seed(7)
+    assert_close(tf.random.normal([3]), a.numpy())
+    assert not np.allclose(a, b)
+
+
+def test_functions_draw_new_numbers_each_call():
+    @tf.function
+    def f():
+        return tf.random.uniform([4])
+
+    tf.random.set_seed(1)
+    a, b = f(), f()
+    assert not np.allclose(a, b)
+    tf.random.set_seed(1)
+    assert_close(f(), a.numpy())
+
+
+def test_op_seeds():
+    tf.random.set_seed(1)
+    a = [tf.random.uniform([], seed=5).numpy() for _ in range(2)]
+    tf.random.set_seed(1)
+    assert a == [tf.random.uniform([], seed=5).numpy() for _ in range(2)] and a[0] != a[1]
+
+
+def test_distributions():
+    x = tf.random.stateless_normal([20000], [1, 2], mean=3.0, stddev=2.0).numpy()
+    assert abs(x.mean() - 3) < 0.1 and abs(x.std() - 2) < 0.1
+    u = tf.random.stateless_uniform([20000], [1, 2], 5, 10, tf.int32).numpy()
+    assert u.min() == 5 and u.max() == 9
+    t = tf.random.stateless_truncated_normal([20000], [1, 2]).numpy()
+    assert np.abs(t).max() <= 2
+    c = tf.random.categorical([[0.0, np.log(3.0)]], 20000).numpy()
+    assert abs(c.mean() - 0.75) < 0.02
+    with pytest.raises(ValueError, match="maxval"):
+        tf.random.uniform([2], dtype=tf.int32)
+
+
+def test_generators():
+    g = tf.random.Generator.from_seed(3)
+    a = g.normal([2])
+    state = g.state.numpy()
+    b = g.normal([2])
+    g.reset(state)
+    assert_close(g.normal([2]), b.numpy())
+    assert_close(tf.random.Generator.from_seed(3).normal([2]), a.numpy())
+    one, two = g.split(2)
+    assert not np.allclose(one.normal([3]), two.normal([3]))
+    h = tf.random.Generator.from_seed(3)
+    f = tf.function(lambda: h.normal([2]))
+    assert_close(f(), a.numpy())
+
+
+def test_shuffle_keeps_the_rows():
+    x = np.arange(10)
+    assert sorted(tf.random.shuffle(x).numpy()) == list(range(10))

@@ -1,0 +1,88 @@
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import meshflow as tf
+
+SPACES = [
+    "meshflow", "meshflow.math", "meshflow.linalg", "meshflow.nn", "meshflow.random", "meshflow.nest", "meshflow.errors", "meshflow.image", "meshflow.debugging",
+    "meshflow.strings", "meshflow.signal", "meshflow.bitwise", "meshflow.config", "meshflow.dtypes", "meshflow.io", "meshflow.autograph", "meshflow.keras",
+    *(f"meshflow.keras.{m}" for m in ("activations", "backend", "callbacks", "constraints", "datasets", "initializers", "layers", "losses", "metrics", "mixed_precision", "models", "optimizers", "optimizers.schedules", "regularizers", "saving", "utils")),
+]
+
+
+def test_importing_starts_nothing_and_loads_no_extras():
+    code = """
+import sys
+def watch(event, args):
+    assert event not in ("socket.connect", "socket.bind"), event
+sys.addaudithook(watch)
+import meshflow
+from jax._src import xla_bridge
+assert not xla_bridge.backends_are_initialized()
+heavy = {"sklearn", "matplotlib", "h5py", "ray", "optax", "rich", "pandas", "torch", "tensorflow", "PIL"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_import_paths_are_tensorflows():
+    code = """
+from meshflow.keras import layers
+from meshflow.keras.layers import Dense
+from meshflow.keras.models import Sequential
+import meshflow.experimental.numpy as tnp
+from meshflow.experimental import dtensor
+import meshflow.compat.v1 as tf1
+import meshflow.compat.v2 as tf2
+import meshflow as tf
+assert tf.__version__ == tf2.__version__ and tf.losses is tf.keras.losses
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_public_names_exist_and_are_documented(space):
+    module = importlib.import_module(space)
+    assert module.__doc__, space
+    missing = []
+    for name in module.__all__:
+        value = getattr(module, name)
+        if (inspect.isfunction(value) or inspect.isclass(value)) and not inspect.getdoc(value):
+            missing.append(name)
+    assert not missing
+
+
+def _functions():
+    seen = {}
+    for space in SPACES:
+        module = importlib.import_module(space)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isfunction(value) and "Args:" in (value.__doc__ or ""):
+                seen[f"{value.__module__}.{value.__qualname__}"] = value
+    return seen
+
+
+@pytest.mark.parametrize("name", sorted(_functions()))
+def test_documented_arguments_are_the_signatures(name):
+    function = _functions()[name]
+    lines = inspect.getdoc(function).split("Args:")[1].splitlines()[1:]
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    documented = []
+    for line in lines:
+        if line.strip() and len(line) - len(line.lstrip()) < indent:
+            break
+        if len(line) - len(line.lstrip()) == indent and ":" in line:
+            documented.append(line.split(":")[0].strip().lstrip("*"))
+    assert documented == list(inspect.signature(function).parameters)
+
+
+def test_what_is_missing_says_so():
+    with pytest.raises(NotImplementedError, match="not available yet"):
+        _ = importlib.import_module("meshflow.experimental.dtensor").create_mesh
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = tf.no_such_name
