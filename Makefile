@@ -4,6 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
+CODE := src tests examples benchmarks docs
 
 .PHONY: demo test check format docs hooks lock bench clean venv
 
@@ -21,11 +22,13 @@ test: $(STAMP)
 	@$(PYTHON) -m pytest -n 2 --doctest-modules src/meshflow
 
 check: $(STAMP)
-	@$(VENV)/bin/ruff check src tests examples benchmarks docs
+	@$(VENV)/bin/ruff format --check --quiet $(CODE)
+	@$(VENV)/bin/ruff check --quiet $(CODE)
 	@$(VENV)/bin/mypy
 
 format: $(STAMP)
-	@$(VENV)/bin/ruff check --fix src tests examples benchmarks docs
+	@$(VENV)/bin/ruff format --quiet $(CODE)
+	@$(VENV)/bin/ruff check --fix --quiet $(CODE)
 
 docs: $(STAMP)
 	@$(PYTHON) -m sphinx -q -b html docs docs/_build/html

@@ -25,8 +25,12 @@ class Row:
     def cells(self, reference: Row) -> tuple[str, ...]:
         """The row as text; the speed-up is against the first row."""
         return (
-            self.precision, f"{self.seconds_per_epoch:.2f}", f"{self.ms_per_step:.1f}", f"{self.images_per_second:,.0f}",
-            f"{self.accuracy:.2%}", f"{reference.seconds_per_epoch / self.seconds_per_epoch:.2f}x",
+            self.precision,
+            f"{self.seconds_per_epoch:.2f}",
+            f"{self.ms_per_step:.1f}",
+            f"{self.images_per_second:,.0f}",
+            f"{self.accuracy:.2%}",
+            f"{reference.seconds_per_epoch / self.seconds_per_epoch:.2f}x",
         )
 
 
@@ -67,8 +71,21 @@ def draw(rows: list[Row], dataset: str, path: Path) -> None:
     for row, colour in zip(rows, plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False):
         epochs = range(1, len(row.history["loss"]) + 1)
         for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
-            axis.plot(epochs, row.history[name], color=colour, linestyle="--", label=f"{row.precision}, training")
-            axis.plot(epochs, row.history[f"val_{name}"], color=colour, marker="o", markersize=3, label=f"{row.precision}, held out")
+            axis.plot(
+                epochs,
+                row.history[name],
+                color=colour,
+                linestyle="--",
+                label=f"{row.precision}, training",
+            )
+            axis.plot(
+                epochs,
+                row.history[f"val_{name}"],
+                color=colour,
+                marker="o",
+                markersize=3,
+                label=f"{row.precision}, held out",
+            )
     for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
         axis.set(xlabel="epoch", ylabel=name)
         axis.grid(alpha=0.3)
@@ -82,7 +99,10 @@ def render(rows: list[Row], dataset: str, plot: Path) -> str:
     """A page that needs no other file."""
     image = base64.b64encode(plot.read_bytes()).decode()
     head = "".join(f"<th>{html.escape(h)}</th>" for h in HEADINGS)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row.cells(rows[0])) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row.cells(rows[0])) + "</tr>"
+        for row in rows
+    )
     style: Any = (
         "body{font:16px system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}"
         "table{border-collapse:collapse;margin:1rem 0}th,td{padding:.4rem .9rem;border-bottom:1px solid #ddd;text-align:right}"

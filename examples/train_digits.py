@@ -10,10 +10,11 @@ import argparse
 import time
 from pathlib import Path
 
-import meshflow as tf
 import numpy as np
-from meshflow.keras import layers
 from report import Row, print_table, write_report
+
+import meshflow as tf
+from meshflow.keras import layers
 
 DATASETS = {
     "digits": tf.keras.datasets.digits,
@@ -27,7 +28,11 @@ def build_model(divisor: int = 1) -> tf.keras.Sequential:
     """The network, with the width of every hidden layer divided by `divisor`."""
     model = tf.keras.Sequential(name="cnn")
     model.add(tf.keras.Input(shape=(32, 32, 3)))
-    for block, pool in (((128, 256, 256, 256), 2), ((256, 256, 512, 512), 2), ((256, 256, 256, 128), 4)):
+    for block, pool in (
+        ((128, 256, 256, 256), 2),
+        ((256, 256, 512, 512), 2),
+        ((256, 256, 256, 128), 4),
+    ):
         for filters in block:
             model.add(layers.Conv2D(filters // divisor, 3, padding="same", activation="relu"))
         model.add(layers.MaxPooling2D(pool))
@@ -73,24 +78,46 @@ def train(precision: str, data, options: argparse.Namespace) -> Row:
     model = build_model(1 if options.full else 8)
     steps = -(-len(x) // options.batch_size)
     rate = tf.keras.optimizers.schedules.CosineDecay(1e-3, steps * options.epochs)
-    model.compile(optimizer=tf.keras.optimizers.Adam(rate), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(
+        optimizer=tf.keras.optimizers.Adam(rate),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
     print(f"\nTraining in {precision} on {len(x)} images ({model.count_params():,} parameters)")
     times = StepTimes()
-    history = model.fit(x, y, epochs=options.epochs, batch_size=options.batch_size, validation_data=test, callbacks=[times])
+    history = model.fit(
+        x,
+        y,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        validation_data=test,
+        callbacks=[times],
+    )
     # The first epoch compiles; the others tell the speed.
     seconds = float(np.median(times.seconds[1:] or times.seconds))
-    return Row(precision, seconds, 1e3 * seconds / steps, len(x) / seconds, history.history["val_accuracy"][-1], history.history)
+    return Row(
+        precision,
+        seconds,
+        1e3 * seconds / steps,
+        len(x) / seconds,
+        history.history["val_accuracy"][-1],
+        history.history,
+    )
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dataset", choices=DATASETS, default="digits")
     parser.add_argument("--full", action="store_true", help="the network at full width")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("out/demo"), help="folder of the plot and the report")
+    parser.add_argument(
+        "--output", type=Path, default=Path("out/demo"), help="folder of the plot and the report"
+    )
     options = parser.parse_args()
     if options.full:
         build_model().summary()

@@ -8,7 +8,9 @@ import meshflow as tf
 def assert_close(actual, expected, rtol=1e-5, atol=1e-6):
     """Values (of tensors, variables, arrays) are equal within tolerances."""
     actual = actual.numpy() if hasattr(actual, "numpy") else actual
-    np.testing.assert_allclose(np.asarray(actual, np.float64), np.asarray(expected, np.float64), rtol=rtol, atol=atol)
+    np.testing.assert_allclose(
+        np.asarray(actual, np.float64), np.asarray(expected, np.float64), rtol=rtol, atol=atol
+    )
 
 
 def numeric_gradient(fn, arrays, index, step=1e-6):

@@ -8,9 +8,44 @@ import pytest
 import meshflow as tf
 
 SPACES = [
-    "meshflow", "meshflow.math", "meshflow.linalg", "meshflow.nn", "meshflow.random", "meshflow.nest", "meshflow.errors", "meshflow.image", "meshflow.debugging",
-    "meshflow.strings", "meshflow.signal", "meshflow.bitwise", "meshflow.config", "meshflow.dtypes", "meshflow.io", "meshflow.autograph", "meshflow.keras",
-    *(f"meshflow.keras.{m}" for m in ("activations", "backend", "callbacks", "constraints", "datasets", "initializers", "layers", "losses", "metrics", "mixed_precision", "models", "optimizers", "optimizers.schedules", "regularizers", "saving", "utils")),
+    "meshflow",
+    "meshflow.math",
+    "meshflow.linalg",
+    "meshflow.nn",
+    "meshflow.random",
+    "meshflow.nest",
+    "meshflow.errors",
+    "meshflow.image",
+    "meshflow.debugging",
+    "meshflow.strings",
+    "meshflow.signal",
+    "meshflow.bitwise",
+    "meshflow.config",
+    "meshflow.dtypes",
+    "meshflow.io",
+    "meshflow.autograph",
+    "meshflow.keras",
+    *(
+        f"meshflow.keras.{m}"
+        for m in (
+            "activations",
+            "backend",
+            "callbacks",
+            "constraints",
+            "datasets",
+            "initializers",
+            "layers",
+            "losses",
+            "metrics",
+            "mixed_precision",
+            "models",
+            "optimizers",
+            "optimizers.schedules",
+            "regularizers",
+            "saving",
+            "utils",
+        )
+    ),
 ]
 
 

@@ -20,8 +20,20 @@ from meshflow.core.config import (
 )
 
 __all__ = [
-    *("LogicalDevice", "LogicalDeviceConfiguration", "PhysicalDevice", "experimental", "functions_run_eagerly"),
-    *("get_logical_device_configuration", "get_soft_device_placement", "get_visible_devices", "list_logical_devices"),
-    *("list_physical_devices", "optimizer", "run_functions_eagerly", "set_logical_device_configuration"),
-    *("set_soft_device_placement", "set_visible_devices", "threading"),
+    "LogicalDevice",
+    "LogicalDeviceConfiguration",
+    "PhysicalDevice",
+    "experimental",
+    "functions_run_eagerly",
+    "get_logical_device_configuration",
+    "get_soft_device_placement",
+    "get_visible_devices",
+    "list_logical_devices",
+    "list_physical_devices",
+    "optimizer",
+    "run_functions_eagerly",
+    "set_logical_device_configuration",
+    "set_soft_device_placement",
+    "set_visible_devices",
+    "threading",
 ]

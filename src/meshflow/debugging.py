@@ -1,4 +1,6 @@
 """`tf.debugging`: checks."""
 
+from meshflow.ops import debugging as _debugging
 from meshflow.ops.debugging import *  # noqa: F403
-from meshflow.ops.debugging import __all__
+
+__all__ = sorted(_debugging.__all__)

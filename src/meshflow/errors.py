@@ -23,8 +23,23 @@ from meshflow.core.errors import (
 )
 
 __all__ = [
-    *("AbortedError", "AlreadyExistsError", "CancelledError", "DataLossError", "DeadlineExceededError"),
-    *("FailedPreconditionError", "InaccessibleTensorError", "InternalError", "InvalidArgumentError", "NotFoundError"),
-    *("OpError", "OperatorNotAllowedInGraphError", "OutOfRangeError", "PermissionDeniedError"),
-    *("ResourceExhaustedError", "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError"),
+    "AbortedError",
+    "AlreadyExistsError",
+    "CancelledError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "FailedPreconditionError",
+    "InaccessibleTensorError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "OpError",
+    "OperatorNotAllowedInGraphError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "ResourceExhaustedError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
 ]

@@ -1,4 +1,6 @@
 """`tf.image`."""
 
+from meshflow.ops import image as _image
 from meshflow.ops.image import *  # noqa: F403
-from meshflow.ops.image import __all__
+
+__all__ = sorted(_image.__all__)

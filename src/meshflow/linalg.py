@@ -1,4 +1,6 @@
 """`tf.linalg`."""
 
+from meshflow.ops import linalg as _linalg
 from meshflow.ops.linalg import *  # noqa: F403
-from meshflow.ops.linalg import __all__
+
+__all__ = sorted(_linalg.__all__)

@@ -39,10 +39,24 @@ def ifft2d(input: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def rfft(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
     """Fourier transform of real numbers, half of the (symmetric) result."""
-    return jnp.fft.rfft(input_tensor, None if fft_length is None else fft_length[0] if isinstance(fft_length, tuple) else fft_length)
+    return jnp.fft.rfft(
+        input_tensor,
+        None
+        if fft_length is None
+        else fft_length[0]
+        if isinstance(fft_length, tuple)
+        else fft_length,
+    )
 
 
 @op(kinds="c")
 def irfft(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
     """Inverse of `rfft`."""
-    return jnp.fft.irfft(input_tensor, None if fft_length is None else fft_length[0] if isinstance(fft_length, tuple) else fft_length)
+    return jnp.fft.irfft(
+        input_tensor,
+        None
+        if fft_length is None
+        else fft_length[0]
+        if isinstance(fft_length, tuple)
+        else fft_length,
+    )

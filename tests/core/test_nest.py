@@ -4,7 +4,13 @@ from hypothesis import strategies as st
 
 import meshflow as tf
 
-structures = st.recursive(st.integers(), lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner), max_leaves=12)
+structures = st.recursive(
+    st.integers(),
+    lambda inner: (
+        st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner)
+    ),
+    max_leaves=12,
+)
 
 
 @given(structures)
@@ -14,7 +20,9 @@ def test_flatten_and_pack_are_inverse(structure):
 
 @given(structures)
 def test_map_structure_visits_every_leaf(structure):
-    assert tf.nest.flatten(tf.nest.map_structure(lambda x: x + 1, structure)) == [x + 1 for x in tf.nest.flatten(structure)]
+    assert tf.nest.flatten(tf.nest.map_structure(lambda x: x + 1, structure)) == [
+        x + 1 for x in tf.nest.flatten(structure)
+    ]
 
 
 def test_differences_say_where():

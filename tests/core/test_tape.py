@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from helpers import assert_close, check_gradients
 
 import meshflow as tf
+from helpers import assert_close, check_gradients
 
 
 def test_second_and_third_order():
@@ -216,10 +216,17 @@ def test_stop_gradient():
 @pytest.mark.parametrize(
     "fn",
     [
-        lambda x, y: x * y + tf.sin(x), lambda x, y: tf.matmul(x, y), lambda x, y: tf.concat([x, y], 0) ** 2,
-        lambda x, y: tf.nn.softmax(x) * y, lambda x, y: tf.reduce_logsumexp(x * y, axis=1), lambda x, y: tf.linalg.inv(x) @ y,
-        lambda x, y: tf.where(x > y, x * x, y), lambda x, y: tf.cumsum(x, axis=1) / (1.0 + y * y), lambda x, y: tf.linalg.norm(x - y),
-        lambda x, y: tf.einsum("ij,kj->ik", x, y) ** 2, lambda x, y: tf.stack([x, y])[1, :, 0] * x[0, 1],
+        lambda x, y: x * y + tf.sin(x),
+        lambda x, y: tf.matmul(x, y),
+        lambda x, y: tf.concat([x, y], 0) ** 2,
+        lambda x, y: tf.nn.softmax(x) * y,
+        lambda x, y: tf.reduce_logsumexp(x * y, axis=1),
+        lambda x, y: tf.linalg.inv(x) @ y,
+        lambda x, y: tf.where(x > y, x * x, y),
+        lambda x, y: tf.cumsum(x, axis=1) / (1.0 + y * y),
+        lambda x, y: tf.linalg.norm(x - y),
+        lambda x, y: tf.einsum("ij,kj->ik", x, y) ** 2,
+        lambda x, y: tf.stack([x, y])[1, :, 0] * x[0, 1],
     ],
 )
 def test_gradients_against_finite_differences(fn, rng):

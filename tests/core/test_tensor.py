@@ -47,14 +47,19 @@ def test_shape_mismatch_is_tensorflows_error():
         tf.zeros([2]) + tf.zeros([3])
 
 
-@pytest.mark.parametrize("key", [0, -1, slice(1), slice(None, None, -1), (0, 1), (Ellipsis, 0), (None, 1), (slice(0, 2), None)])
+@pytest.mark.parametrize(
+    "key",
+    [0, -1, slice(1), slice(None, None, -1), (0, 1), (Ellipsis, 0), (None, 1), (slice(0, 2), None)],
+)
 def test_indexing_is_numpys(key):
     array = np.arange(12).reshape(3, 4)
     np.testing.assert_array_equal(tf.constant(array)[key].numpy(), array[key])
 
 
 def test_index_out_of_range():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="slice index 5 of dimension 0 out of bounds"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="slice index 5 of dimension 0 out of bounds"
+    ):
         tf.zeros([3])[5]
 
 
@@ -72,7 +77,10 @@ def test_tensors_are_immutable_and_unhashable():
 
 
 def test_repr_is_tensorflows():
-    assert repr(tf.constant([1, 2])) == "<tf.Tensor: shape=(2,), dtype=int32, numpy=array([1, 2], dtype=int32)>"
+    assert (
+        repr(tf.constant([1, 2]))
+        == "<tf.Tensor: shape=(2,), dtype=int32, numpy=array([1, 2], dtype=int32)>"
+    )
     assert str(tf.constant(1.5)) == "tf.Tensor(1.5, shape=(), dtype=float32)"
 
 
@@ -93,10 +101,15 @@ def test_pickle_and_numpy_copy():
 
 def test_conversion_of_lists_holding_tensors():
     x = tf.constant(1.0)
-    np.testing.assert_array_equal(tf.convert_to_tensor([[x, 2.0], [3.0, x]]).numpy(), [[1, 2], [3, 1]])
+    np.testing.assert_array_equal(
+        tf.convert_to_tensor([[x, 2.0], [3.0, x]]).numpy(), [[1, 2], [3, 1]]
+    )
 
 
-@pytest.mark.parametrize(("value", "dtype"), [(1.5, tf.int32), ("a", tf.float32), (np.ones(2), tf.int32), (True, tf.float32)])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(1.5, tf.int32), ("a", tf.float32), (np.ones(2), tf.int32), (True, tf.float32)],
+)
 def test_values_that_do_not_fit_the_dtype(value, dtype):
     with pytest.raises((TypeError, ValueError)):
         tf.constant(value, dtype=dtype)

@@ -2,9 +2,9 @@ import copy
 
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 
 
 def test_assignments():
@@ -78,4 +78,8 @@ def test_module_finds_variables():
             self.fixed = tf.Variable(1, trainable=False)
 
     outer = Outer()
-    assert len(outer.variables) == 3 and len(outer.trainable_variables) == 2 and len(outer.submodules) == 2
+    assert (
+        len(outer.variables) == 3
+        and len(outer.trainable_variables) == 2
+        and len(outer.submodules) == 2
+    )

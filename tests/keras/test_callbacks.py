@@ -1,11 +1,12 @@
 import csv
 import os
+import pathlib
 
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 from meshflow.keras import callbacks, layers
 
 
@@ -28,12 +29,27 @@ def test_hooks_come_in_order():
             return super().__getattribute__(name)
 
     model().fit(X, Y, verbose=0, validation_data=(X, Y), callbacks=[Recorder()])
-    assert calls == ["on_train_begin", "on_epoch_begin", "on_test_begin", "on_test_end", "on_epoch_end", "on_train_end"]
+    assert calls == [
+        "on_train_begin",
+        "on_epoch_begin",
+        "on_test_begin",
+        "on_test_end",
+        "on_epoch_end",
+        "on_train_end",
+    ]
 
 
 def test_batch_logs_are_numbers():
     seen = []
-    model().fit(X, Y, batch_size=4, verbose=0, callbacks=[callbacks.LambdaCallback(on_batch_end=lambda b, logs: seen.append((b, logs["loss"])))])
+    model().fit(
+        X,
+        Y,
+        batch_size=4,
+        verbose=0,
+        callbacks=[
+            callbacks.LambdaCallback(on_batch_end=lambda b, logs: seen.append((b, logs["loss"])))
+        ],
+    )
     assert [b for b, _ in seen] == [0, 1] and all(isinstance(v, float) for _, v in seen)
 
 
@@ -57,25 +73,57 @@ def test_early_stopping_restores_the_best_weights():
 
 def test_learning_rate_callbacks():
     m = model()
-    history = m.fit(X, Y, epochs=2, verbose=0, callbacks=[callbacks.LearningRateScheduler(lambda epoch, lr: lr * 0.5)]).history
+    history = m.fit(
+        X,
+        Y,
+        epochs=2,
+        verbose=0,
+        callbacks=[callbacks.LearningRateScheduler(lambda epoch, lr: lr * 0.5)],
+    ).history
     assert_close(history["lr"], [0.05, 0.025])
     m = model(0.0)
-    m.fit(X, Y, epochs=4, verbose=0, callbacks=[callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5)])
+    m.fit(
+        X,
+        Y,
+        epochs=4,
+        verbose=0,
+        callbacks=[callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5)],
+    )
     m = model(0.4)
     m.optimizer.learning_rate = 1e-9
-    m.fit(X, Y, epochs=3, verbose=0, callbacks=[callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5)])
+    m.fit(
+        X,
+        Y,
+        epochs=3,
+        verbose=0,
+        callbacks=[callbacks.ReduceLROnPlateau(monitor="loss", patience=1, factor=0.5)],
+    )
     assert float(m.optimizer.learning_rate) < 1e-9
 
 
 def test_checkpoints(tmp_path):
     m = model()
     path = os.path.join(tmp_path, "{epoch:02d}-{loss:.2f}.h5")
-    m.fit(X, Y, epochs=2, verbose=0, callbacks=[callbacks.ModelCheckpoint(path, save_weights_only=True, monitor="loss")])
+    m.fit(
+        X,
+        Y,
+        epochs=2,
+        verbose=0,
+        callbacks=[callbacks.ModelCheckpoint(path, save_weights_only=True, monitor="loss")],
+    )
     assert sorted(f[:2] for f in os.listdir(tmp_path)) == ["01", "02"]
     best = os.path.join(tmp_path, "best.keras")
-    m.fit(X, Y, epochs=3, verbose=0, callbacks=[callbacks.ModelCheckpoint(best, save_best_only=True, monitor="loss")])
+    m.fit(
+        X,
+        Y,
+        epochs=3,
+        verbose=0,
+        callbacks=[callbacks.ModelCheckpoint(best, save_best_only=True, monitor="loss")],
+    )
     assert_close(tf.keras.models.load_model(best).get_weights()[0], m.get_weights()[0])
-    steps = callbacks.ModelCheckpoint(os.path.join(tmp_path, "step"), save_weights_only=True, save_freq=2)
+    steps = callbacks.ModelCheckpoint(
+        os.path.join(tmp_path, "step"), save_weights_only=True, save_freq=2
+    )
     m.fit(X, Y, batch_size=2, verbose=0, callbacks=[steps])
     assert os.path.isdir(tmp_path / "step")
 
@@ -83,11 +131,13 @@ def test_checkpoints(tmp_path):
 def test_csv_logger_and_nan(tmp_path, capsys):
     path = tmp_path / "log.csv"
     model().fit(X, Y, epochs=2, verbose=0, callbacks=[callbacks.CSVLogger(path)])
-    rows = list(csv.DictReader(open(path)))
+    rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [r["epoch"] for r in rows] == ["0", "1"] and float(rows[0]["loss"]) > 0
     bad = X.copy()
     bad[0, 0] = np.nan
-    history = model().fit(bad, Y, epochs=5, verbose=0, callbacks=[callbacks.TerminateOnNaN()]).history
+    history = (
+        model().fit(bad, Y, epochs=5, verbose=0, callbacks=[callbacks.TerminateOnNaN()]).history
+    )
     assert len(history["loss"]) == 1 and "Invalid loss" in capsys.readouterr().out
 
 
@@ -96,9 +146,16 @@ def test_utilities(tmp_path):
     assert tf.keras.utils.pad_sequences([[1], [1, 2, 3]], maxlen=2).tolist() == [[0, 1], [2, 3]]
     source = tmp_path / "data.txt"
     source.write_text("hello")
-    path = tf.keras.utils.get_file("x.txt", origin=source.as_uri(), cache_dir=tmp_path / "cache", md5_hash="5d41402abc4b2a76b9719d911017c592")
-    assert open(path).read() == "hello"
+    path = tf.keras.utils.get_file(
+        "x.txt",
+        origin=source.as_uri(),
+        cache_dir=tmp_path / "cache",
+        md5_hash="5d41402abc4b2a76b9719d911017c592",
+    )
+    assert pathlib.Path(path).read_text() == "hello"
     with pytest.raises(ValueError, match="checksum"):
-        tf.keras.utils.get_file("y.txt", origin=source.as_uri(), cache_dir=tmp_path / "cache", md5_hash="0" * 32)
+        tf.keras.utils.get_file(
+            "y.txt", origin=source.as_uri(), cache_dir=tmp_path / "cache", md5_hash="0" * 32
+        )
     with pytest.raises(OSError, match=r"(?s)127.0.0.1.*cache"):
         tf.keras.utils.get_file("z", origin="http://127.0.0.1:9/z", cache_dir=tmp_path / "cache")

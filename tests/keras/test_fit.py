@@ -6,9 +6,9 @@ import textwrap
 
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 from meshflow.keras import layers
 
 
@@ -16,18 +16,36 @@ def blobs(n=96, classes=3, seed=0):
     """Points around class centres: easily learnt."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, classes, n)
-    return (np.eye(classes)[y] @ rng.normal(size=(classes, 5)) * 3 + rng.normal(size=(n, 5)) * 0.3).astype("float32"), y
+    return (
+        np.eye(classes)[y] @ rng.normal(size=(classes, 5)) * 3 + rng.normal(size=(n, 5)) * 0.3
+    ).astype("float32"), y
 
 
 def mlp(classes=3, **compile_arguments):
-    model = tf.keras.Sequential([layers.Dense(16, activation="relu", input_shape=(5,)), layers.Dense(classes, activation="softmax")])
-    model.compile(**{"optimizer": "adam", "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], **compile_arguments})
+    model = tf.keras.Sequential(
+        [
+            layers.Dense(16, activation="relu", input_shape=(5,)),
+            layers.Dense(classes, activation="softmax"),
+        ]
+    )
+    model.compile(
+        **{
+            "optimizer": "adam",
+            "loss": "sparse_categorical_crossentropy",
+            "metrics": ["accuracy"],
+            **compile_arguments,
+        }
+    )
     return model
 
 
 def test_learns_and_reports():
     x, y = blobs()
-    history = mlp(optimizer=tf.keras.optimizers.Adam(0.02)).fit(x, y, epochs=15, verbose=0, validation_split=0.25).history
+    history = (
+        mlp(optimizer=tf.keras.optimizers.Adam(0.02))
+        .fit(x, y, epochs=15, verbose=0, validation_split=0.25)
+        .history
+    )
     assert list(history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
     assert history["loss"][-1] < 0.2 * history["loss"][0] and history["val_accuracy"][-1] > 0.9
 
@@ -37,7 +55,9 @@ def test_same_seed_same_weights_bitwise():
 
     def train():
         tf.keras.utils.set_random_seed(3)
-        model = tf.keras.Sequential([layers.Dense(8, input_shape=(5,)), layers.Dropout(0.5), layers.Dense(3)])
+        model = tf.keras.Sequential(
+            [layers.Dense(8, input_shape=(5,)), layers.Dropout(0.5), layers.Dense(3)]
+        )
         model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.fit(x, y, epochs=2, verbose=0)
         return model.get_weights()
@@ -48,7 +68,9 @@ def test_same_seed_same_weights_bitwise():
 
 def test_one_step_is_gradient_descent():
     x, y = np.ones((4, 2), np.float32), np.zeros((4, 1), np.float32)
-    model = tf.keras.Sequential([layers.Dense(1, use_bias=False, kernel_initializer="ones", input_shape=(2,))])
+    model = tf.keras.Sequential(
+        [layers.Dense(1, use_bias=False, kernel_initializer="ones", input_shape=(2,))]
+    )
     model.compile(tf.keras.optimizers.SGD(0.1), "mse")
     assert model.train_on_batch(x, y) == pytest.approx(4.0)
     assert_close(model.get_weights()[0], [[0.6], [0.6]])
@@ -97,8 +119,12 @@ def test_weights_of_samples_and_classes():
     model = mlp(optimizer=tf.keras.optimizers.SGD(0.0), metrics=None, weighted_metrics=["accuracy"])
     each = -np.log(model.predict(x, verbose=0)[np.arange(32), y])
     weights = np.linspace(0, 1, 32)
-    assert model.evaluate(x, y, sample_weight=weights, verbose=0)[0] == pytest.approx((each * weights).mean(), rel=1e-5)
-    history = model.fit(x, y, class_weight={0: 1.0, 1: 2.0, 2: 0.0}, verbose=0, batch_size=32).history
+    assert model.evaluate(x, y, sample_weight=weights, verbose=0)[0] == pytest.approx(
+        (each * weights).mean(), rel=1e-5
+    )
+    history = model.fit(
+        x, y, class_weight={0: 1.0, 1: 2.0, 2: 0.0}, verbose=0, batch_size=32
+    ).history
     assert history["loss"][0] == pytest.approx((each * np.array([1, 2, 0])[y]).mean(), rel=1e-5)
     with pytest.raises(ValueError, match=r"classes \[2\]"):
         model.fit(x, y, class_weight={0: 1.0, 1: 1.0}, verbose=0)
@@ -130,15 +156,25 @@ def test_sources_of_data():
     pd = pytest.importorskip("pandas")
     assert_close(mlp().predict(pd.DataFrame(x), verbose=0).shape, (64, 3))
     torch = pytest.importorskip("torch")
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=16)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=16
+    )
     model.fit(loader, verbose=0)
 
 
 def test_several_inputs_and_outputs():
     a, b = tf.keras.Input((3,), name="a"), tf.keras.Input((2,), name="b")
     joined = layers.Concatenate()([a, b])
-    model = tf.keras.Model({"a": a, "b": b}, {"one": layers.Dense(1, name="one")(joined), "two": layers.Dense(2, name="two")(joined)})
-    model.compile("sgd", {"one": "mse", "two": "mae"}, metrics={"two": ["mse"]}, loss_weights={"one": 2.0, "two": 0.5})
+    model = tf.keras.Model(
+        {"a": a, "b": b},
+        {"one": layers.Dense(1, name="one")(joined), "two": layers.Dense(2, name="two")(joined)},
+    )
+    model.compile(
+        "sgd",
+        {"one": "mse", "two": "mae"},
+        metrics={"two": ["mse"]},
+        loss_weights={"one": 2.0, "two": 0.5},
+    )
     x = {"a": np.ones((8, 3)), "b": np.ones((8, 2))}
     y = {"one": np.zeros((8, 1)), "two": np.zeros((8, 2))}
     logs = model.evaluate(x, y, verbose=0, return_dict=True)
@@ -166,7 +202,13 @@ def test_overridden_steps():
             x, y = data
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True))
+            self.optimizer.apply_gradients(
+                zip(
+                    tape.gradient(loss, self.trainable_variables),
+                    self.trainable_variables,
+                    strict=True,
+                )
+            )
             self.tracker.update_state(loss)
             return {"own": self.tracker.result()}
 
@@ -188,7 +230,9 @@ def test_add_loss_add_metric_and_regularizers():
             return x
 
     inputs = tf.keras.Input((2,))
-    outputs = layers.Dense(1, kernel_initializer="ones", kernel_regularizer=tf.keras.regularizers.L2(0.1))(Penalty()(inputs))
+    outputs = layers.Dense(
+        1, kernel_initializer="ones", kernel_regularizer=tf.keras.regularizers.L2(0.1)
+    )(Penalty()(inputs))
     model = tf.keras.Model(inputs, outputs)
     model.compile("sgd", "mse")
     x = np.ones((4, 2))
@@ -223,24 +267,40 @@ def test_progress_bar_text(capsys):
     x, y = blobs(64)
     mlp().fit(x, y, epochs=2, verbose=1)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Epoch 1/2" and lines[1].startswith("2/2 [==============================] - ") and "accuracy: " in lines[1]
+    assert (
+        lines[0] == "Epoch 1/2"
+        and lines[1].startswith("2/2 [==============================] - ")
+        and "accuracy: " in lines[1]
+    )
     mlp().fit(x, y, verbose=0)
     assert capsys.readouterr().out == ""
 
 
 ERRORS = {
-    "labels out of range": (lambda m, x, y: m.fit(x, y + 5, verbose=0), r"dense_1.*label value of .* \[0, 3\)"),
+    "labels out of range": (
+        lambda m, x, y: m.fit(x, y + 5, verbose=0),
+        r"dense_1.*label value of .* \[0, 3\)",
+    ),
     "different lengths": (lambda m, x, y: m.fit(x, y[:5], verbose=0), "x sizes: 96\n  y sizes: 5"),
     "no targets": (lambda m, x, y: m.fit(x, verbose=0), "Target data is missing"),
     "no data": (lambda m, x, y: m.fit(None, y, verbose=0), "Missing data"),
     "empty data": (lambda m, x, y: m.fit(x[:0], y[:0], verbose=0), "0 samples"),
-    "wrong shape": (lambda m, x, y: m.fit(x[:, :3], y, verbose=0), r"(?s)sequential.*\(None, 5\).*3"),
+    "wrong shape": (
+        lambda m, x, y: m.fit(x[:, :3], y, verbose=0),
+        r"(?s)sequential.*\(None, 5\).*3",
+    ),
     "wrong rank": (lambda m, x, y: m.predict(x[None, None], verbose=0), "sequential"),
     "two targets": (lambda m, x, y: m.fit(x, [y, y], verbose=0), "1 output"),
-    "batch size for generators": (lambda m, x, y: m.fit(iter([(x, y)]), batch_size=4, verbose=0), "batch_size"),
+    "batch size for generators": (
+        lambda m, x, y: m.fit(iter([(x, y)]), batch_size=4, verbose=0),
+        "batch_size",
+    ),
     "unknown loss": (lambda m, x, y: m.compile("adam", "mean_square_error"), "mean_squared_error"),
     "unknown optimizer": (lambda m, x, y: m.compile("adamm", "mse"), "adam"),
-    "text": (lambda m, x, y: m.fit(np.array([["a"] * 5]), np.array([0]), verbose=0), "objects|data adapter|text|convert"),
+    "text": (
+        lambda m, x, y: m.fit(np.array([["a"] * 5]), np.array([0]), verbose=0),
+        "objects|data adapter|text|convert",
+    ),
 }
 
 
@@ -292,7 +352,9 @@ def test_interrupt_leaves_a_usable_model(tmp_path):
             """
         )
     )
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=os.environ)
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
     while "epoch 2" not in process.stdout.readline():
         pass
     process.send_signal(signal.SIGINT)
@@ -308,4 +370,8 @@ def test_full_network_has_the_articles_parameter_count(capsys):
         sys.path.pop(0)
     build_model().summary()
     text = capsys.readouterr().out
-    assert "Total params: 9,123,978" in text and "Trainable params: 9,122,954" in text and "Non-trainable params: 1,024" in text
+    assert (
+        "Total params: 9,123,978" in text
+        and "Trainable params: 9,122,954" in text
+        and "Non-trainable params: 1,024" in text
+    )

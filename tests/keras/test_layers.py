@@ -2,39 +2,98 @@
 
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 from meshflow.keras import layers
 
 IMAGE, SEQUENCE, VECTOR, VOLUME = (6, 6, 4), (6, 4), (4,), (4, 4, 4, 2)
 
 CASES = [
-    (layers.Dense, {"units": 3, "activation": "relu"}, VECTOR), (layers.Dense, {"units": 3}, SEQUENCE), (layers.Activation, {"activation": "tanh"}, VECTOR),
-    (layers.Flatten, {}, IMAGE), (layers.Flatten, {"data_format": "channels_first"}, IMAGE), (layers.Reshape, {"target_shape": (-1, 2)}, SEQUENCE),
-    (layers.Permute, {"dims": (2, 1)}, SEQUENCE), (layers.RepeatVector, {"n": 3}, VECTOR), (layers.Masking, {}, SEQUENCE), (layers.Identity, {}, VECTOR),
-    (layers.ActivityRegularization, {"l2": 0.1}, VECTOR), (layers.Dropout, {"rate": 0.5}, VECTOR), (layers.SpatialDropout1D, {"rate": 0.5}, SEQUENCE),
-    (layers.SpatialDropout2D, {"rate": 0.5}, IMAGE), (layers.GaussianNoise, {"stddev": 0.5}, VECTOR), (layers.GaussianDropout, {"rate": 0.5}, VECTOR),
-    (layers.AlphaDropout, {"rate": 0.5}, VECTOR), (layers.Conv1D, {"filters": 3, "kernel_size": 3, "padding": "causal"}, SEQUENCE),
-    (layers.Conv1D, {"filters": 3, "kernel_size": 2, "dilation_rate": 2}, SEQUENCE), (layers.Conv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, IMAGE),
-    (layers.Conv2D, {"filters": 4, "kernel_size": (2, 3), "groups": 2, "activation": "relu"}, IMAGE), (layers.Conv3D, {"filters": 2, "kernel_size": 2}, VOLUME),
-    (layers.Conv1DTranspose, {"filters": 3, "kernel_size": 3, "strides": 2}, SEQUENCE), (layers.Conv2DTranspose, {"filters": 3, "kernel_size": 3, "strides": 2, "padding": "same"}, IMAGE),
-    (layers.Conv2DTranspose, {"filters": 3, "kernel_size": 3, "strides": 2, "output_padding": 1}, IMAGE), (layers.Conv3DTranspose, {"filters": 2, "kernel_size": 2}, VOLUME),
-    (layers.DepthwiseConv2D, {"kernel_size": 3, "depth_multiplier": 2}, IMAGE), (layers.SeparableConv2D, {"filters": 3, "kernel_size": 3}, IMAGE),
-    (layers.SeparableConv1D, {"filters": 3, "kernel_size": 3}, SEQUENCE), (layers.MaxPooling1D, {}, SEQUENCE), (layers.MaxPooling2D, {"pool_size": 3, "strides": 2, "padding": "same"}, IMAGE),
-    (layers.MaxPooling3D, {}, VOLUME), (layers.AveragePooling1D, {}, SEQUENCE), (layers.AveragePooling2D, {}, IMAGE), (layers.AveragePooling3D, {}, VOLUME),
-    (layers.GlobalMaxPooling1D, {}, SEQUENCE), (layers.GlobalMaxPooling2D, {}, IMAGE), (layers.GlobalMaxPooling3D, {}, VOLUME),
-    (layers.GlobalAveragePooling1D, {}, SEQUENCE), (layers.GlobalAveragePooling2D, {"keepdims": True}, IMAGE), (layers.GlobalAveragePooling3D, {}, VOLUME),
-    (layers.UpSampling1D, {}, SEQUENCE), (layers.UpSampling2D, {"size": (2, 3)}, IMAGE), (layers.UpSampling3D, {}, VOLUME), (layers.ZeroPadding1D, {}, SEQUENCE),
-    (layers.ZeroPadding2D, {"padding": ((1, 0), (2, 1))}, IMAGE), (layers.ZeroPadding3D, {}, VOLUME), (layers.Cropping1D, {}, SEQUENCE), (layers.Cropping2D, {}, IMAGE),
-    (layers.Cropping3D, {}, VOLUME), (layers.BatchNormalization, {}, IMAGE), (layers.BatchNormalization, {"axis": 1, "scale": False}, IMAGE), (layers.LayerNormalization, {}, SEQUENCE),
-    (layers.LayerNormalization, {"axis": [1, 2]}, SEQUENCE), (layers.GroupNormalization, {"groups": 2}, IMAGE), (layers.UnitNormalization, {}, VECTOR), (layers.ReLU, {"max_value": 1.0}, VECTOR),
-    (layers.LeakyReLU, {}, VECTOR), (layers.PReLU, {"shared_axes": [1]}, SEQUENCE), (layers.ELU, {"alpha": 0.5}, VECTOR), (layers.ThresholdedReLU, {"theta": 0.5}, VECTOR),
-    (layers.Softmax, {}, VECTOR), (layers.TimeDistributed, {"layer": layers.Dense(2)}, SEQUENCE), (layers.Rescaling, {"scale": 0.5, "offset": 1.0}, VECTOR),
+    (layers.Dense, {"units": 3, "activation": "relu"}, VECTOR),
+    (layers.Dense, {"units": 3}, SEQUENCE),
+    (layers.Activation, {"activation": "tanh"}, VECTOR),
+    (layers.Flatten, {}, IMAGE),
+    (layers.Flatten, {"data_format": "channels_first"}, IMAGE),
+    (layers.Reshape, {"target_shape": (-1, 2)}, SEQUENCE),
+    (layers.Permute, {"dims": (2, 1)}, SEQUENCE),
+    (layers.RepeatVector, {"n": 3}, VECTOR),
+    (layers.Masking, {}, SEQUENCE),
+    (layers.Identity, {}, VECTOR),
+    (layers.ActivityRegularization, {"l2": 0.1}, VECTOR),
+    (layers.Dropout, {"rate": 0.5}, VECTOR),
+    (layers.SpatialDropout1D, {"rate": 0.5}, SEQUENCE),
+    (layers.SpatialDropout2D, {"rate": 0.5}, IMAGE),
+    (layers.GaussianNoise, {"stddev": 0.5}, VECTOR),
+    (layers.GaussianDropout, {"rate": 0.5}, VECTOR),
+    (layers.AlphaDropout, {"rate": 0.5}, VECTOR),
+    (layers.Conv1D, {"filters": 3, "kernel_size": 3, "padding": "causal"}, SEQUENCE),
+    (layers.Conv1D, {"filters": 3, "kernel_size": 2, "dilation_rate": 2}, SEQUENCE),
+    (layers.Conv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, IMAGE),
+    (
+        layers.Conv2D,
+        {"filters": 4, "kernel_size": (2, 3), "groups": 2, "activation": "relu"},
+        IMAGE,
+    ),
+    (layers.Conv3D, {"filters": 2, "kernel_size": 2}, VOLUME),
+    (layers.Conv1DTranspose, {"filters": 3, "kernel_size": 3, "strides": 2}, SEQUENCE),
+    (
+        layers.Conv2DTranspose,
+        {"filters": 3, "kernel_size": 3, "strides": 2, "padding": "same"},
+        IMAGE,
+    ),
+    (
+        layers.Conv2DTranspose,
+        {"filters": 3, "kernel_size": 3, "strides": 2, "output_padding": 1},
+        IMAGE,
+    ),
+    (layers.Conv3DTranspose, {"filters": 2, "kernel_size": 2}, VOLUME),
+    (layers.DepthwiseConv2D, {"kernel_size": 3, "depth_multiplier": 2}, IMAGE),
+    (layers.SeparableConv2D, {"filters": 3, "kernel_size": 3}, IMAGE),
+    (layers.SeparableConv1D, {"filters": 3, "kernel_size": 3}, SEQUENCE),
+    (layers.MaxPooling1D, {}, SEQUENCE),
+    (layers.MaxPooling2D, {"pool_size": 3, "strides": 2, "padding": "same"}, IMAGE),
+    (layers.MaxPooling3D, {}, VOLUME),
+    (layers.AveragePooling1D, {}, SEQUENCE),
+    (layers.AveragePooling2D, {}, IMAGE),
+    (layers.AveragePooling3D, {}, VOLUME),
+    (layers.GlobalMaxPooling1D, {}, SEQUENCE),
+    (layers.GlobalMaxPooling2D, {}, IMAGE),
+    (layers.GlobalMaxPooling3D, {}, VOLUME),
+    (layers.GlobalAveragePooling1D, {}, SEQUENCE),
+    (layers.GlobalAveragePooling2D, {"keepdims": True}, IMAGE),
+    (layers.GlobalAveragePooling3D, {}, VOLUME),
+    (layers.UpSampling1D, {}, SEQUENCE),
+    (layers.UpSampling2D, {"size": (2, 3)}, IMAGE),
+    (layers.UpSampling3D, {}, VOLUME),
+    (layers.ZeroPadding1D, {}, SEQUENCE),
+    (layers.ZeroPadding2D, {"padding": ((1, 0), (2, 1))}, IMAGE),
+    (layers.ZeroPadding3D, {}, VOLUME),
+    (layers.Cropping1D, {}, SEQUENCE),
+    (layers.Cropping2D, {}, IMAGE),
+    (layers.Cropping3D, {}, VOLUME),
+    (layers.BatchNormalization, {}, IMAGE),
+    (layers.BatchNormalization, {"axis": 1, "scale": False}, IMAGE),
+    (layers.LayerNormalization, {}, SEQUENCE),
+    (layers.LayerNormalization, {"axis": [1, 2]}, SEQUENCE),
+    (layers.GroupNormalization, {"groups": 2}, IMAGE),
+    (layers.UnitNormalization, {}, VECTOR),
+    (layers.ReLU, {"max_value": 1.0}, VECTOR),
+    (layers.LeakyReLU, {}, VECTOR),
+    (layers.PReLU, {"shared_axes": [1]}, SEQUENCE),
+    (layers.ELU, {"alpha": 0.5}, VECTOR),
+    (layers.ThresholdedReLU, {"theta": 0.5}, VECTOR),
+    (layers.Softmax, {}, VECTOR),
+    (layers.TimeDistributed, {"layer": layers.Dense(2)}, SEQUENCE),
+    (layers.Rescaling, {"scale": 0.5, "offset": 1.0}, VECTOR),
 ]
 
 
-@pytest.mark.parametrize(("cls", "arguments", "shape"), CASES, ids=[f"{c.__name__}-{i}" for i, (c, _, _) in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("cls", "arguments", "shape"),
+    CASES,
+    ids=[f"{c.__name__}-{i}" for i, (c, _, _) in enumerate(CASES)],
+)
 def test_battery(cls, arguments, shape, rng):
     x = rng.normal(size=(2, *shape)).astype("float32")
     layer = cls(**arguments)
@@ -48,7 +107,14 @@ def test_battery(cls, arguments, shape, rng):
     clone(x)
     clone.set_weights(layer.get_weights())
     assert_close(clone(x), eager.numpy(), 1e-4, 1e-5)
-    model = tf.keras.Sequential([tf.keras.Input(shape), cls.from_config(layer.get_config()), layers.Flatten(), layers.Dense(1)])
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input(shape),
+            cls.from_config(layer.get_config()),
+            layers.Flatten(),
+            layers.Dense(1),
+        ]
+    )
     model.compile("sgd", "mse")
     assert np.isfinite(model.train_on_batch(x, np.ones((2, 1))))
     if not isinstance(layer, layers.TimeDistributed):
@@ -75,9 +141,19 @@ def test_batch_normalization_numbers(rng):
 
 def test_layer_and_group_normalization_numbers(rng):
     x = rng.normal(size=(2, 4, 6)).astype("float32")
-    assert_close(layers.LayerNormalization()(x), (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3), 1e-4)
+    assert_close(
+        layers.LayerNormalization()(x),
+        (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3),
+        1e-4,
+    )
     g = x.reshape(2, 4, 2, 3)
-    assert_close(layers.GroupNormalization(2)(x), ((g - g.mean((1, 3), keepdims=True)) / np.sqrt(g.var((1, 3), keepdims=True) + 1e-3)).reshape(x.shape), 1e-4)
+    assert_close(
+        layers.GroupNormalization(2)(x),
+        (
+            (g - g.mean((1, 3), keepdims=True)) / np.sqrt(g.var((1, 3), keepdims=True) + 1e-3)
+        ).reshape(x.shape),
+        1e-4,
+    )
 
 
 def test_dropout_statistics_and_inference():
@@ -91,8 +167,18 @@ def test_dropout_statistics_and_inference():
 
 
 def test_merging(rng):
-    a, b = rng.normal(size=(2, 3, 4)).astype("float32"), rng.normal(size=(2, 3, 4)).astype("float32")
-    for name, expected in [("Add", a + b), ("Subtract", a - b), ("Multiply", a * b), ("Average", (a + b) / 2), ("Maximum", np.maximum(a, b)), ("Minimum", np.minimum(a, b))]:
+    a, b = (
+        rng.normal(size=(2, 3, 4)).astype("float32"),
+        rng.normal(size=(2, 3, 4)).astype("float32"),
+    )
+    for name, expected in [
+        ("Add", a + b),
+        ("Subtract", a - b),
+        ("Multiply", a * b),
+        ("Average", (a + b) / 2),
+        ("Maximum", np.maximum(a, b)),
+        ("Minimum", np.minimum(a, b)),
+    ]:
         assert_close(getattr(layers, name)()([a, b]), expected)
         assert_close(getattr(layers, name.lower())([tf.constant(a), tf.constant(b)]), expected)
     assert_close(layers.Concatenate(1)([a, b]), np.concatenate([a, b], 1))
@@ -111,20 +197,32 @@ def test_embedding():
 
 
 def test_multi_head_attention_numbers(rng):
-    q, v = rng.normal(size=(2, 3, 4)).astype("float32"), rng.normal(size=(2, 5, 4)).astype("float32")
+    q, v = (
+        rng.normal(size=(2, 3, 4)).astype("float32"),
+        rng.normal(size=(2, 5, 4)).astype("float32"),
+    )
     layer = layers.MultiHeadAttention(num_heads=2, key_dim=3)
     out, weights = layer(q, v, return_attention_scores=True)
     wq, bq, wk, bk, wv, bv, wo, bo = layer.get_weights()
-    query, key, value = (np.einsum("btd,dnh->btnh", s, w) + b for s, w, b in ((q, wq, bq), (v, wk, bk), (v, wv, bv)))
+    query, key, value = (
+        np.einsum("btd,dnh->btnh", s, w) + b for s, w, b in ((q, wq, bq), (v, wk, bk), (v, wv, bv))
+    )
     scores = np.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(3)
     p = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     assert_close(weights, p, 1e-4)
-    assert_close(out, np.einsum("btnh,nhd->btd", np.einsum("bnts,bsnh->btnh", p, value), wo) + bo, 1e-4, 1e-5)
+    assert_close(
+        out, np.einsum("btnh,nhd->btd", np.einsum("bnts,bsnh->btnh", p, value), wo) + bo, 1e-4, 1e-5
+    )
     causal = layer(q, q, use_causal_mask=True, return_attention_scores=True)[1].numpy()
     assert np.abs(np.triu(causal[0, 0], 1)).max() < 1e-6
     mask = np.zeros((2, 3, 5), bool)
     mask[..., :2] = True
-    assert np.abs(layer(q, v, attention_mask=mask, return_attention_scores=True)[1].numpy()[..., 2:]).max() < 1e-6
+    assert (
+        np.abs(
+            layer(q, v, attention_mask=mask, return_attention_scores=True)[1].numpy()[..., 2:]
+        ).max()
+        < 1e-6
+    )
 
 
 def test_a_transformer_block_trains():
@@ -133,14 +231,20 @@ def test_a_transformer_block_trains():
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
     x = layers.LayerNormalization()(x + layers.Dense(8)(layers.Dense(16, activation="gelu")(x)))
     model = tf.keras.Model(inputs, layers.Dense(10)(x))
-    model.compile(tf.keras.optimizers.Adam(0.01), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(
+        tf.keras.optimizers.Adam(0.01),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
     tokens = np.random.default_rng(0).integers(0, 10, (64, 6))
     losses = model.fit(tokens, tokens, epochs=8, verbose=0).history["loss"]
     assert losses[-1] < 0.3 * losses[0]
 
 
 def test_attention_layers(rng):
-    q, v = rng.normal(size=(1, 2, 3)).astype("float32"), rng.normal(size=(1, 4, 3)).astype("float32")
+    q, v = (
+        rng.normal(size=(1, 2, 3)).astype("float32"),
+        rng.normal(size=(1, 4, 3)).astype("float32"),
+    )
     scores = q[0] @ v[0].T
     p = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     assert_close(layers.Attention()([q, v]), (p @ v[0])[None], 1e-4)
@@ -148,10 +252,16 @@ def test_attention_layers(rng):
 
 
 ERRORS = [
-    (lambda: layers.Dense(0), "units"), (lambda: layers.Conv2D(3, 0), "kernel_size"), (lambda: layers.Conv2D(3, 2, padding="full"), "padding"),
-    (lambda: layers.Dropout(1.5), "rate"), (lambda: layers.Dense(1, kernel_initializer="glorot"), "glorot"), (lambda: layers.Activation("rello"), "relu"),
-    (lambda: layers.Dense(1, colour="red"), "colour"), (lambda: layers.Conv2D(1, 9)(np.ones((1, 4, 4, 1), np.float32)) if False else layers.Conv2D(1, 9)(tf.keras.Input((4, 4, 1))), "downsampling"),
-    (lambda: layers.Dense(1)(np.ones(3, np.float32)), "min_ndim=2"), (lambda: layers.Reshape((5,))(np.ones((1, 4), np.float32)), "unchanged"),
+    (lambda: layers.Dense(0), "units"),
+    (lambda: layers.Conv2D(3, 0), "kernel_size"),
+    (lambda: layers.Conv2D(3, 2, padding="full"), "padding"),
+    (lambda: layers.Dropout(1.5), "rate"),
+    (lambda: layers.Dense(1, kernel_initializer="glorot"), "glorot"),
+    (lambda: layers.Activation("rello"), "relu"),
+    (lambda: layers.Dense(1, colour="red"), "colour"),
+    (lambda: layers.Conv2D(1, 9)(tf.keras.Input((4, 4, 1))), "downsampling"),
+    (lambda: layers.Dense(1)(np.ones(3, np.float32)), "min_ndim=2"),
+    (lambda: layers.Reshape((5,))(np.ones((1, 4), np.float32)), "unchanged"),
     (lambda: layers.BatchNormalization(renorm=True), "renorm"),
 ]
 
@@ -165,7 +275,10 @@ def test_errors_name_the_argument(action, message):
 def test_activations_initializers_regularizers_constraints(rng):
     x = rng.normal(size=(2, 3)).astype("float32")
     assert_close(tf.keras.activations.get("hard_sigmoid")(x), np.clip(0.2 * x + 0.5, 0, 1))
-    assert_close(tf.keras.activations.relu(x, alpha=0.1, max_value=1.0), np.minimum(np.where(x >= 0, x, 0.1 * x), 1))
+    assert_close(
+        tf.keras.activations.relu(x, alpha=0.1, max_value=1.0),
+        np.minimum(np.where(x >= 0, x, 0.1 * x), 1),
+    )
     i = tf.keras.initializers
     assert_close(i.GlorotUniform(seed=1)((50, 60)), i.GlorotUniform(seed=1)((50, 60)).numpy())
     assert abs(i.HeNormal(seed=0)((400, 300)).numpy().std() - np.sqrt(2 / 400)) < 2e-3
@@ -173,8 +286,12 @@ def test_activations_initializers_regularizers_constraints(rng):
     assert_close(q.T @ q, np.eye(3), 1e-4, 1e-5)
     assert_close(i.get({"class_name": "Constant", "config": {"value": 3.0}})((2,)), [3, 3])
     assert_close(tf.keras.regularizers.get("l2")(x), 0.01 * (x**2).sum(), 1e-4)
-    assert_close(tf.keras.regularizers.L1L2(0.1, 0.2)(x), 0.1 * np.abs(x).sum() + 0.2 * (x**2).sum(), 1e-4)
-    assert_close(np.linalg.norm(tf.keras.constraints.MaxNorm(0.5)(x).numpy(), axis=0).max(), 0.5, 1e-4)
+    assert_close(
+        tf.keras.regularizers.L1L2(0.1, 0.2)(x), 0.1 * np.abs(x).sum() + 0.2 * (x**2).sum(), 1e-4
+    )
+    assert_close(
+        np.linalg.norm(tf.keras.constraints.MaxNorm(0.5)(x).numpy(), axis=0).max(), 0.5, 1e-4
+    )
     model = tf.keras.Sequential([layers.Dense(2, kernel_constraint="non_neg", input_shape=(3,))])
     model.compile(tf.keras.optimizers.SGD(5.0), "mse")
     model.fit(x, np.zeros((2, 2)), epochs=3, verbose=0)
@@ -187,8 +304,16 @@ def test_policies():
     with pytest.raises(ValueError, match="mixed_bfloat16"):
         tf.keras.mixed_precision.Policy("mixed_float17")
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    model = tf.keras.Sequential([layers.Dense(8, input_shape=(4,)), layers.Dense(2), layers.Activation("softmax", dtype="float32")])
+    model = tf.keras.Sequential(
+        [
+            layers.Dense(8, input_shape=(4,)),
+            layers.Dense(2),
+            layers.Activation("softmax", dtype="float32"),
+        ]
+    )
     model.compile("adam", "sparse_categorical_crossentropy")
     model.fit(np.ones((8, 4)), np.ones(8), verbose=0)
-    assert model.layers[0].compute_dtype == "bfloat16" and model(np.ones((1, 4))).dtype == tf.float32
+    assert (
+        model.layers[0].compute_dtype == "bfloat16" and model(np.ones((1, 4))).dtype == tf.float32
+    )
     assert all(w.dtype == tf.float32 for w in model.weights)

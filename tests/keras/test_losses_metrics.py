@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from helpers import assert_close, check_gradients
 from sklearn import metrics as reference
 
 import meshflow as tf
+from helpers import assert_close, check_gradients
 from meshflow.keras import losses, metrics
 
 RNG = np.random.default_rng(0)
@@ -23,10 +23,18 @@ EXPECTED = {
     "log_cosh": (Y, P, np.log(np.cosh(P - Y)).mean(-1)),
     "kl_divergence": (Q, Q[::-1], (Q * np.log(Q / Q[::-1])).sum(-1)),
     "poisson": (Y, P, (P - Y * np.log(P)).mean(-1)),
-    "cosine_similarity": (Y, P, -(Y * P).sum(-1) / np.linalg.norm(Y, axis=-1) / np.linalg.norm(P, axis=-1)),
+    "cosine_similarity": (
+        Y,
+        P,
+        -(Y * P).sum(-1) / np.linalg.norm(Y, axis=-1) / np.linalg.norm(P, axis=-1),
+    ),
     "categorical_crossentropy": (ONE_HOT, Q, -np.log(Q[np.arange(4), LABELS])),
     "sparse_categorical_crossentropy": (LABELS, Q, -np.log(Q[np.arange(4), LABELS])),
-    "binary_crossentropy": (ONE_HOT, P, -(ONE_HOT * np.log(P) + (1 - ONE_HOT) * np.log(1 - P)).mean(-1)),
+    "binary_crossentropy": (
+        ONE_HOT,
+        P,
+        -(ONE_HOT * np.log(P) + (1 - ONE_HOT) * np.log(1 - P)).mean(-1),
+    ),
 }
 CLASSES = {"kl_divergence": "KLDivergence", "log_cosh": "LogCosh"}
 
@@ -48,11 +56,23 @@ def test_losses_against_numpy(name):
 def test_logits_and_smoothing():
     z = RNG.normal(size=(4, 3))
     soft = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
-    assert_close(losses.SparseCategoricalCrossentropy(from_logits=True)(LABELS, z), losses.SparseCategoricalCrossentropy()(LABELS, soft).numpy())
-    assert_close(losses.BinaryCrossentropy(from_logits=True)(ONE_HOT, z), losses.BinaryCrossentropy()(ONE_HOT, 1 / (1 + np.exp(-z))).numpy(), 1e-4)
+    assert_close(
+        losses.SparseCategoricalCrossentropy(from_logits=True)(LABELS, z),
+        losses.SparseCategoricalCrossentropy()(LABELS, soft).numpy(),
+    )
+    assert_close(
+        losses.BinaryCrossentropy(from_logits=True)(ONE_HOT, z),
+        losses.BinaryCrossentropy()(ONE_HOT, 1 / (1 + np.exp(-z))).numpy(),
+        1e-4,
+    )
     smooth = ONE_HOT * 0.7 + 0.1
-    assert_close(losses.CategoricalCrossentropy(label_smoothing=0.3)(ONE_HOT, Q), losses.CategoricalCrossentropy()(smooth, Q).numpy())
-    ignored = losses.SparseCategoricalCrossentropy(ignore_class=1, reduction="none")(LABELS, Q).numpy()
+    assert_close(
+        losses.CategoricalCrossentropy(label_smoothing=0.3)(ONE_HOT, Q),
+        losses.CategoricalCrossentropy()(smooth, Q).numpy(),
+    )
+    ignored = losses.SparseCategoricalCrossentropy(ignore_class=1, reduction="none")(
+        LABELS, Q
+    ).numpy()
     assert (ignored[2:] == 0).all() and (ignored[:2] > 0).all()
     with pytest.raises(ValueError, match="Reduction"):
         losses.MeanSquaredError(reduction="average")
@@ -78,7 +98,9 @@ def test_accuracies():
     assert float(metrics.SparseCategoricalAccuracy()(LABELS[:, None], p)) == 0.25
     assert float(metrics.CategoricalAccuracy()(ONE_HOT, p)) == 0.25
     assert float(metrics.SparseTopKCategoricalAccuracy(k=2)(LABELS, p)) == 0.5
-    assert float(metrics.BinaryAccuracy()([[1], [0], [1]], [[0.9], [0.2], [0.4]])) == pytest.approx(2 / 3)
+    assert float(metrics.BinaryAccuracy()([[1], [0], [1]], [[0.9], [0.2], [0.4]])) == pytest.approx(
+        2 / 3
+    )
     assert float(metrics.Accuracy()([1, 2], [1, 3], sample_weight=[3.0, 1.0])) == 0.75
 
 
@@ -90,7 +112,10 @@ def test_confusion_metrics_against_scikit_learn():
     assert_close(metrics.AUC(num_thresholds=2000)(y, p), reference.roc_auc_score(y, p), 1e-3)
     assert float(metrics.FalsePositives()(y, p)) == reference.confusion_matrix(y, d)[0, 1]
     labels, predicted = RNG.integers(0, 3, 50), RNG.integers(0, 3, 50)
-    assert_close(metrics.MeanIoU(3)(labels, predicted), reference.jaccard_score(labels, predicted, average="macro"))
+    assert_close(
+        metrics.MeanIoU(3)(labels, predicted),
+        reference.jaccard_score(labels, predicted, average="macro"),
+    )
     assert_close(metrics.RootMeanSquaredError()([1.0, 2.0], [3.0, 2.0]), np.sqrt(2))
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import optax
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 from meshflow.keras import optimizers
 
 STEPS = 4
@@ -63,10 +63,16 @@ def lion(w, g, s, t, lr=0.1):
 CASES = {
     "SGD": (optimizers.SGD(0.1), lambda *a: sgd(*a, momentum=0.0)),
     "momentum": (optimizers.SGD(0.1, momentum=0.9), sgd),
-    "nesterov": (optimizers.SGD(0.1, momentum=0.9, nesterov=True), lambda *a: sgd(*a, nesterov=True)),
+    "nesterov": (
+        optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+        lambda *a: sgd(*a, nesterov=True),
+    ),
     "Adam": (optimizers.Adam(0.1), adam),
     "amsgrad": (optimizers.Adam(0.1, amsgrad=True), lambda *a: adam(*a, amsgrad=True)),
-    "AdamW": (optimizers.AdamW(0.1, weight_decay=0.01), lambda w, g, s, t: adam(w * (1 - 0.1 * 0.01), g, s, t)),
+    "AdamW": (
+        optimizers.AdamW(0.1, weight_decay=0.01),
+        lambda w, g, s, t: adam(w * (1 - 0.1 * 0.01), g, s, t),
+    ),
     "RMSprop": (optimizers.RMSprop(0.1), rmsprop),
     "centered": (optimizers.RMSprop(0.1, centered=True), lambda *a: rmsprop(*a, centered=True)),
     "Adagrad": (optimizers.Adagrad(0.1), adagrad),
@@ -153,18 +159,29 @@ def test_schedules():
     s = optimizers.schedules
     assert_close([s.ExponentialDecay(1.0, 10, 0.5)(t) for t in (0, 10, 20)], [1, 0.5, 0.25])
     assert_close([s.ExponentialDecay(1.0, 10, 0.5, staircase=True)(t) for t in (9, 10)], [1, 0.5])
-    assert_close([s.PiecewiseConstantDecay([5, 10], [1.0, 0.5, 0.1])(t) for t in (5, 6, 11)], [1, 0.5, 0.1])
+    assert_close(
+        [s.PiecewiseConstantDecay([5, 10], [1.0, 0.5, 0.1])(t) for t in (5, 6, 11)], [1, 0.5, 0.1]
+    )
     assert_close([s.PolynomialDecay(1.0, 10, 0.0)(t) for t in (0, 5, 20)], [1, 0.5, 0])
     assert_close([s.InverseTimeDecay(1.0, 1, 1.0)(t) for t in (0, 1, 3)], [1, 0.5, 0.25])
     assert_close([s.CosineDecay(1.0, 10)(t) for t in (0, 5, 10)], [1, 0.5, 0], atol=1e-6)
-    assert_close([s.CosineDecay(0.0, 10, warmup_target=1.0, warmup_steps=4)(t) for t in (2, 4, 9)], [0.5, 1, 0.5], atol=1e-6)
-    assert_close([s.CosineDecayRestarts(1.0, 10)(t) for t in (0, 5, 10, 20)], [1, 0.5, 1, 0.5], atol=1e-5)
+    assert_close(
+        [s.CosineDecay(0.0, 10, warmup_target=1.0, warmup_steps=4)(t) for t in (2, 4, 9)],
+        [0.5, 1, 0.5],
+        atol=1e-6,
+    )
+    assert_close(
+        [s.CosineDecayRestarts(1.0, 10)(t) for t in (0, 5, 10, 20)], [1, 0.5, 1, 0.5], atol=1e-5
+    )
     optimizer = optimizers.SGD(s.PiecewiseConstantDecay([0], [1.0, 0.1]))
     v = tf.Variable(0.0)
     for _ in range(2):
         optimizer.apply_gradients([(tf.constant(1.0), v)])
     assert_close(v, -1.1)
-    assert optimizers.deserialize(optimizers.serialize(optimizer)).learning_rate.values == [1.0, 0.1]
+    assert optimizers.deserialize(optimizers.serialize(optimizer)).learning_rate.values == [
+        1.0,
+        0.1,
+    ]
 
 
 def test_moving_averages_of_weights():
@@ -217,7 +234,16 @@ def test_user_subclasses():
 def test_sparse_gradients_and_state():
     v = tf.Variable(np.zeros((3, 1), np.float32))
     optimizer = optimizers.Adam(0.1)
-    optimizer.apply_gradients([(tf.IndexedSlices(tf.constant([[1.0], [1.0]]), tf.constant([0, 0]), tf.constant([3, 1])), v)])
+    optimizer.apply_gradients(
+        [
+            (
+                tf.IndexedSlices(
+                    tf.constant([[1.0], [1.0]]), tf.constant([0, 0]), tf.constant([3, 1])
+                ),
+                v,
+            )
+        ]
+    )
     assert_close(v, [[-0.1], [0], [0]], 1e-4)
     assert [w.name for w in optimizer.weights] == ["iter:0", "Variable/m:0", "Variable/v:0"]
     values = optimizer.get_weights()

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from helpers import assert_close, check_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
+from helpers import assert_close, check_gradients
 
 
 def same(actual, expected):
@@ -53,9 +53,14 @@ def test_making():
     same(tf.eye(2, 3), np.eye(2, 3))
     assert tf.range(3.0).dtype == tf.float32
     assert_close(tf.linspace(0.0, 1.0, 5), np.linspace(0, 1, 5))
-    for got, expected in zip(tf.meshgrid([1, 2], [3, 4, 5]), np.meshgrid([1, 2], [3, 4, 5]), strict=True):
+    for got, expected in zip(
+        tf.meshgrid([1, 2], [3, 4, 5]), np.meshgrid([1, 2], [3, 4, 5]), strict=True
+    ):
         same(got, expected)
-    same(tf.one_hot([0, 2, 5], 3, on_value=7, off_value=-1, axis=0), [[7, -1, -1], [-1, -1, -1], [-1, 7, -1]])
+    same(
+        tf.one_hot([0, 2, 5], 3, on_value=7, off_value=-1, axis=0),
+        [[7, -1, -1], [-1, -1, -1], [-1, 7, -1]],
+    )
     same(tf.sequence_mask([1, 3]), [[True, False, False], [True, True, True]])
     assert tf.zeros_like([1.5], dtype=tf.int32).dtype == tf.int32
 
@@ -70,9 +75,14 @@ def test_pad(mode):
 def test_gather():
     x = np.arange(12.0).reshape(3, 4)
     same(tf.gather(x, [2, 0], axis=1), x[:, [2, 0]])
-    same(tf.gather(x, [[0, 1], [2, 3], [0, 0]], axis=1, batch_dims=1), np.take_along_axis(x, np.array([[0, 1], [2, 3], [0, 0]]), 1))
+    same(
+        tf.gather(x, [[0, 1], [2, 3], [0, 0]], axis=1, batch_dims=1),
+        np.take_along_axis(x, np.array([[0, 1], [2, 3], [0, 0]]), 1),
+    )
     same(tf.gather_nd(x, [[0, 1], [2, 3]]), [1, 11])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] = 7 is not in \[0, 3\)"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"indices\[1\] = 7 is not in \[0, 3\)"
+    ):
         tf.gather(x, [0, 7])
     assert np.isnan(tf.function(lambda p, i: tf.gather(p, i))(x, tf.constant([9]))).all()
     check_gradients(lambda t: tf.gather_nd(t, [[0, 1], [0, 1]]) ** 2, x)
@@ -81,9 +91,16 @@ def test_gather():
 def test_scatter():
     same(tf.scatter_nd([[1], [3], [1]], [1, 2, 10], [5]), [0, 11, 0, 2, 0])
     x = np.zeros((3, 2))
-    same(tf.tensor_scatter_nd_update(x, [[0], [2]], [[1.0, 1.0], [2.0, 2.0]]), [[1, 1], [0, 0], [2, 2]])
+    same(
+        tf.tensor_scatter_nd_update(x, [[0], [2]], [[1.0, 1.0], [2.0, 2.0]]),
+        [[1, 1], [0, 0], [2, 2]],
+    )
     same(tf.tensor_scatter_nd_max(np.ones(3), [[0]], [5.0]), [5, 1, 1])
-    check_gradients(lambda a, b: tf.tensor_scatter_nd_add(a, [[0], [0]], b) ** 2, np.ones((2, 2)), np.ones((2, 2)))
+    check_gradients(
+        lambda a, b: tf.tensor_scatter_nd_add(a, [[0], [0]], b) ** 2,
+        np.ones((2, 2)),
+        np.ones((2, 2)),
+    )
 
 
 def test_where_and_masks():
@@ -110,8 +127,13 @@ def test_ordering():
 
 def test_blocks_of_space():
     x = np.arange(16.0).reshape(1, 4, 4, 1)
-    assert_close(tf.nn if False else tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]).numpy()[0, ..., 0], [[0, 2], [8, 10]])
-    assert_close(tf.batch_to_space(tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]), [2, 2], [[0, 0], [0, 0]]), x)
+    assert_close(
+        tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]).numpy()[0, ..., 0], [[0, 2], [8, 10]]
+    )
+    assert_close(
+        tf.batch_to_space(tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]), [2, 2], [[0, 0], [0, 0]]),
+        x,
+    )
 
 
 def test_reverse_sequence_and_slices():
@@ -131,7 +153,9 @@ def test_image_ops():
     assert_close(tf.image.resize(x, [3, 3]).numpy(), x.reshape(2, 3, 2, 3, 2, 3).mean((2, 4)), 1e-5)
     assert tf.image.random_crop(x[0], [4, 4, 3]).shape == (4, 4, 3)
     assert tf.image.resize_with_crop_or_pad(x, 4, 8).shape == (2, 4, 8, 3)
-    assert tf.image.convert_image_dtype(np.array([[[255]]], np.uint8), tf.float32).numpy().item() == 1
+    assert (
+        tf.image.convert_image_dtype(np.array([[[255]]], np.uint8), tf.float32).numpy().item() == 1
+    )
     first = tf.image.stateless_random_flip_left_right(x, [1, 2])
     assert_close(first, tf.image.stateless_random_flip_left_right(x, [1, 2]))
     with pytest.raises(ValueError, match="inside"):

@@ -60,9 +60,7 @@ def test_tape_inside_a_function_around_a_cond():
 @both
 def test_case_and_switch_case(wrap):
     def f(x):
-        return tf.case(
-            [(x < 1, lambda: x * 10), (x < 2, lambda: x * 100)], default=lambda: -x
-        )
+        return tf.case([(x < 1, lambda: x * 10), (x < 2, lambda: x * 100)], default=lambda: -x)
 
     def g(x):
         return tf.switch_case(x, {3: lambda: 30, 1: lambda: 10}, default=lambda: -1)
@@ -104,9 +102,14 @@ def test_cond_errors():
     def structure(x):
         return tf.cond(x > 0, lambda: [x], lambda: x)
 
-    with pytest.raises(TypeError, match=r"true_fn and false_fn must return the same dtype, got int32\[\] and float32"):
+    with pytest.raises(
+        TypeError,
+        match=r"true_fn and false_fn must return the same dtype, got int32\[\] and float32",
+    ):
         dtype(tf.constant(1))
-    with pytest.raises(TypeError, match=r"same shape, got float32\[2\] and float32\[3\]. Shapes are static"):
+    with pytest.raises(
+        TypeError, match=r"same shape, got float32\[2\] and float32\[3\]. Shapes are static"
+    ):
         shape(tf.constant(1))
     with pytest.raises(TypeError, match=r"same structure, got \[int32\[\]\] and int32"):
         structure(tf.constant(1))
@@ -135,7 +138,9 @@ def test_while_loop(wrap):
 def test_while_loop_keeps_the_structure_of_its_variables(wrap):
     def f(x):
         one = tf.while_loop(lambda i: i < 3, lambda i: i + 1, [x])
-        nested = tf.while_loop(lambda a, b: a < 3, lambda a, b: [a + 1, b], [x, (x, x)], maximum_iterations=2)
+        nested = tf.while_loop(
+            lambda a, b: a < 3, lambda a, b: [a + 1, b], [x, (x, x)], maximum_iterations=2
+        )
         return one, nested
 
     one, nested = wrap(f)(tf.constant(0))
@@ -151,7 +156,10 @@ def test_while_loop_gradients(limit):
     def f(x, n):
         most = n + 100 if limit == "symbolic" else limit
         return tf.while_loop(
-            lambda i, y: i < n, lambda i, y: (i + 1, tf.sin(y) * a + 0.1), (0, x), maximum_iterations=most
+            lambda i, y: i < n,
+            lambda i, y: (i + 1, tf.sin(y) * a + 0.1),
+            (0, x),
+            maximum_iterations=most,
         )[1]
 
     def reference(x, a, n):
@@ -175,7 +183,9 @@ def test_while_loop_gradients(limit):
         assert float(by_x) == pytest.approx(expected_x, rel=1e-6, abs=1e-9)
         assert float(by_a) == pytest.approx(expected_a, rel=1e-6, abs=1e-9)
         h = 1e-4
-        curve = (reference(0.7 + h, 0.9, n) - 2 * reference(0.7, 0.9, n) + reference(0.7 - h, 0.9, n)) / h**2
+        curve = (
+            reference(0.7 + h, 0.9, n) - 2 * reference(0.7, 0.9, n) + reference(0.7 - h, 0.9, n)
+        ) / h**2
         assert float(second) == pytest.approx(curve, rel=1e-4, abs=1e-5)
 
 
@@ -183,7 +193,9 @@ def test_while_loop_without_back_prop():
     x = tf.constant(2.0)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y * x), (0, x), back_prop=False)[1]
+        y = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y * x), (0, x), back_prop=False)[
+            1
+        ]
     assert float(y) == 8.0
     assert tape.gradient(y, x) is None
 
@@ -198,15 +210,25 @@ def test_while_loop_errors():
 
     @tf.function
     def shape(x):
-        return tf.while_loop(lambda i, y: i < x, lambda i, y: (i + 1, tf.concat([y, y], 0)), (0, tf.zeros([1])))
+        return tf.while_loop(
+            lambda i, y: i < x, lambda i, y: (i + 1, tf.concat([y, y], 0)), (0, tf.zeros([1]))
+        )
 
     @tf.function
     def dtype(x):
-        return tf.while_loop(lambda i: tf.cast(i, tf.int32) < x, lambda i: tf.cast(i, tf.float32) + 1.0, [0])
+        return tf.while_loop(
+            lambda i: tf.cast(i, tf.int32) < x, lambda i: tf.cast(i, tf.float32) + 1.0, [0]
+        )
 
-    with pytest.raises(ValueError, match=r"loop_vars\[1\] must keep its shape, got float32\[1\] before and float32\[2\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"loop_vars\[1\] must keep its shape, got float32\[1\] before and float32\[2\]",
+    ):
         shape(tf.constant(3))
-    with pytest.raises(ValueError, match=r"loop_vars\[0\] must keep its dtype, got int32\[\] before and float32\[\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"loop_vars\[0\] must keep its dtype, got int32\[\] before and float32\[\]",
+    ):
         dtype(tf.constant(3))
 
 

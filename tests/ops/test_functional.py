@@ -8,7 +8,9 @@ import pytest
 import meshflow as tf
 
 both = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "traced"])
-maps = pytest.mark.parametrize("map_", [tf.map_fn, tf.vectorized_map], ids=["map_fn", "vectorized_map"])
+maps = pytest.mark.parametrize(
+    "map_", [tf.map_fn, tf.vectorized_map], ids=["map_fn", "vectorized_map"]
+)
 
 
 @both
@@ -75,7 +77,11 @@ def test_scan_forwards_and_backwards(wrap):
 
     def f(x):
         plain = tf.scan(lambda a, e: a * 0.5 + e, x)
-        started = tf.scan(lambda a, e: (a[0] + e, a[1] * e), x, initializer=(tf.constant(0.0, tf.float64), tf.constant(1.0, tf.float64)))
+        started = tf.scan(
+            lambda a, e: (a[0] + e, a[1] * e),
+            x,
+            initializer=(tf.constant(0.0, tf.float64), tf.constant(1.0, tf.float64)),
+        )
         backwards = tf.scan(lambda a, e: a * 0.5 + e, x, reverse=True)
         return plain, started, backwards
 
@@ -96,7 +102,13 @@ def test_scan_forwards_and_backwards(wrap):
 @both
 def test_folds(wrap):
     x = tf.constant([8.0, 4.0, 2.0])
-    f = wrap(lambda x: (tf.foldl(lambda a, e: a / e, x), tf.foldr(lambda a, e: a / e, x), tf.foldl(lambda a, e: a - e, x, initializer=0.0)))
+    f = wrap(
+        lambda x: (
+            tf.foldl(lambda a, e: a / e, x),
+            tf.foldr(lambda a, e: a / e, x),
+            tf.foldl(lambda a, e: a - e, x, initializer=0.0),
+        )
+    )
     assert [float(v) for v in f(x)] == [1.0, 2.0 / 4.0 / 8.0, -14.0]
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -109,7 +121,10 @@ def test_scan_errors_and_edges(wrap):
     assert wrap(lambda x: tf.scan(lambda a, e: a + e, x))(tf.constant([5])).numpy().tolist() == [5]
     with pytest.raises(ValueError, match="empty and there is no initializer"):
         tf.foldl(lambda a, e: a + e, tf.zeros([0]))
-    with pytest.raises(ValueError, match=r"accumulated value\[0\] must keep its dtype, got int32\[\] before and float32"):
+    with pytest.raises(
+        ValueError,
+        match=r"accumulated value\[0\] must keep its dtype, got int32\[\] before and float32",
+    ):
         wrap(lambda x: tf.scan(lambda a, e: tf.cast(a, tf.float32), x))(tf.constant([1, 2]))
 
 
@@ -158,7 +173,9 @@ def test_jacobian_by_vectorized_map_of_gradients():
 def test_functions_with_branches_on_tensors():
     @tf.function
     def f(x):
-        return tf.vectorized_map(lambda e: e * 2 if e > 1 else -e, x), tf.scan(lambda a, e: a if a > e else e, x)
+        return tf.vectorized_map(lambda e: e * 2 if e > 1 else -e, x), tf.scan(
+            lambda a, e: a if a > e else e, x
+        )
 
     doubled, running = f(tf.constant([1, 3, 2]))
     assert doubled.numpy().tolist() == [-1, 6, 4]

@@ -1,22 +1,44 @@
 import numpy as np
 import pytest
 import scipy.special
-from helpers import assert_close, check_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import meshflow as tf
+from helpers import assert_close, check_gradients
 
 UNARY = {
-    "abs": np.abs, "negative": np.negative, "square": np.square, "exp": np.exp, "expm1": np.expm1, "sin": np.sin, "cos": np.cos, "tan": np.tan,
-    "asinh": np.arcsinh, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "sigmoid": scipy.special.expit,
-    "log_sigmoid": scipy.special.log_expit, "erf": scipy.special.erf, "erfc": scipy.special.erfc,
-    "sinc": np.sinc, "bessel_i0": scipy.special.i0, "bessel_i1": scipy.special.i1,
+    "abs": np.abs,
+    "negative": np.negative,
+    "square": np.square,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "sigmoid": scipy.special.expit,
+    "log_sigmoid": scipy.special.log_expit,
+    "erf": scipy.special.erf,
+    "erfc": scipy.special.erfc,
+    "sinc": np.sinc,
+    "bessel_i0": scipy.special.i0,
+    "bessel_i1": scipy.special.i1,
 }
 POSITIVE = {
-    "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "log": np.log, "log1p": np.log1p, "reciprocal": lambda x: 1 / x,
-    "lgamma": scipy.special.gammaln, "digamma": scipy.special.digamma, "acosh": lambda x: np.arccosh(x + 1),
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "log": np.log,
+    "log1p": np.log1p,
+    "reciprocal": lambda x: 1 / x,
+    "lgamma": scipy.special.gammaln,
+    "digamma": scipy.special.digamma,
+    "acosh": lambda x: np.arccosh(x + 1),
 }
 
 
@@ -36,10 +58,22 @@ def test_functions_of_positive_numbers(name, rng):
 
 
 @settings(max_examples=25, deadline=None)
-@given(hnp.arrays(np.float64, (2, 3), elements=st.floats(-4, 4, allow_subnormal=False)), hnp.arrays(np.float64, (3,), elements=st.floats(0.5, 4)))
+@given(
+    hnp.arrays(np.float64, (2, 3), elements=st.floats(-4, 4, allow_subnormal=False)),
+    hnp.arrays(np.float64, (3,), elements=st.floats(0.5, 4)),
+)
 def test_binary_functions_broadcast_like_numpy(a, b):
-    for name, reference in [("add", np.add), ("subtract", np.subtract), ("multiply", np.multiply), ("divide", np.divide), ("maximum", np.maximum),
-                            ("minimum", np.minimum), ("floordiv", np.floor_divide), ("floormod", np.mod), ("squared_difference", lambda x, y: (x - y) ** 2)]:
+    for name, reference in [
+        ("add", np.add),
+        ("subtract", np.subtract),
+        ("multiply", np.multiply),
+        ("divide", np.divide),
+        ("maximum", np.maximum),
+        ("minimum", np.minimum),
+        ("floordiv", np.floor_divide),
+        ("floormod", np.mod),
+        ("squared_difference", lambda x, y: (x - y) ** 2),
+    ]:
         assert_close(getattr(tf.math, name)(a, b), reference(a, b), 1e-9, 1e-9)
 
 
@@ -48,10 +82,27 @@ def test_binary_functions_broadcast_like_numpy(a, b):
 def test_reductions(axis, keepdims, rng):
     x = rng.normal(size=(2, 3, 4))
     where = tuple(axis) if isinstance(axis, list) else axis
-    for name, reference in [("sum", np.sum), ("mean", np.mean), ("max", np.max), ("min", np.min), ("prod", np.prod), ("std", np.std), ("variance", np.var)]:
-        assert_close(getattr(tf.math, f"reduce_{name}")(x, axis, keepdims), reference(x, axis=where, keepdims=keepdims), 1e-6)
-    assert_close(tf.reduce_logsumexp(x, axis, keepdims), scipy.special.logsumexp(x, axis=where, keepdims=keepdims))
-    np.testing.assert_array_equal(tf.reduce_any(x > 1, axis, keepdims).numpy(), np.any(x > 1, axis=where, keepdims=keepdims))
+    for name, reference in [
+        ("sum", np.sum),
+        ("mean", np.mean),
+        ("max", np.max),
+        ("min", np.min),
+        ("prod", np.prod),
+        ("std", np.std),
+        ("variance", np.var),
+    ]:
+        assert_close(
+            getattr(tf.math, f"reduce_{name}")(x, axis, keepdims),
+            reference(x, axis=where, keepdims=keepdims),
+            1e-6,
+        )
+    assert_close(
+        tf.reduce_logsumexp(x, axis, keepdims),
+        scipy.special.logsumexp(x, axis=where, keepdims=keepdims),
+    )
+    np.testing.assert_array_equal(
+        tf.reduce_any(x > 1, axis, keepdims).numpy(), np.any(x > 1, axis=where, keepdims=keepdims)
+    )
 
 
 def test_integer_rules():
@@ -110,24 +161,34 @@ def test_segments():
 
 def test_counting():
     np.testing.assert_array_equal(tf.math.bincount([1, 1, 3]).numpy(), [0, 2, 0, 1])
-    np.testing.assert_array_equal(tf.math.confusion_matrix([0, 1, 1], [0, 0, 1]).numpy(), [[1, 0], [1, 1]])
+    np.testing.assert_array_equal(
+        tf.math.confusion_matrix([0, 1, 1], [0, 0, 1]).numpy(), [[1, 0], [1, 1]]
+    )
     values, indices = tf.math.top_k([1.0, 5.0, 3.0], 2)
     assert_close(values, [5, 3])
     np.testing.assert_array_equal(indices.numpy(), [1, 2])
-    np.testing.assert_array_equal(tf.math.in_top_k([0, 2, 7], [[1.0, 2.0, 3.0]] * 3, 1).numpy(), [False, True, False])
+    np.testing.assert_array_equal(
+        tf.math.in_top_k([0, 2, 7], [[1.0, 2.0, 3.0]] * 3, 1).numpy(), [False, True, False]
+    )
 
 
 def test_matmul_transpositions_and_errors(rng):
     a, b = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 5, 4))
     assert_close(tf.matmul(a, b, transpose_b=True), a @ b.swapaxes(1, 2))
-    assert_close(tf.matmul(a.swapaxes(1, 2), b, transpose_a=True, transpose_b=True), a @ b.swapaxes(1, 2))
+    assert_close(
+        tf.matmul(a.swapaxes(1, 2), b, transpose_a=True, transpose_b=True), a @ b.swapaxes(1, 2)
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[2, 3, 4\]"):
         tf.matmul(a, b)
     check_gradients(lambda x, y: tf.matmul(x, y, transpose_b=True), a[0], b[0])
 
 
 LINALG = {
-    "inv": np.linalg.inv, "det": np.linalg.det, "trace": np.trace, "pinv": np.linalg.pinv, "matrix_transpose": np.transpose,
+    "inv": np.linalg.inv,
+    "det": np.linalg.det,
+    "trace": np.trace,
+    "pinv": np.linalg.pinv,
+    "matrix_transpose": np.transpose,
 }
 
 
@@ -151,4 +212,7 @@ def test_factorizations(rng):
     values, vectors = tf.linalg.eigh(gram)
     assert_close(vectors.numpy() * values.numpy() @ vectors.numpy().T, gram)
     assert_close(tf.norm(x, ord=1, axis=0), np.abs(x).sum(0))
-    assert_close(tf.linalg.band_part(np.ones((3, 3)), 0, 1), np.triu(np.ones((3, 3))) - np.triu(np.ones((3, 3)), 2))
+    assert_close(
+        tf.linalg.band_part(np.ones((3, 3)), 0, 1),
+        np.triu(np.ones((3, 3))) - np.triu(np.ones((3, 3)), 2),
+    )

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 
 
 def test_global_seed_restarts_the_sequence():

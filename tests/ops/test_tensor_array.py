@@ -60,7 +60,9 @@ def test_eager_arrays_change_in_place():
     assert len(ta) == 1 and ta.dtype == tf.int32 and ta.element_shape == []
 
 
-@pytest.mark.parametrize("options", [{"size": 5}, {"size": 5, "element_shape": [2]}, {"size": 0, "dynamic_size": True}])
+@pytest.mark.parametrize(
+    "options", [{"size": 5}, {"size": 5, "element_shape": [2]}, {"size": 0, "dynamic_size": True}]
+)
 def test_staged_loop_writes_every_element(options):
     @tf.function
     def rnn(x):
@@ -116,7 +118,9 @@ def test_as_a_variable_of_while_loop():
     @tf.function
     def f(x):
         ta = tf.TensorArray(tf.float32, size=3, element_shape=[])
-        _, ta = tf.while_loop(lambda i, ta: i < 3, lambda i, ta: (i + 1, ta.write(i, x * x)), (0, ta))
+        _, ta = tf.while_loop(
+            lambda i, ta: i < 3, lambda i, ta: (i + 1, ta.write(i, x * x)), (0, ta)
+        )
         return ta.stack()
 
     assert f(tf.constant(2.0)).numpy().tolist() == [4.0, 4.0, 4.0]
@@ -148,7 +152,9 @@ def test_errors():
     ta = ta.write(0, [1.0, 2.0])
     with pytest.raises(ValueError, match=r"Incompatible shape for value \(3,\), expected \(2,\)"):
         ta.write(1, [1.0, 2.0, 3.0])
-    with pytest.raises(tf.errors.OutOfRangeError, match="write to index 2 but array is not resizeable"):
+    with pytest.raises(
+        tf.errors.OutOfRangeError, match="write to index 2 but array is not resizeable"
+    ):
         ta.write(2, [1.0, 2.0])
     with pytest.raises(tf.errors.OutOfRangeError, match="read from index 5"):
         ta.read(5)

@@ -6,7 +6,13 @@ from typing import Any
 
 import meshflow as _tf
 
-__all__ = ["disable_eager_execution", "enable_eager_execution", "enable_v2_behavior", "logging", "set_random_seed"]
+__all__ = [
+    "disable_eager_execution",
+    "enable_eager_execution",
+    "enable_v2_behavior",
+    "logging",
+    "set_random_seed",
+]
 
 
 def enable_v2_behavior() -> None:
@@ -46,5 +52,7 @@ class logging:
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__") or not hasattr(_tf, name):
-        raise AttributeError(f"tf.compat.v1.{name} is not supported: only names that exist in TensorFlow 2 are.")
+        raise AttributeError(
+            f"tf.compat.v1.{name} is not supported: only names that exist in TensorFlow 2 are."
+        )
     return getattr(_tf, name)

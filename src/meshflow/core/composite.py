@@ -53,7 +53,11 @@ class IndexedSlices:
         """Shape of the whole tensor."""
         from meshflow.core.shapes import TensorShape
 
-        return TensorShape(None) if self._dense_shape is None else TensorShape(self._dense_shape.numpy().tolist())
+        return (
+            TensorShape(None)
+            if self._dense_shape is None
+            else TensorShape(self._dense_shape.numpy().tolist())
+        )
 
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:

@@ -50,12 +50,17 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
       >>> tf.config.list_physical_devices("CPU")
       [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
     """
-    found = [PhysicalDevice("/physical_device:CPU:0", "CPU")] if device_type in (None, "CPU") else []
+    found = (
+        [PhysicalDevice("/physical_device:CPU:0", "CPU")] if device_type in (None, "CPU") else []
+    )
     if device_type == "CPU":
         return found
     for kind in ("GPU", "TPU"):
         if device_type in (None, kind) and _may_have(kind):
-            found += [PhysicalDevice(f"/physical_device:{kind}:{i}", kind) for i in range(len(_local(kind)))]
+            found += [
+                PhysicalDevice(f"/physical_device:{kind}:{i}", kind)
+                for i in range(len(_local(kind)))
+            ]
     return found
 
 

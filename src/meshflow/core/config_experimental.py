@@ -16,9 +16,18 @@ from meshflow.core.config import (
 )
 
 __all__ = [
-    *("VirtualDeviceConfiguration", "enable_op_determinism", "enable_tensor_float_32_execution", "get_memory_growth"),
-    *("get_memory_info", "get_visible_devices", "list_logical_devices", "list_physical_devices", "set_memory_growth"),
-    *("set_virtual_device_configuration", "set_visible_devices", "tensor_float_32_execution_enabled"),
+    "VirtualDeviceConfiguration",
+    "enable_op_determinism",
+    "enable_tensor_float_32_execution",
+    "get_memory_growth",
+    "get_memory_info",
+    "get_visible_devices",
+    "list_logical_devices",
+    "list_physical_devices",
+    "set_memory_growth",
+    "set_virtual_device_configuration",
+    "set_visible_devices",
+    "tensor_float_32_execution_enabled",
 ]
 
 VirtualDeviceConfiguration = LogicalDeviceConfiguration
@@ -67,4 +76,7 @@ def get_memory_info(device: str) -> dict[str, int]:
     stats = find_device(device).memory_stats()
     if not stats:
         raise ValueError(f"{device} does not report its memory.")
-    return {"current": stats["bytes_in_use"], "peak": stats.get("peak_bytes_in_use", stats["bytes_in_use"])}
+    return {
+        "current": stats["bytes_in_use"],
+        "peak": stats.get("peak_bytes_in_use", stats["bytes_in_use"]),
+    }

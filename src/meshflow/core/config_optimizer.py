@@ -19,7 +19,9 @@ def set_experimental_options(options: dict[str, Any]) -> None:
       NotImplementedError: for automatic mixed precision, which is not available yet.
     """
     if any(k.startswith("auto_mixed_precision") and v for k, v in options.items()):
-        raise NotImplementedError("Automatic mixed precision rewriting is not available yet: use tf.keras.mixed_precision policies.")
+        raise NotImplementedError(
+            "Automatic mixed precision rewriting is not available yet: use tf.keras.mixed_precision policies."
+        )
     _options.update(options)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 __all__ = [
-    "get_inter_op_parallelism_threads", "get_intra_op_parallelism_threads", "set_inter_op_parallelism_threads",
+    "get_inter_op_parallelism_threads",
+    "get_intra_op_parallelism_threads",
+    "set_inter_op_parallelism_threads",
     "set_intra_op_parallelism_threads",
 ]
 

@@ -19,7 +19,7 @@ from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
 
 # Functions that turn a list holding tensors into one tensor, and cast a tensor; set by
 # `meshflow.ops` because both are ops themselves.
-pack: Callable[[Any, DType | None], Tensor]
+pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: from_python(list(value), dtype)
 
 _converters: list[tuple[type | tuple[type, ...], Callable[..., Any]]] = []
 
@@ -128,7 +128,9 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
       ValueError: when nested lists are ragged or the value is None.
     """
     if value is None:
-        raise ValueError("Attempt to convert a value (None) with an unsupported type (NoneType) to a Tensor.")
+        raise ValueError(
+            "Attempt to convert a value (None) with an unsupported type (NoneType) to a Tensor."
+        )
     own_dtype = getattr(value, "dtype", None)
     is_array = isinstance(value, (np.ndarray, np.generic)) or own_dtype is not None
     try:
@@ -162,7 +164,7 @@ def _default_dtype(array: np.ndarray) -> np.dtype:
     if array.dtype.kind == "f":
         return dtypes.float32.dtype
     if array.dtype.kind == "i":
-        fits = not array.size or (-(2**31) <= array.min() and array.max() < 2**31)
+        fits = not array.size or (array.min() >= -(2**31) and array.max() < 2**31)
         return dtypes.int32.dtype if fits else dtypes.int64.dtype
     return array.dtype
 
@@ -207,7 +209,9 @@ def _check_range(array: np.ndarray, own: DType, wanted: DType) -> None:
             )
 
 
-def constant(value: TensorLike, dtype: Any = None, shape: Any = None, name: str | None = "Const") -> Tensor:
+def constant(
+    value: TensorLike, dtype: Any = None, shape: Any = None, name: str | None = "Const"
+) -> Tensor:
     """Makes a constant tensor from Python numbers, nested lists or arrays.
 
     Args:

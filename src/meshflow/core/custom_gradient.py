@@ -56,7 +56,9 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
     return wrapped
 
 
-def _run_quietly(f: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Callable[..., Any], list[Variable]]:
+def _run_quietly(
+    f: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Any, Callable[..., Any], list[Variable]]:
     """Runs f unseen by the tapes: result, gradient function, trainable variables it read."""
     from meshflow.core.tape import GradientTape
 
@@ -66,7 +68,9 @@ def _run_quietly(f: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Ca
         return result, grad_fn, list(seen.watched_variables())
 
 
-def _call_grad(grad_fn: Callable[..., Any], cotangents: Sequence[Any], variables: list[Variable], count: int) -> list[Any]:
+def _call_grad(
+    grad_fn: Callable[..., Any], cotangents: Sequence[Any], variables: list[Variable], count: int
+) -> list[Any]:
     if variables:
         takes = inspect.signature(grad_fn).parameters
         if "variables" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
@@ -79,7 +83,9 @@ def _call_grad(grad_fn: Callable[..., Any], cotangents: Sequence[Any], variables
         own, of_variables = grad_fn(*cotangents), []
     flat = [own] if count == 1 and not isinstance(own, (list, tuple)) else nest.flatten(own)
     if len(flat) != count:
-        raise ValueError(f"custom_gradient function expected to return {count} gradients, but returned {len(flat)} instead.")
+        raise ValueError(
+            f"custom_gradient function expected to return {count} gradients, but returned {len(flat)} instead."
+        )
     return [*flat, *of_variables]
 
 
@@ -108,7 +114,9 @@ def _zeros(tensor: Tensor) -> Tensor:
 
 def _traced(f: Callable[..., Any], args: Any, tensors: list[Tensor], kwargs: Any) -> Any:
     """Inside a function that may be differentiated from outside: a `jax.custom_vjp` op."""
-    forward = trace(lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs)[0], tuple(tensors))
+    forward = trace(
+        lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs)[0], tuple(tensors)
+    )
     if forward.writes:
         raise NotImplementedError("A function with a custom gradient may not assign variables.")
     captured = forward.captured_tensors()
@@ -167,7 +175,9 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
-        traced = trace(lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs), tuple(tensors))
+        traced = trace(
+            lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs), tuple(tensors)
+        )
         rerun = jax.checkpoint(traced.arrays)
         op = Op(f"recomputed_{traced.name}", lambda operands, _: rerun(*operands), heavy=True)
         outputs = apply(op, (tensors, traced.captured_tensors()))
@@ -183,4 +193,6 @@ def no_gradient(op_type: str) -> None:
     Raises:
       NotImplementedError: always.
     """
-    raise NotImplementedError(f"tf.no_gradient({op_type!r}) is not supported; use tf.stop_gradient or tf.custom_gradient.")
+    raise NotImplementedError(
+        f"tf.no_gradient({op_type!r}) is not supported; use tf.stop_gradient or tf.custom_gradient."
+    )

@@ -28,7 +28,7 @@ from meshflow.core import convert, errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType
-from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
+from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,7 +56,12 @@ class Op:
     """
 
     def __init__(
-        self, name: str, call: Callable[..., Any], *, differentiable: bool = True, heavy: bool = False
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        differentiable: bool = True,
+        heavy: bool = False,
     ) -> None:
         self.name = name
         self.call = call
@@ -98,7 +103,9 @@ class Op:
             self._residual[key] = functools.partial(_forward, self.bound(static), wanted)
         return self._residual[key]
 
-    def compiled_residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
+    def compiled_residual(
+        self, static: tuple[Any, ...], wanted: tuple[bool, ...]
+    ) -> Callable[..., Any]:
         """`residual`, compiled."""
         key = static, wanted, "compiled"
         if key not in self._residual:
@@ -158,7 +165,9 @@ class Gradient(Op):
         super().__init__(f"grad_{op.name}", call)
 
 
-def pull(pullback: Callable[..., Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
+def pull(
+    pullback: Callable[..., Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+) -> tuple[Any, ...]:
     """Applies a JAX pullback under TensorFlow's conventions.
 
     A missing output gradient counts as zeros, and complex gradients are conjugated: TensorFlow
@@ -238,7 +247,9 @@ def _all_known(operands: Iterable[Any]) -> bool:
     for operand in operands:
         if type(operand) is Tensor:
             value = operand._value
-            if type(value) is not np.ndarray or (operand._owner is not context.trace and is_inexact(value)):
+            if type(value) is not np.ndarray or (
+                operand._owner is not context.trace and is_inexact(value)
+            ):
                 return False
             known = True
         elif operand is not None:
@@ -258,7 +269,9 @@ def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         return jax.tree.map(lambda o: Tensor(np.asarray(o)), outputs)
 
 
-def _apply_recorded(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> Any:
+def _apply_recorded(
+    op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]
+) -> Any:
     """Runs an op while gradient tapes look on."""
     from meshflow.core.tape import Node
 
@@ -277,7 +290,15 @@ def _apply_recorded(op: Op, operands: Sequence[Any], values: list[Any], static: 
         outputs = op.call(values, static) if in_trace else op.compiled(static)(*values)
     result = wrap(outputs)
     if any(wanted):
-        node = Node(op, operands, static, inputs, wanted, jax.tree.leaves(result, is_leaf=_is_tensor), pullback)
+        node = Node(
+            op,
+            operands,
+            static,
+            inputs,
+            wanted,
+            jax.tree.leaves(result, is_leaf=_is_tensor),
+            pullback,
+        )
         for tape in watching:
             tape.record(node)
     return result
@@ -408,10 +429,9 @@ def op(
       The public function.
 
     Example:
-      >>> from meshflow.core.dispatch import op
-      >>> import meshflow as tf
+      >>> from meshflow.core.dispatch import TensorLike, op
       >>> @op
-      ... def double(x: "TensorLike", name: "str | None" = None):
+      ... def double(x: TensorLike, name: str | None = None):
       ...     return x + x
       >>> double([1, 2]).numpy()
       array([2, 4], dtype=int32)
@@ -455,8 +475,10 @@ def op(
             if i < len(args):
                 signature.bind(*args, **kwargs)  # raises Python's own TypeError
             values[i] = value
-        if len(values) != count or inspect.Parameter.empty in values[:0] or any(
-            v is inspect.Parameter.empty for v in values
+        if (
+            len(values) != count
+            or inspect.Parameter.empty in values[:0]
+            or any(v is inspect.Parameter.empty for v in values)
         ):
             signature.bind(*args, **kwargs)
         operands = [values[i] for i in operand_at]
@@ -483,7 +505,11 @@ def _annotation(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     if annotation is inspect.Parameter.empty:
         return ""
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return (
+        annotation
+        if isinstance(annotation, str)
+        else getattr(annotation, "__name__", str(annotation))
+    )
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
@@ -506,7 +532,9 @@ def _as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
     raise TypeError(f"{op_name}: `{name}` must be a list of tensors, got {type(value).__name__}.")
 
 
-def _unify_lists(op_name: str, operands: list[Any], same: Sequence[int], list_at: set[int]) -> list[Any]:
+def _unify_lists(
+    op_name: str, operands: list[Any], same: Sequence[int], list_at: set[int]
+) -> list[Any]:
     """`unify` where some operands are lists: their items are unified like separate operands."""
     flat: list[Any] = []
     flat_same: list[int] = []
@@ -535,7 +563,12 @@ def _check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kin
                 )
 
 
-_KIND_WORDS = {"b": "bool", "i": "an integer type", "f": "a floating-point type", "c": "a complex type"}
+_KIND_WORDS = {
+    "b": "bool",
+    "i": "an integer type",
+    "f": "a floating-point type",
+    "c": "a complex type",
+}
 
 
 def _kind(dtype: DType) -> str:
@@ -556,4 +589,3 @@ def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exceptio
     if isinstance(error, (ValueError, TypeError)):
         return errors.InvalidValueError(text)
     return type(error)(text)
-

@@ -202,7 +202,13 @@ _BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in ALL}
 _BY_NAME: dict[str, DType] = {d.name: d for d in ALL} | {"half": float16, "double": float64}
 _BY_ENUM = {d.as_datatype_enum: d for d in ALL}
 # Python's own types mean TensorFlow's defaults, not NumPy's 64-bit ones.
-_BY_TYPE: dict[Any, DType] = {float: float32, int: int64, bool: bool_, complex: complex128, str: string}
+_BY_TYPE: dict[Any, DType] = {
+    float: float32,
+    int: int64,
+    bool: bool_,
+    complex: complex128,
+    str: string,
+}
 _BY_TYPE |= {bytes: string, object: string}
 
 

@@ -94,6 +94,11 @@ class InvalidValueError(InvalidArgumentError, ValueError, TypeError):
     """
 
 
+for _alias in (DtypeMismatchError, InvalidValueError):
+    # In tracebacks both are what TensorFlow calls them.
+    _alias.__name__ = _alias.__qualname__ = "InvalidArgumentError"
+
+
 class DeadlineExceededError(OpError):
     """An operation did not finish in time."""
 
@@ -170,6 +175,10 @@ class DataLossError(OpError):
     """Data is lost or corrupt beyond recovery."""
 
     _code = DATA_LOSS
+
+
+class NotAvailableError(NotImplementedError, AttributeError):
+    """A name of TensorFlow's that Meshflow does not have yet; `hasattr` is False for it."""
 
 
 class OperatorNotAllowedInGraphError(TypeError):

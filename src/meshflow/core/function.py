@@ -71,7 +71,9 @@ class ConcreteFunction:
     @property
     def inputs(self) -> list[Any]:
         """Specs of the tensor arguments, then the captures."""
-        specs = [s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)]
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
         return [*specs, *self.traced.captures]
 
     @property
@@ -82,12 +84,16 @@ class ConcreteFunction:
     @property
     def output_shapes(self) -> Any:
         """Shapes of the results."""
-        return nest.map_structure(lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs)
+        return nest.map_structure(
+            lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
 
     @property
     def output_dtypes(self) -> Any:
         """Dtypes of the results."""
-        return nest.map_structure(lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs)
+        return nest.map_structure(
+            lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
 
     @property
     def captured_inputs(self) -> list[Any]:
@@ -115,9 +121,15 @@ class ConcreteFunction:
         Raises:
           TypeError: when the arguments do not fit.
         """
-        specs = [s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)]
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
         names = _spec_names(self.structured_input_signature)
-        given = [a for a in nest.flatten(args) if not _is_python_value(a)] if len(args) > len(specs) else list(nest.flatten(args))
+        given = (
+            [a for a in nest.flatten(args) if not _is_python_value(a)]
+            if len(args) > len(specs)
+            else list(nest.flatten(args))
+        )
         for name in names[len(given) :]:
             if name in kwargs:
                 given.append(kwargs.pop(name))
@@ -224,7 +236,10 @@ class Function:
         if bound is None:
             # The instance is held weakly: a method's compiled form must not keep its object alive.
             bound = Function(
-                self.python_function, self.input_signature, self._autograph, name=self._name,
+                self.python_function,
+                self.input_signature,
+                self._autograph,
+                name=self._name,
                 instance=weakref.ref(instance),
             )
             self._bound[instance] = bound
@@ -301,7 +316,11 @@ class Function:
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
         for leaf in nest.flatten((args, kwargs)):
-            if leaf is not None and not isinstance(leaf, Tensor) and not jax.tree_util.all_leaves([leaf]):
+            if (
+                leaf is not None
+                and not isinstance(leaf, Tensor)
+                and not jax.tree_util.all_leaves([leaf])
+            ):
                 raise TypeError(
                     f"{self._name} got an argument of type {type(leaf).__name__}, a JAX pytree whose "
                     "arrays would be hidden from tracing. Pass its leaves (jax.tree.leaves) instead."
@@ -336,10 +355,14 @@ class Function:
         if len(args) != len(declared) or kwargs:
             raise TypeError(
                 f"{self._name} takes {len(declared)} positional arguments by its input_signature "
-                f"{declared}, got {len(args)}" + (f" and keywords {sorted(kwargs)}" if kwargs else "") + "."
+                f"{declared}, got {len(args)}"
+                + (f" and keywords {sorted(kwargs)}" if kwargs else "")
+                + "."
             )
         parts = nest.flatten_up_to(declared, tuple(args))
-        fitted = [_fit(self._name, s, v) for s, v in zip(nest.flatten(declared), parts, strict=True)]
+        fitted = [
+            _fit(self._name, s, v) for s, v in zip(nest.flatten(declared), parts, strict=True)
+        ]
         return tuple(nest.pack_sequence_as(declared, fitted)), {}
 
     # ---- tracing ---------------------------------------------------------------------------
@@ -366,7 +389,9 @@ class Function:
                 )
             self._created_variables = True
         concrete = ConcreteFunction(traced, signature)
-        if not any(isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures):
+        if not any(
+            isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
+        ):
             self._cache[key] = concrete
         self._warn_on_retracing()
         return concrete
@@ -440,7 +465,9 @@ class Function:
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
         """The traced signatures, one a line."""
-        return "\n".join(f"{self._name}{c.structured_input_signature}" for c in self._cache.values())
+        return "\n".join(
+            f"{self._name}{c.structured_input_signature}" for c in self._cache.values()
+        )
 
     @property
     def pretty_printed_signatures(self) -> str:
@@ -489,7 +516,9 @@ class SizedLater:
         """The result structure; sizes that vary with the input's are None."""
         first, second = self._sized(2).structured_outputs, self._sized(3).structured_outputs
         return nest.map_structure(
-            lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TensorSpec) else a, first, second
+            lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TensorSpec) else a,
+            first,
+            second,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -498,7 +527,9 @@ class SizedLater:
         given = iter([*nest.flatten(args), *kwargs.values()])
         full = []
         for spec in template:
-            full.append(_fit(self.name, spec, next(given)) if isinstance(spec, TensorSpec) else spec)
+            full.append(
+                _fit(self.name, spec, next(given)) if isinstance(spec, TensorSpec) else spec
+            )
         positional, named = nest.pack_sequence_as(self._template, full)
         return self._function(*positional, **named)
 
@@ -550,7 +581,9 @@ def _as_tensor(leaf: Any) -> Tensor:
 
 def _as_argument(leaf: Any) -> Any:
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or (
-        not isinstance(leaf, (Tensor, Variable)) and hasattr(leaf, "__array__") and not isinstance(leaf, type)
+        not isinstance(leaf, (Tensor, Variable))
+        and hasattr(leaf, "__array__")
+        and not isinstance(leaf, type)
         and not hasattr(leaf, "_is_tensor_like")
     ):
         return convert_to_tensor(leaf)
@@ -612,7 +645,9 @@ def function(
       9.0
     """
     if input_signature is not None and not isinstance(input_signature, (list, tuple)):
-        raise TypeError(f"input_signature must be either a tuple or a list, got {type(input_signature)}.")
+        raise TypeError(
+            f"input_signature must be either a tuple or a list, got {type(input_signature)}."
+        )
 
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):

@@ -66,7 +66,9 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
     dynamic: list[Tensor] = []
     used = builtins.sum(1 for i in items if i is not None and i is not Ellipsis)
     if used > len(shape):
-        raise errors.InvalidValueError(f"Index out of range using input dim {len(shape)}; input has only {len(shape)} dims")
+        raise errors.InvalidValueError(
+            f"Index out of range using input dim {len(shape)}; input has only {len(shape)} dims"
+        )
     dim = 0
     for item in items:
         if item is Ellipsis:
@@ -106,7 +108,9 @@ def _bound(value: Any) -> int | None:
 
 def _integer(item: Any) -> int | Tensor:
     if isinstance(item, bool):
-        raise TypeError(f"Only integers, slices, ellipsis, tf.newaxis and scalar integer tensors are valid indices, got {item!r}.")
+        raise TypeError(
+            f"Only integers, slices, ellipsis, tf.newaxis and scalar integer tensors are valid indices, got {item!r}."
+        )
     if isinstance(item, (int, np.integer)):
         return int(item)
     if hasattr(item, "_as_tensor"):

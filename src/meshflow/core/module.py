@@ -36,7 +36,9 @@ class Module:
         if name is None:
             name = _snake_case(type(self).__name__)
         elif not re.match(r"^[a-zA-Z_]([a-zA-Z0-9_])*$", name):
-            raise ValueError(f"{name!r} is not a valid module name. Module names must be valid Python identifiers.")
+            raise ValueError(
+                f"{name!r} is not a valid module name. Module names must be valid Python identifiers."
+            )
         self._name = name
 
     @property

@@ -25,7 +25,9 @@ def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
     try:
         return sorted(mapping)
     except TypeError:
-        raise TypeError(f"nest only supports dicts with sortable keys, got {list(mapping)!r}.") from None
+        raise TypeError(
+            f"nest only supports dicts with sortable keys, got {list(mapping)!r}."
+        ) from None
 
 
 def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
@@ -69,7 +71,9 @@ def flatten_up_to(shallow: Any, structure: Any, where: str = "the root") -> list
         return [structure]
     keys = _sorted_keys(shallow) if isinstance(shallow, Mapping) else list(range(len(shallow)))
     if not is_nested(structure) or len(structure) != len(keys):
-        raise ValueError(f"Structures differ at {where}: expected {len(keys)} parts {keys}, got {structure!r}.")
+        raise ValueError(
+            f"Structures differ at {where}: expected {len(keys)} parts {keys}, got {structure!r}."
+        )
     parts: list[Any] = []
     for key in keys:
         parts.extend(flatten_up_to(shallow[key], structure[key], f"{where}[{key!r}]"))

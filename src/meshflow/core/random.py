@@ -148,7 +148,9 @@ def host_generator(seed: int | None = None) -> np.random.Generator:
     Args:
       seed: an integer; None takes the next seed derived from the global one.
     """
-    return np.random.Generator(np.random.Philox(_words(int(seed)) if seed is not None else _global.draw_seed()))
+    return np.random.Generator(
+        np.random.Philox(_words(int(seed)) if seed is not None else _global.draw_seed())
+    )
 
 
 class Generator:
@@ -169,15 +171,21 @@ class Generator:
       True
     """
 
-    def __init__(self, copy_from: Generator | None = None, state: Any = None, alg: Any = None) -> None:
+    def __init__(
+        self, copy_from: Generator | None = None, state: Any = None, alg: Any = None
+    ) -> None:
         del alg
         self._stream = SeedStream(0)
         if copy_from is not None:
             self._stream.state.assign(copy_from.state.read_value())
         elif state is not None:
-            self._stream.state.assign(np.asarray(convert_to_tensor(state).numpy()).astype(np.uint32))
+            self._stream.state.assign(
+                np.asarray(convert_to_tensor(state).numpy()).astype(np.uint32)
+            )
         else:
-            raise ValueError("Generator: give copy_from or state, or use Generator.from_seed(seed).")
+            raise ValueError(
+                "Generator: give copy_from or state, or use Generator.from_seed(seed)."
+            )
 
     @classmethod
     def from_seed(cls, seed: Any, alg: Any = None) -> Generator:
@@ -202,7 +210,9 @@ class Generator:
     def from_key_counter(cls, key: Any, counter: Any, alg: Any = None) -> Generator:
         """A generator from a key and a counter."""
         number = int(np.asarray(convert_to_tensor(counter).numpy()).reshape(-1)[0])
-        return cls(state=[*_words(int(np.asarray(convert_to_tensor(key).numpy()).reshape(-1)[0])), number])
+        return cls(
+            state=[*_words(int(np.asarray(convert_to_tensor(key).numpy()).reshape(-1)[0])), number]
+        )
 
     @property
     def state(self) -> Variable:
@@ -238,28 +248,52 @@ class Generator:
 
     def split(self, count: int = 1) -> list[Generator]:
         """`count` new generators, independent of each other and of this one."""
-        return [Generator(state=[*(int(w) for w in self._stream.next_key().numpy()), 0]) for _ in range(count)]
+        return [
+            Generator(state=[*(int(w) for w in self._stream.next_key().numpy()), 0])
+            for _ in range(count)
+        ]
 
     def make_seeds(self, count: int = 1) -> Tensor:
         """Seeds for stateless ops, int64 of shape [2, count]."""
         keys = [self._stream.next_key().numpy().astype(np.int64) for _ in range(count)]
         return convert_to_tensor(np.stack(keys, axis=1))
 
-    def normal(self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = "float32", name: Any = None) -> Tensor:
+    def normal(
+        self,
+        shape: Any,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        dtype: Any = "float32",
+        name: Any = None,
+    ) -> Tensor:
         """Normally distributed numbers."""
         from meshflow.ops import random_ops
 
         return random_ops.normal_from_key(self._stream.next_key(), shape, mean, stddev, dtype)
 
     def truncated_normal(
-        self, shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = "float32", name: Any = None
+        self,
+        shape: Any,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        dtype: Any = "float32",
+        name: Any = None,
     ) -> Tensor:
         """Normally distributed numbers within two standard deviations."""
         from meshflow.ops import random_ops
 
-        return random_ops.truncated_normal_from_key(self._stream.next_key(), shape, mean, stddev, dtype)
+        return random_ops.truncated_normal_from_key(
+            self._stream.next_key(), shape, mean, stddev, dtype
+        )
 
-    def uniform(self, shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = "float32", name: Any = None) -> Tensor:
+    def uniform(
+        self,
+        shape: Any,
+        minval: Any = 0,
+        maxval: Any = None,
+        dtype: Any = "float32",
+        name: Any = None,
+    ) -> Tensor:
         """Uniformly distributed numbers in [minval, maxval)."""
         from meshflow.ops import random_ops
 
@@ -271,7 +305,9 @@ class Generator:
 
         return random_ops.bits_from_key(self._stream.next_key(), shape, dtype)
 
-    def binomial(self, shape: Any, counts: Any, probs: Any, dtype: Any = "int32", name: Any = None) -> Tensor:
+    def binomial(
+        self, shape: Any, counts: Any, probs: Any, dtype: Any = "int32", name: Any = None
+    ) -> Tensor:
         """Numbers of successes in `counts` trials with probability `probs`."""
         from meshflow.ops import random_ops
 
@@ -285,7 +321,9 @@ def get_global_generator() -> Generator:
     """The generator shared by the process, made from the global seed when first asked for."""
     if not _global_generator:
         seed = global_seed()
-        made = Generator.from_non_deterministic_state() if seed is None else Generator.from_seed(seed)
+        made = (
+            Generator.from_non_deterministic_state() if seed is None else Generator.from_seed(seed)
+        )
         _global_generator.append(made)
     return _global_generator[0]
 

@@ -31,7 +31,9 @@ def map_rows(fn: Callable[..., Any], elements: Any) -> Any:
     traced = trace(fn, (first,))
     if traced.writes:
         names = [v.name for v in traced.writes]
-        raise NotImplementedError(f"A function mapped over rows may not assign variables, got {names}.")
+        raise NotImplementedError(
+            f"A function mapped over rows may not assign variables, got {names}."
+        )
     rows = Op(f"rows_of_{traced.name}", lambda operands, _: _vmapped(traced, *operands), heavy=True)
     outputs = apply(rows, (tensors, traced.captured_tensors()))
     return traced.rebuild(outputs)

@@ -117,7 +117,9 @@ class TensorShape:
             return other
         if other._dims is None:
             return self
-        return TensorShape(b if a is None else a for a, b in zip(self._dims, other._dims, strict=True))
+        return TensorShape(
+            b if a is None else a for a, b in zip(self._dims, other._dims, strict=True)
+        )
 
     def most_specific_compatible_shape(self, other: Any) -> TensorShape:
         """The most specific shape that both shapes are instances of."""
@@ -189,9 +191,7 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
     if isinstance(dims, int):
         return (_as_size(dims),)
     if isinstance(dims, str) or not isinstance(dims, Iterable):
-        raise TypeError(
-            f"Expected a shape: an iterable of sizes, a size, or None; got {dims!r}."
-        )
+        raise TypeError(f"Expected a shape: an iterable of sizes, a size, or None; got {dims!r}.")
     return tuple(_as_size(d) for d in dims)
 
 

@@ -80,9 +80,10 @@ class TensorSpec(TypeSpec):
         return TensorSpec(self._shape.most_specific_compatible_shape(other.shape), self._dtype)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, TensorSpec)
-            and (self._shape, self._dtype, self._name) == (other._shape, other._dtype, other._name)
+        return isinstance(other, TensorSpec) and (self._shape, self._dtype, self._name) == (
+            other._shape,
+            other._dtype,
+            other._name,
         )
 
     def __hash__(self) -> int:

@@ -298,13 +298,17 @@ class GradientTape:
         if self._recording and not self._persistent:
             self._stop()
         self._used = True
-        result = self._gradient(target, sources, output_gradients, UnconnectedGradients(unconnected_gradients))
+        result = self._gradient(
+            target, sources, output_gradients, UnconnectedGradients(unconnected_gradients)
+        )
         if not self._persistent:
             self._nodes = []
             self._watched = {}
         return result
 
-    def _gradient(self, target: Any, sources: Any, output_gradients: Any, unconnected: UnconnectedGradients) -> Any:
+    def _gradient(
+        self, target: Any, sources: Any, output_gradients: Any, unconnected: UnconnectedGradients
+    ) -> Any:
         targets = [_as_target(t) for t in nest.flatten(target)]
         flat_sources = nest.flatten(sources)
         for source in flat_sources:
@@ -327,7 +331,9 @@ class GradientTape:
             results.append(gradient)
         return nest.pack_sequence_as(sources, results)
 
-    def _walk(self, targets: list[Tensor], seeds: list[Any], sources: list[Any]) -> dict[int, Tensor]:
+    def _walk(
+        self, targets: list[Tensor], seeds: list[Any], sources: list[Any]
+    ) -> dict[int, Tensor]:
         """Visits the nodes backwards; returns the gradient for each id reached."""
         gradients: dict[int, Tensor] = {}
         for target, seed in zip(targets, seeds, strict=True):
@@ -338,13 +344,20 @@ class GradientTape:
                     target.dtype,
                 )
                 continue
-            start = _ones_like(target) if seed is None else convert_to_tensor(seed, dtype_hint=target.dtype)
+            start = (
+                _ones_like(target)
+                if seed is None
+                else convert_to_tensor(seed, dtype_hint=target.dtype)
+            )
             _accumulate(gradients, target, start)
         keep = {id(s) for s in sources}
         for node in reversed(self._nodes):
             outputs = node.outputs
             # Gradients of a source stay; all others are handed on and dropped.
-            arriving = [gradients.get(id(o)) if id(o) in keep else gradients.pop(id(o), None) for o in outputs]
+            arriving = [
+                gradients.get(id(o)) if id(o) in keep else gradients.pop(id(o), None)
+                for o in outputs
+            ]
             if any(a is not None for a in arriving):
                 for tensor, gradient in zip(node.inputs, node.backward(arriving), strict=True):
                     if gradient is not None:
@@ -389,7 +402,8 @@ class GradientTape:
         basis = np.eye(int(np.prod(shape)), dtype=target.dtype.dtype).reshape((-1, *shape))
         rows = self._rows(rows_of_gradient, target, sources, basis, unconnected_gradients)
         return nest.map_structure(
-            lambda row: None if row is None else _reshape(row, (*shape, *row._value.shape[1:])), rows
+            lambda row: None if row is None else _reshape(row, (*shape, *row._value.shape[1:])),
+            rows,
         )
 
     def batch_jacobian(
@@ -436,14 +450,18 @@ class GradientTape:
         moved = _move_first_to_second(rows)
         return _reshape(moved, (batch, *inner, *source.shape[1:]))
 
-    def _rows(self, rows_of_gradient: Any, target: Tensor, sources: Any, basis: Any, unconnected: Any) -> Any:
+    def _rows(
+        self, rows_of_gradient: Any, target: Tensor, sources: Any, basis: Any, unconnected: Any
+    ) -> Any:
         if self._used and not self._persistent:
             self.gradient(target, sources)  # raises the error for a second use
         if self._recording and not self._persistent:
             self._stop()
         self._used = True
         kind = UnconnectedGradients(unconnected)
-        return rows_of_gradient(lambda seed: self._gradient(target, sources, seed, kind), Tensor(basis))
+        return rows_of_gradient(
+            lambda seed: self._gradient(target, sources, seed, kind), Tensor(basis)
+        )
 
 
 def _as_target(target: Any) -> Tensor:
@@ -486,4 +504,3 @@ def no_tapes() -> Iterator[None]:
         yield
     finally:
         context.tapes = saved
-

@@ -194,7 +194,9 @@ class Tensor:
         try:
             object.__setattr__(self, name, value)
         except AttributeError:
-            raise AttributeError(f"Tensor has no attribute {name!r} and takes no new ones.") from None
+            raise AttributeError(
+                f"Tensor has no attribute {name!r} and takes no new ones."
+            ) from None
 
     def __getattr__(self, name: str) -> Any:
         if name == "assign":
@@ -236,7 +238,22 @@ class Tensor:
 
 
 _NUMPY_METHODS = frozenset(
-    "T astype ravel transpose reshape clip size tolist data flatten sum mean max min".split()
+    [
+        "T",
+        "astype",
+        "ravel",
+        "transpose",
+        "reshape",
+        "clip",
+        "size",
+        "tolist",
+        "data",
+        "flatten",
+        "sum",
+        "mean",
+        "max",
+        "min",
+    ]
 )
 
 

@@ -226,7 +226,9 @@ def fill(structure: Any, values: Sequence[Any]) -> Any:
     """`structure` with each `Slot` replaced by the value it numbers."""
     if type(structure) is Slot:
         return values[structure.index]
-    return nest.map_structure(lambda leaf: values[leaf.index] if type(leaf) is Slot else leaf, structure)
+    return nest.map_structure(
+        lambda leaf: values[leaf.index] if type(leaf) is Slot else leaf, structure
+    )
 
 
 def is_array_like(value: Any) -> bool:
@@ -280,7 +282,12 @@ def trace(
         closed = jax.make_jaxpr(run)(*specs)
     closed, captures = _promote_captures(closed, scope)
     return Traced(
-        run.__name__, closed, captures, list(scope.writes.values()), result["structure"], result["count"]
+        run.__name__,
+        closed,
+        captures,
+        list(scope.writes.values()),
+        result["structure"],
+        result["count"],
     )
 
 

@@ -111,11 +111,15 @@ class Variable:
                 "providing a `variable_def`. You provided neither."
             )
         if constraint is not None and not callable(constraint):
-            raise ValueError(f"Argument `constraint` must be None or a callable. Got {constraint!r}.")
+            raise ValueError(
+                f"Argument `constraint` must be None or a callable. Got {constraint!r}."
+            )
         wanted = None if dtype is None else dtypes.as_dtype(dtype)
         self._value = _initial_array(initial_value, wanted)
         own = tuple(self._value.shape)
-        self._static_shape = TensorShape(own) if shape is None and validate_shape else as_shape(shape)
+        self._static_shape = (
+            TensorShape(own) if shape is None and validate_shape else as_shape(shape)
+        )
         self._static_shape.assert_is_compatible_with(own)
         self._dtype = dtypes.of_numpy(self._value.dtype)
         self._name = scoped_name(name or "Variable")
@@ -279,7 +283,11 @@ class Variable:
         return tensor
 
     def assign(
-        self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        value: TensorLike,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Replaces the value.
 
@@ -320,7 +328,11 @@ class Variable:
         return self
 
     def assign_add(
-        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        delta: TensorLike,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Adds `delta` to the value.
 
@@ -340,7 +352,11 @@ class Variable:
         return result if read_value else None
 
     def assign_sub(
-        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        delta: TensorLike,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Subtracts `delta` from the value; arguments as in `assign_add`."""
         result = self._update(_subtract, delta, "assign_sub")
@@ -352,27 +368,39 @@ class Variable:
         self._write(apply(op, (self._as_tensor(), indices, values)))
         return self
 
-    def scatter_add(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_add(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
         """Adds `tf.IndexedSlices` to rows of the variable."""
         return self._scatter(_SCATTERS["add"], sparse_delta)
 
-    def scatter_sub(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_sub(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
         """Subtracts `tf.IndexedSlices` from rows of the variable."""
         return self._scatter(_SCATTERS["sub"], sparse_delta)
 
-    def scatter_update(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_update(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
         """Replaces rows of the variable by `tf.IndexedSlices`."""
         return self._scatter(_SCATTERS["set"], sparse_delta)
 
-    def scatter_max(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_max(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
         """Takes the maximum of rows and `tf.IndexedSlices`."""
         return self._scatter(_SCATTERS["max"], sparse_delta)
 
-    def scatter_min(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_min(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
         """Takes the minimum of rows and `tf.IndexedSlices`."""
         return self._scatter(_SCATTERS["min"], sparse_delta)
 
-    def scatter_mul(self, sparse_delta: Any, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_mul(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
         """Multiplies rows by `tf.IndexedSlices`."""
         return self._scatter(_SCATTERS["multiply"], sparse_delta)
 

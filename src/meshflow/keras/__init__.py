@@ -22,6 +22,22 @@ from meshflow.keras.engine.model import Model
 from meshflow.keras.engine.sequential import Sequential
 
 __all__ = [
-    *("Input", "Model", "Sequential", "activations", "backend", "callbacks", "constraints", "datasets", "initializers", "layers"),
-    *("losses", "metrics", "mixed_precision", "models", "optimizers", "regularizers", "saving", "utils"),
+    "Input",
+    "Model",
+    "Sequential",
+    "activations",
+    "backend",
+    "callbacks",
+    "constraints",
+    "datasets",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "mixed_precision",
+    "models",
+    "optimizers",
+    "regularizers",
+    "saving",
+    "utils",
 ]

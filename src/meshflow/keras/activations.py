@@ -8,8 +8,26 @@ from meshflow.keras import identify
 from meshflow.ops import math, nn
 
 __all__ = [
-    *("deserialize", "elu", "exponential", "gelu", "get", "hard_sigmoid", "leaky_relu", "linear", "mish", "relu"),
-    *("relu6", "selu", "serialize", "sigmoid", "silu", "softmax", "softplus", "softsign", "swish", "tanh"),
+    "deserialize",
+    "elu",
+    "exponential",
+    "gelu",
+    "get",
+    "hard_sigmoid",
+    "leaky_relu",
+    "linear",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "serialize",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "swish",
+    "tanh",
 ]
 
 
@@ -125,7 +143,20 @@ def linear(x: Any) -> Any:
 _TABLE = {
     f.__name__: f
     for f in (
-        *(elu, exponential, gelu, hard_sigmoid, leaky_relu, linear, mish, relu, relu6, selu, sigmoid, silu),
+        *(
+            elu,
+            exponential,
+            gelu,
+            hard_sigmoid,
+            leaky_relu,
+            linear,
+            mish,
+            relu,
+            relu6,
+            selu,
+            sigmoid,
+            silu,
+        ),
         *(softmax, softplus, softsign, tanh),
     )
 } | {"swish": silu}

@@ -165,5 +165,7 @@ def is_keras_tensor(x: Any) -> bool:
     from meshflow.core.tensor import is_tensor
 
     if not is_tensor(x):
-        raise ValueError(f"Unexpectedly found an instance of type `{type(x)}`. Expected a symbolic tensor.")
+        raise ValueError(
+            f"Unexpectedly found an instance of type `{type(x)}`. Expected a symbolic tensor."
+        )
     return hasattr(x, "_keras_history")

@@ -8,8 +8,20 @@ from meshflow.keras import backend, identify
 from meshflow.ops import math
 
 __all__ = [
-    *("Constraint", "MaxNorm", "MinMaxNorm", "NonNeg", "RadialConstraint", "UnitNorm", "deserialize", "get"),
-    *("max_norm", "min_max_norm", "non_neg", "radial_constraint", "serialize", "unit_norm"),
+    "Constraint",
+    "MaxNorm",
+    "MinMaxNorm",
+    "NonNeg",
+    "RadialConstraint",
+    "UnitNorm",
+    "deserialize",
+    "get",
+    "max_norm",
+    "min_max_norm",
+    "non_neg",
+    "radial_constraint",
+    "serialize",
+    "unit_norm",
 ]
 
 
@@ -48,7 +60,9 @@ class MaxNorm(Constraint):
     def __call__(self, w: Any) -> Any:
         """The projected weight."""
         norms = _norms(w, self.axis)
-        return w * (math.clip_by_value(norms, 0.0, float(self.max_value)) / (norms + backend.epsilon()))
+        return w * (
+            math.clip_by_value(norms, 0.0, float(self.max_value)) / (norms + backend.epsilon())
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -92,18 +106,27 @@ class MinMaxNorm(Constraint):
       axis: dimension or dimensions that make up one vector.
     """
 
-    def __init__(self, min_value: float = 0.0, max_value: float = 1.0, rate: float = 1.0, axis: Any = 0) -> None:
+    def __init__(
+        self, min_value: float = 0.0, max_value: float = 1.0, rate: float = 1.0, axis: Any = 0
+    ) -> None:
         self.min_value, self.max_value, self.rate, self.axis = min_value, max_value, rate, axis
 
     def __call__(self, w: Any) -> Any:
         """The projected weight."""
         norms = _norms(w, self.axis)
-        wanted = math.clip_by_value(norms, float(self.min_value), float(self.max_value)) * self.rate + norms * (1 - self.rate)
+        wanted = math.clip_by_value(
+            norms, float(self.min_value), float(self.max_value)
+        ) * self.rate + norms * (1 - self.rate)
         return w * (wanted / (norms + backend.epsilon()))
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {"min_value": self.min_value, "max_value": self.max_value, "rate": self.rate, "axis": self.axis}
+        return {
+            "min_value": self.min_value,
+            "max_value": self.max_value,
+            "rate": self.rate,
+            "axis": self.axis,
+        }
 
 
 class RadialConstraint(Constraint):
@@ -116,15 +139,25 @@ class RadialConstraint(Constraint):
         from meshflow.ops.array import gather_nd, transpose
 
         if len(w.shape) != 4 or w.shape[0] != w.shape[1]:
-            raise ValueError(f"The weight tensor must have rank 4 and a square window. Received shape: {tuple(w.shape)}")
+            raise ValueError(
+                f"The weight tensor must have rank 4 and a square window. Received shape: {tuple(w.shape)}"
+            )
         n = w.shape[0]
         ring = [[min(i, j, n - 1 - i, n - 1 - j) for j in range(n)] for i in range(n)]
         index = np.array([[[r, n // 2] for r in row] for row in ring], np.int32)
         return gather_nd(transpose(w, [0, 1, 2, 3]), index)
 
 
-max_norm, non_neg, unit_norm, min_max_norm, radial_constraint = MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint
-_TABLE = identify.name_table(MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, nonneg=NonNeg, maxnorm=MaxNorm)
+max_norm, non_neg, unit_norm, min_max_norm, radial_constraint = (
+    MaxNorm,
+    NonNeg,
+    UnitNorm,
+    MinMaxNorm,
+    RadialConstraint,
+)
+_TABLE = identify.name_table(
+    MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, nonneg=NonNeg, maxnorm=MaxNorm
+)
 
 
 def get(identifier: Any) -> Any:

@@ -141,7 +141,11 @@ def _unknown(name: str, known: dict[str, Any], what: str) -> ValueError:
     import difflib
 
     close = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else f" Known are {sorted(known)}."
+    hint = (
+        f" Did you mean {' or '.join(map(repr, close))}?"
+        if close
+        else f" Known are {sorted(known)}."
+    )
     return ValueError(
         f"Unknown {what}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that this "
         f"object is included in the scope.{hint}"

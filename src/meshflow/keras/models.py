@@ -9,7 +9,16 @@ from meshflow.keras.engine.model import Model
 from meshflow.keras.engine.sequential import Sequential
 from meshflow.keras.saving import load_model, model_from_json, save_model
 
-__all__ = ["Functional", "Model", "Sequential", "clone_model", "load_model", "model_from_config", "model_from_json", "save_model"]
+__all__ = [
+    "Functional",
+    "Model",
+    "Sequential",
+    "clone_model",
+    "load_model",
+    "model_from_config",
+    "model_from_json",
+    "save_model",
+]
 
 
 def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -36,12 +45,20 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
     from meshflow.keras import layers
 
     if input_tensors is not None:
-        raise NotImplementedError("clone_model(input_tensors=...) is not supported: call the clone on the tensors instead.")
+        raise NotImplementedError(
+            "clone_model(input_tensors=...) is not supported: call the clone on the tensors instead."
+        )
     if not isinstance(model, (Sequential, Functional)):
-        raise ValueError(f"Expected `model` argument to be a functional `Model` instance, but got a subclassed model instead: {model}")
+        raise ValueError(
+            f"Expected `model` argument to be a functional `Model` instance, but got a subclassed model instead: {model}"
+        )
     if clone_function is None:
         return type(model).from_config(model.get_config())
-    made = {layer.name: clone_function(layer) for layer in model.layers if type(layer).__name__ != "InputLayer"}
+    made = {
+        layer.name: clone_function(layer)
+        for layer in model.layers
+        if type(layer).__name__ != "InputLayer"
+    }
     original = layers.deserialize
 
     def replace(config: Any, custom_objects: Any = None) -> Any:

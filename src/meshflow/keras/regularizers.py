@@ -7,7 +7,19 @@ from typing import Any
 from meshflow.keras import identify
 from meshflow.ops import math
 
-__all__ = ["L1", "L1L2", "L2", "OrthogonalRegularizer", "Regularizer", "deserialize", "get", "l1", "l1_l2", "l2", "serialize"]
+__all__ = [
+    "L1",
+    "L1L2",
+    "L2",
+    "OrthogonalRegularizer",
+    "Regularizer",
+    "deserialize",
+    "get",
+    "l1",
+    "l1_l2",
+    "l2",
+    "serialize",
+]
 
 
 class Regularizer:
@@ -28,8 +40,14 @@ class Regularizer:
 
 
 def _factor(value: Any, name: str) -> float:
-    if not isinstance(value, (int, float)) or value != value or value in (float("inf"), float("-inf")):
-        raise ValueError(f"Value: {value} is not a valid regularization penalty number for {name}, expected a finite int/float value")
+    if (
+        not isinstance(value, (int, float))
+        or value != value
+        or value in (float("inf"), float("-inf"))
+    ):
+        raise ValueError(
+            f"Value: {value} is not a valid regularization penalty number for {name}, expected a finite int/float value"
+        )
     return float(value)
 
 
@@ -106,7 +124,9 @@ class OrthogonalRegularizer(Regularizer):
 
     def __init__(self, factor: float = 0.01, mode: str = "rows") -> None:
         if mode not in ("rows", "columns"):
-            raise ValueError(f"Invalid value for argument `mode`. Expected one of {{'rows', 'columns'}}. Received: mode={mode}")
+            raise ValueError(
+                f"Invalid value for argument `mode`. Expected one of {{'rows', 'columns'}}. Received: mode={mode}"
+            )
         self.factor, self.mode = _factor(factor, "factor"), mode
 
     def __call__(self, x: Any) -> Any:
@@ -114,7 +134,9 @@ class OrthogonalRegularizer(Regularizer):
         from meshflow.ops.array import eye
 
         if len(x.shape) != 2:
-            raise ValueError(f"Inputs to OrthogonalRegularizer must have rank 2. Received: inputs.shape={tuple(x.shape)}")
+            raise ValueError(
+                f"Inputs to OrthogonalRegularizer must have rank 2. Received: inputs.shape={tuple(x.shape)}"
+            )
         rows = self.mode == "rows"
         unit = math.l2_normalize(x, axis=1 if rows else 0)
         product = math.matmul(unit, unit, transpose_b=rows, transpose_a=not rows)

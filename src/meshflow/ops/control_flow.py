@@ -32,7 +32,9 @@ class FunctionMerge(Merge):
         self.op = op
         self.functions = functions
 
-    def different(self, position: int, what: str, first: str, second: str, branch: int) -> Exception:
+    def different(
+        self, position: int, what: str, first: str, second: str, branch: int
+    ) -> Exception:
         one, other = self.functions[0], self.functions[branch]
         advice = {
             "shape": " Shapes are static under XLA: pad to one shape, or use tf.where.",
@@ -133,7 +135,9 @@ def case(
                 f"tf.case: exclusive=True, but {len(true)} of {len(pairs)} predicates are True."
             )
         if not true and default is None:
-            raise errors.InvalidArgumentError("tf.case: no predicate is True and there is no default.")
+            raise errors.InvalidArgumentError(
+                "tf.case: no predicate is True and there is no default."
+            )
         return _converted(true[0] if true else default)()
     if default is None:
         *pairs, (_, default) = pairs
@@ -143,20 +147,27 @@ def case(
     return result()
 
 
-def _either(pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any]) -> Callable[[], Any]:
+def _either(
+    pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any]
+) -> Callable[[], Any]:
     return lambda: cond(pred, function, otherwise)
 
 
 _position = Op(
     "switch_position",
-    lambda o, keys: jnp.sum(jnp.where(o[0] == jnp.asarray(keys), jnp.arange(len(keys)), 0)).astype(jnp.int32)
-    + jnp.where(jnp.any(o[0] == jnp.asarray(keys)), 0, len(keys)).astype(jnp.int32),
+    lambda o, keys: (
+        jnp.sum(jnp.where(o[0] == jnp.asarray(keys), jnp.arange(len(keys)), 0)).astype(jnp.int32)
+        + jnp.where(jnp.any(o[0] == jnp.asarray(keys)), 0, len(keys)).astype(jnp.int32)
+    ),
     differentiable=False,
 )
 
 
 def switch_case(
-    branch_index: Any, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
+    branch_index: Any,
+    branch_fns: Any,
+    default: Callable[[], Any] | None = None,
+    name: str = "switch_case",
 ) -> Any:
     """Runs the function that an integer chooses.
 
@@ -186,7 +197,9 @@ def switch_case(
         pairs = list(branch_fns)
     for key, function in pairs:
         if not isinstance(key, int) or not callable(function):
-            raise TypeError(f"tf.switch_case: expected int keys and callables, got ({key!r}, {function!r}).")
+            raise TypeError(
+                f"tf.switch_case: expected int keys and callables, got ({key!r}, {function!r})."
+            )
     pairs.sort(key=lambda pair: pair[0])
     keys = tuple(key for key, _ in pairs)
     if not pairs or len(set(keys)) != len(keys):
@@ -225,7 +238,9 @@ class LoopVariables(Invariants):
         )
 
     def write_in_test(self, variable: Any) -> Exception:
-        return ValueError(f"{self.op}: cond may not assign a variable, but assigns {variable.name}.")
+        return ValueError(
+            f"{self.op}: cond may not assign a variable, but assigns {variable.name}."
+        )
 
 
 _stop = Op("stop_gradient", lambda o, _: o[0], differentiable=False)
@@ -329,7 +344,11 @@ def _staged_while(test: Callable[..., Any], step: Callable[..., Any], init: Any,
 
     def run_test(values: list[Any]) -> Any:
         wanted = logic.scalar_bool(test(*values[:count]), "the condition of tf.while_loop")
-        return wanted if known is not None or limit is None else logic.both(wanted, logic.less(values[count], limit))
+        return (
+            wanted
+            if known is not None or limit is None
+            else logic.both(wanted, logic.less(values[count], limit))
+        )
 
     def run_step(values: list[Any]) -> list[Any]:
         after = list(_as_variables(init, step(*values[:count])))
@@ -339,5 +358,7 @@ def _staged_while(test: Callable[..., Any], step: Callable[..., Any], init: Any,
     if known is None and limit is not None:
         state.append(convert_to_tensor(0, dtype=convert_to_tensor(limit).dtype))
     invariants = LoopVariables("tf.while_loop")
-    result = loops.while_loop(run_test, run_step, state, [True] * len(state), invariants, known)[:count]
+    result = loops.while_loop(run_test, run_step, state, [True] * len(state), invariants, known)[
+        :count
+    ]
     return nest.pack_sequence_as(init, nest.flatten(result))

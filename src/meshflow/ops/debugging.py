@@ -18,12 +18,35 @@ from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.ops import math
 
 __all__ = [
-    *("Assert", "assert_all_finite", "assert_equal", "assert_greater", "assert_greater_equal", "assert_integer"),
-    *("assert_less", "assert_less_equal", "assert_near", "assert_negative", "assert_non_negative", "assert_non_positive"),
-    *("assert_none_equal", "assert_positive", "assert_rank", "assert_rank_at_least", "assert_rank_in"),
-    *("assert_same_float_dtype", "assert_scalar", "assert_shapes", "assert_type", "check_numerics"),
-    *("disable_check_numerics", "enable_check_numerics", "get_log_device_placement", "is_numeric_tensor"),
-    *("is_strictly_increasing", "is_non_decreasing", "set_log_device_placement"),
+    "Assert",
+    "assert_all_finite",
+    "assert_equal",
+    "assert_greater",
+    "assert_greater_equal",
+    "assert_integer",
+    "assert_less",
+    "assert_less_equal",
+    "assert_near",
+    "assert_negative",
+    "assert_non_negative",
+    "assert_non_positive",
+    "assert_none_equal",
+    "assert_positive",
+    "assert_rank",
+    "assert_rank_at_least",
+    "assert_rank_in",
+    "assert_same_float_dtype",
+    "assert_scalar",
+    "assert_shapes",
+    "assert_type",
+    "check_numerics",
+    "disable_check_numerics",
+    "enable_check_numerics",
+    "get_log_device_placement",
+    "is_non_decreasing",
+    "is_numeric_tensor",
+    "is_strictly_increasing",
+    "set_log_device_placement",
 ]
 
 is_strictly_increasing, is_non_decreasing = math.is_strictly_increasing, math.is_non_decreasing
@@ -34,14 +57,27 @@ def _value_text(value: Any, summarize: int) -> str:
         return value.decode(errors="replace")
     array = np.asarray(value)
     if array.dtype == object:
-        return str([v.decode() if isinstance(v, bytes) else v for v in array.reshape(-1)]) if array.ndim else _value_text(array[()], summarize)
+        return (
+            str([v.decode() if isinstance(v, bytes) else v for v in array.reshape(-1)])
+            if array.ndim
+            else _value_text(array[()], summarize)
+        )
     if not array.ndim:
         return f"{array[()]:g}" if array.dtype.kind == "f" else str(array[()])
     threshold = 0 if summarize != -1 and max(array.shape) > 2 * summarize else sys.maxsize
-    return np.array2string(array, threshold=threshold, edgeitems=summarize if summarize != -1 else 3, separator=" ")
+    return np.array2string(
+        array, threshold=threshold, edgeitems=summarize if summarize != -1 else 3, separator=" "
+    )
 
 
-def print(*inputs: Any, output_stream: Any = None, summarize: int = 3, sep: str = " ", end: str = "\n", name: str | None = None) -> None:
+def print(
+    *inputs: Any,
+    output_stream: Any = None,
+    summarize: int = 3,
+    sep: str = " ",
+    end: str = "\n",
+    name: str | None = None,
+) -> None:
     """Prints values, in a compiled function every time it runs.
 
     Args:
@@ -57,7 +93,9 @@ def print(*inputs: Any, output_stream: Any = None, summarize: int = 3, sep: str 
         supply = iter(arrays)
         parts = []
         for item in inputs:
-            filled = nest.map_structure(lambda v: _Text(_value_text(next(supply), summarize)) if is_tensor(v) else v, item)
+            filled = nest.map_structure(
+                lambda v: _Text(_value_text(next(supply), summarize)) if is_tensor(v) else v, item
+            )
             parts.append(str(filled))
         text = sep.join(parts) + end
         if isinstance(output_stream, str) and output_stream.startswith("file://"):
@@ -69,7 +107,9 @@ def print(*inputs: Any, output_stream: Any = None, summarize: int = 3, sep: str 
             stream.flush()
 
     tensors = [convert_to_tensor(v) for item in inputs for v in nest.flatten(item) if is_tensor(v)]
-    if context.trace is None or not any(isinstance(t._value, jax.core.Tracer) for t in tensors) and not tensors:
+    if context.trace is None or (
+        not any(isinstance(t._value, jax.core.Tracer) for t in tensors) and not tensors
+    ):
         if context.trace is not None:
             jax.debug.callback(write, ordered=True)
             return
@@ -93,7 +133,9 @@ def _fail(message: Any, data: list[Any], summarize: int) -> None:
     raise InvalidArgumentError("\n".join(lines) or "assertion failed")
 
 
-def Assert(condition: Any, data: Any, summarize: int | None = None, name: str | None = None) -> None:
+def Assert(
+    condition: Any, data: Any, summarize: int | None = None, name: str | None = None
+) -> None:
     """Raises unless a condition holds; in a compiled function when it runs.
 
     Args:
@@ -112,7 +154,16 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
     tensors = [d for d in data if is_tensor(d)]
     if context.trace is None or isinstance(holds._value, np.ndarray):
         if not bool(np.all(np.asarray(holds._value))):
-            _fail(message, [np.asarray(convert_to_tensor(d)._value) if is_tensor(d) and not isinstance(convert_to_tensor(d)._value, jax.core.Tracer) else d for d in data], summarize)
+            _fail(
+                message,
+                [
+                    np.asarray(convert_to_tensor(d)._value)
+                    if is_tensor(d) and not isinstance(convert_to_tensor(d)._value, jax.core.Tracer)
+                    else d
+                    for d in data
+                ],
+                summarize,
+            )
         return
 
     def verify(ok: Any, *arrays: Any) -> None:
@@ -125,7 +176,9 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
 
 
 def _binary(name: str, relation: Callable[..., Any], sign: str) -> Callable[..., None]:
-    def check(x: Any, y: Any, message: Any = None, summarize: int | None = None, name: str | None = None) -> None:
+    def check(
+        x: Any, y: Any, message: Any = None, summarize: int | None = None, name: str | None = None
+    ) -> None:
         x = convert_to_tensor(x, dtype_hint=getattr(y, "dtype", None))
         y = convert_to_tensor(y, dtype_hint=x.dtype)
         text = f"{message or ''} Condition x {sign} y did not hold element-wise:".strip()
@@ -153,10 +206,14 @@ assert_greater_equal = _binary("assert_greater_equal", math.greater_equal, ">=")
 
 
 def _unary(name: str, relation: Callable[..., Any], sign: str) -> Callable[..., None]:
-    def check(x: Any, message: Any = None, summarize: int | None = None, name: str | None = None) -> None:
+    def check(
+        x: Any, message: Any = None, summarize: int | None = None, name: str | None = None
+    ) -> None:
         x = convert_to_tensor(x)
         text = f"{message or ''} Condition x {sign} 0 did not hold element-wise:".strip()
-        _check(math.reduce_all(relation(x, math.cast(0, x.dtype))), text, ["x =", x], summarize or 3)
+        _check(
+            math.reduce_all(relation(x, math.cast(0, x.dtype))), text, ["x =", x], summarize or 3
+        )
 
     check.__name__ = check.__qualname__ = name
     check.__doc__ = f"""Raises InvalidArgumentError unless `x {sign} 0` for all elements.
@@ -176,7 +233,15 @@ assert_non_negative = _unary("assert_non_negative", math.greater_equal, ">=")
 assert_non_positive = _unary("assert_non_positive", math.less_equal, "<=")
 
 
-def assert_near(x: Any, y: Any, rtol: Any = None, atol: Any = None, message: Any = None, summarize: int | None = None, name: str | None = None) -> None:
+def assert_near(
+    x: Any,
+    y: Any,
+    rtol: Any = None,
+    atol: Any = None,
+    message: Any = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> None:
     """Raises InvalidArgumentError unless `|x - y| <= atol + rtol * |y|` for all elements.
 
     Args:
@@ -191,8 +256,15 @@ def assert_near(x: Any, y: Any, rtol: Any = None, atol: Any = None, message: Any
     x = convert_to_tensor(x)
     y = convert_to_tensor(y, dtype_hint=x.dtype)
     tolerance = 10 * float(jax.numpy.finfo(x.dtype.dtype).eps)
-    limit = (tolerance if atol is None else atol) + (tolerance if rtol is None else rtol) * math.abs(y)
-    _check(math.reduce_all(math.abs(x - y) <= limit), f"{message or ''} x and y not equal to tolerance".strip(), ["x =", x, "y =", y], summarize or 3)  # type: ignore[operator]
+    limit = (tolerance if atol is None else atol) + (
+        tolerance if rtol is None else rtol
+    ) * math.abs(y)
+    _check(
+        math.reduce_all(math.abs(x - y) <= limit),
+        f"{message or ''} x and y not equal to tolerance".strip(),
+        ["x =", x, "y =", y],
+        summarize or 3,
+    )  # type: ignore[operator]
 
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
@@ -202,7 +274,11 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor
       InvalidArgumentError: when it does.
     """
     tensor = convert_to_tensor(tensor)
-    _check(math.reduce_all(math.is_finite(tensor)), f"{message} : Tensor had NaN or Inf values", [tensor])
+    _check(
+        math.reduce_all(math.is_finite(tensor)),
+        f"{message} : Tensor had NaN or Inf values",
+        [tensor],
+    )
     return tensor
 
 
@@ -229,26 +305,34 @@ def assert_rank(x: Any, rank: Any, message: Any = None, name: str | None = None)
     """Raises ValueError unless a tensor has the rank."""
     got = _shape(x).rank
     if got != int(convert_to_tensor(rank)):
-        raise ValueError(f"{message or ''} Tensor must have rank {int(convert_to_tensor(rank))}. Received rank {got}, shape {_shape(x)}".strip())
+        raise ValueError(
+            f"{message or ''} Tensor must have rank {int(convert_to_tensor(rank))}. Received rank {got}, shape {_shape(x)}".strip()
+        )
 
 
 def assert_rank_at_least(x: Any, rank: Any, message: Any = None, name: str | None = None) -> None:
     """Raises ValueError unless a tensor has at least the rank."""
     if _shape(x).rank < int(convert_to_tensor(rank)):
-        raise ValueError(f"{message or ''} Tensor must have rank at least {int(convert_to_tensor(rank))}. Received rank {_shape(x).rank}, shape {_shape(x)}".strip())
+        raise ValueError(
+            f"{message or ''} Tensor must have rank at least {int(convert_to_tensor(rank))}. Received rank {_shape(x).rank}, shape {_shape(x)}".strip()
+        )
 
 
 def assert_rank_in(x: Any, ranks: Any, message: Any = None, name: str | None = None) -> None:
     """Raises ValueError unless a tensor has one of the ranks."""
     allowed = [int(convert_to_tensor(r)) for r in ranks]
     if _shape(x).rank not in allowed:
-        raise ValueError(f"{message or ''} Tensor must have rank in {allowed}. Received rank {_shape(x).rank}, shape {_shape(x)}".strip())
+        raise ValueError(
+            f"{message or ''} Tensor must have rank in {allowed}. Received rank {_shape(x).rank}, shape {_shape(x)}".strip()
+        )
 
 
 def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> Any:
     """Raises ValueError unless a tensor is a scalar."""
     if _shape(tensor).rank != 0:
-        raise ValueError(f"{message or ''} Expected scalar shape, saw shape: {_shape(tensor)}.".strip())
+        raise ValueError(
+            f"{message or ''} Expected scalar shape, saw shape: {_shape(tensor)}.".strip()
+        )
     return tensor
 
 
@@ -257,26 +341,40 @@ def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None
     from meshflow.core.dtypes import as_dtype
 
     if convert_to_tensor(tensor).dtype is not as_dtype(tf_type):
-        raise TypeError(f"{message or ''} tensor must be of type {as_dtype(tf_type).name}; got {convert_to_tensor(tensor).dtype.name}".strip())
+        raise TypeError(
+            f"{message or ''} tensor must be of type {as_dtype(tf_type).name}; got {convert_to_tensor(tensor).dtype.name}".strip()
+        )
 
 
 def assert_integer(x: Any, message: Any = None, name: str | None = None) -> None:
     """Raises TypeError unless a tensor has an integer dtype."""
     if not convert_to_tensor(x).dtype.is_integer:
-        raise TypeError(f"{message or ''} Expected \"x\" to be integer type. Found: {convert_to_tensor(x).dtype.name}".strip())
+        raise TypeError(
+            f'{message or ""} Expected "x" to be integer type. Found: {convert_to_tensor(x).dtype.name}'.strip()
+        )
 
 
 def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
     """The common floating dtype of tensors; raises ValueError when they differ."""
-    kinds = {convert_to_tensor(t).dtype for t in tensors or []} | ({dtype} if dtype is not None else set())
+    kinds = {convert_to_tensor(t).dtype for t in tensors or []} | (
+        {dtype} if dtype is not None else set()
+    )
     if len(kinds) > 1 or not all(k.is_floating for k in kinds):
-        raise ValueError(f"Expected tensors of one floating point type, got {sorted(k.name for k in kinds)}.")
+        raise ValueError(
+            f"Expected tensors of one floating point type, got {sorted(k.name for k in kinds)}."
+        )
     from meshflow.core.dtypes import float32
 
     return next(iter(kinds), float32)
 
 
-def assert_shapes(shapes: Any, data: Any = None, summarize: int | None = None, message: Any = None, name: str | None = None) -> None:
+def assert_shapes(
+    shapes: Any,
+    data: Any = None,
+    summarize: int | None = None,
+    message: Any = None,
+    name: str | None = None,
+) -> None:
     """Raises ValueError unless tensors have shapes given by numbers and names of sizes.
 
     Args:
@@ -293,15 +391,25 @@ def assert_shapes(shapes: Any, data: Any = None, summarize: int | None = None, m
         symbols = list(wanted) if isinstance(wanted, (tuple, list, str)) else [wanted]
         if "..." in symbols or Ellipsis in symbols:
             at = symbols.index("...") if "..." in symbols else symbols.index(Ellipsis)
-            symbols = [None] * (len(got) - len(symbols) + 1) + symbols[at + 1 :] if at == 0 else symbols[:at] + [None] * (len(got) - len(symbols) + 1)
+            symbols = (
+                [None] * (len(got) - len(symbols) + 1) + symbols[at + 1 :]
+                if at == 0
+                else symbols[:at] + [None] * (len(got) - len(symbols) + 1)
+            )
         ok = len(symbols) == len(got)
         for symbol, size in zip(symbols, got, strict=False):
             if symbol is None or symbol == ".":
                 continue
-            expected = sizes.setdefault(symbol, size) if isinstance(symbol, str) and not symbol.isdigit() else int(symbol)
+            expected = (
+                sizes.setdefault(symbol, size)
+                if isinstance(symbol, str) and not symbol.isdigit()
+                else int(symbol)
+            )
             ok = ok and expected == size
         if not ok:
-            raise ValueError(f"{message or ''} Specified shape {wanted} of a tensor does not match its shape {tuple(got)} (known sizes: {sizes}).".strip())
+            raise ValueError(
+                f"{message or ''} Specified shape {wanted} of a tensor does not match its shape {tuple(got)} (known sizes: {sizes}).".strip()
+            )
 
 
 def is_numeric_tensor(tensor: Any) -> bool:

@@ -37,7 +37,9 @@ def _elements(op: str, elems: Any) -> tuple[Any, int]:
     tensors = nest.map_structure(convert_to_tensor, elems)
     flat = nest.flatten(tensors)
     if not flat:
-        raise ValueError(f"tf.{op}: elems must be a tensor or a nested structure of tensors, got {elems!r}.")
+        raise ValueError(
+            f"tf.{op}: elems must be a tensor or a nested structure of tensors, got {elems!r}."
+        )
     if any(not t.ndim for t in flat):
         raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional tensors, not scalars.")
     counts = sorted({len(t) for t in flat})
@@ -116,7 +118,9 @@ def map_fn(
     else:
         elements = loops.Elements(count, lambda i: None, tensors)
         invariants = LoopVariables("tf.map_fn")
-        _, result = loops.scan(elements, lambda e, s: (s, _tensors(function(e))), [], [], invariants)
+        _, result = loops.scan(
+            elements, lambda e, s: (s, _tensors(function(e))), [], [], invariants
+        )
     _check_signature(signature, result)
     return result
 
@@ -126,7 +130,9 @@ def _check_signature(signature: Any, result: Any) -> None:
         return
     wanted = [_dtype_of(s) for s in nest.flatten(signature)]
     got = [t.dtype for t in nest.flatten(result)]
-    if len(wanted) != len(got) or any(w is not None and w is not g for w, g in zip(wanted, got, strict=False)):
+    if len(wanted) != len(got) or any(
+        w is not None and w is not g for w, g in zip(wanted, got, strict=False)
+    ):
         raise TypeError(
             f"tf.map_fn: fn_output_signature says {[w.name if w else '?' for w in wanted]}, but fn returned "
             f"{[g.name for g in got]}. Use tf.cast in fn or correct the signature."
@@ -281,7 +287,9 @@ def _accumulate(
 
         elements = loops.Elements(count, lambda i: None, tensors)
         invariants = LoopVariables(f"tf.{op}", "accumulated value")
-        final, outputs = loops.scan(elements, step, flat, [True] * len(flat), invariants, reverse=backwards)
+        final, outputs = loops.scan(
+            elements, step, flat, [True] * len(flat), invariants, reverse=backwards
+        )
         state = nest.pack_sequence_as(state, final)
     if keep and head is not None:
         join = _append if backwards else _join
@@ -290,17 +298,27 @@ def _accumulate(
 
 
 def _eager_accumulate(
-    op: str, function: Callable[..., Any], tensors: Any, state: Any, count: int, backwards: bool, keep: bool
+    op: str,
+    function: Callable[..., Any],
+    tensors: Any,
+    state: Any,
+    count: int,
+    backwards: bool,
+    keep: bool,
 ) -> tuple[Any, Any]:
     kept: list[Any] = []
     for i in reversed(range(count)) if backwards else range(count):
         after = _tensors(function(state, _take(tensors, i)))
         nest.assert_same_structure(state, after, check_types=False)
-        for position, (a, b) in enumerate(zip(nest.flatten(state), nest.flatten(after), strict=True)):
+        for position, (a, b) in enumerate(
+            zip(nest.flatten(state), nest.flatten(after), strict=True)
+        ):
             for what in ("dtype", "shape"):
                 if getattr(a, what) != getattr(b, what):
                     texts = [f"{t.dtype.name}{list(t.shape)}" for t in (a, b)]
-                    raise LoopVariables(f"tf.{op}", "accumulated value").changed(position, what, *texts)
+                    raise LoopVariables(f"tf.{op}", "accumulated value").changed(
+                        position, what, *texts
+                    )
         state = after
         kept.append(after)
     if not keep:
@@ -315,7 +333,9 @@ class _Interpreted(Op):
     def compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
         return self.bound(static)
 
-    def compiled_residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
+    def compiled_residual(
+        self, static: tuple[Any, ...], wanted: tuple[bool, ...]
+    ) -> Callable[..., Any]:
         return self.residual(static, wanted)
 
 
@@ -377,7 +397,10 @@ def vectorized_map(
     return traced.rebuild(apply(op, (flat, operands.tensors())))
 
 
-_repeat = Op("repeat", lambda o, static: jnp.repeat(jnp.asarray(o[0]), static[0] // jnp.shape(o[0])[0], axis=0))
+_repeat = Op(
+    "repeat",
+    lambda o, static: jnp.repeat(jnp.asarray(o[0]), static[0] // jnp.shape(o[0])[0], axis=0),
+)
 
 
 def _repeated(tensor: Tensor, count: int) -> Tensor:

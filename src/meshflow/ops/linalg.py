@@ -17,10 +17,44 @@ from meshflow.ops.array import eye
 from meshflow.ops.math import cross, global_norm, l2_normalize, matmul, tensordot
 
 __all__ = [
-    *("adjoint", "band_part", "cholesky", "cholesky_solve", "cross", "det", "diag", "diag_part", "eig", "eigh"),
-    *("eigvals", "eigvalsh", "einsum", "expm", "eye", "global_norm", "inv", "l2_normalize", "logdet", "lstsq"),
-    *("matmul", "matrix_rank", "matrix_transpose", "matvec", "norm", "normalize", "pinv", "qr", "set_diag", "slogdet"),
-    *("solve", "sqrtm", "svd", "tensor_diag", "tensor_diag_part", "tensordot", "trace", "triangular_solve"),
+    "adjoint",
+    "band_part",
+    "cholesky",
+    "cholesky_solve",
+    "cross",
+    "det",
+    "diag",
+    "diag_part",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "einsum",
+    "expm",
+    "eye",
+    "global_norm",
+    "inv",
+    "l2_normalize",
+    "logdet",
+    "lstsq",
+    "matmul",
+    "matrix_rank",
+    "matrix_transpose",
+    "matvec",
+    "norm",
+    "normalize",
+    "pinv",
+    "qr",
+    "set_diag",
+    "slogdet",
+    "solve",
+    "sqrtm",
+    "svd",
+    "tensor_diag",
+    "tensor_diag_part",
+    "tensordot",
+    "trace",
+    "triangular_solve",
 ]
 
 
@@ -48,11 +82,18 @@ def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
     return _einsum(list(inputs), equation.replace(" ", ""))
 
 
-def matvec(a: TensorLike, b: TensorLike, transpose_a: bool = False, adjoint_a: bool = False, **kwargs: Any) -> Tensor:
+def matvec(
+    a: TensorLike, b: TensorLike, transpose_a: bool = False, adjoint_a: bool = False, **kwargs: Any
+) -> Tensor:
     """Matrix times vector: [..., m, n] with [..., n]."""
     from meshflow.ops.array import expand_dims, squeeze
 
-    return squeeze(matmul(a, expand_dims(convert_to_tensor(b), -1), transpose_a=transpose_a, adjoint_a=adjoint_a), -1)
+    return squeeze(
+        matmul(
+            a, expand_dims(convert_to_tensor(b), -1), transpose_a=transpose_a, adjoint_a=adjoint_a
+        ),
+        -1,
+    )
 
 
 def _h(x: Any) -> Any:
@@ -84,7 +125,9 @@ def slogdet(input: TensorLike, name: str | None = None) -> Any:
 @op(kinds="fc")
 def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
     """Logarithms of determinants of positive definite matrices."""
-    return 2 * jnp.sum(jnp.log(jnp.real(jnp.diagonal(jnp.linalg.cholesky(matrix), axis1=-2, axis2=-1))), axis=-1)
+    return 2 * jnp.sum(
+        jnp.log(jnp.real(jnp.diagonal(jnp.linalg.cholesky(matrix), axis1=-2, axis2=-1))), axis=-1
+    )
 
 
 @op(kinds="fc")
@@ -97,25 +140,43 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
     """Solutions of `chol @ chol^H @ x = rhs`."""
     first = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
-    return jax.lax.linalg.triangular_solve(chol, first, left_side=True, lower=True, transpose_a=True, conjugate_a=True)
+    return jax.lax.linalg.triangular_solve(
+        chol, first, left_side=True, lower=True, transpose_a=True, conjugate_a=True
+    )
 
 
 @op(kinds="fc")
-def solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+def solve(
+    matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
+) -> Tensor:
     """Solutions of `matrix @ x = rhs`."""
     return jnp.linalg.solve(_h(matrix) if adjoint else matrix, rhs)
 
 
 @op(kinds="fc")
-def triangular_solve(matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None) -> Tensor:
+def triangular_solve(
+    matrix: TensorLike,
+    rhs: TensorLike,
+    lower: bool = True,
+    adjoint: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """Solutions with triangular matrices."""
-    return jax.lax.linalg.triangular_solve(matrix, rhs, left_side=True, lower=lower, transpose_a=adjoint, conjugate_a=adjoint)
+    return jax.lax.linalg.triangular_solve(
+        matrix, rhs, left_side=True, lower=lower, transpose_a=adjoint, conjugate_a=adjoint
+    )
 
 
 @op(kinds="fc")
-def lstsq(matrix: TensorLike, rhs: TensorLike, l2_regularizer: float = 0.0, fast: bool = True, name: str | None = None) -> Tensor:
+def lstsq(
+    matrix: TensorLike,
+    rhs: TensorLike,
+    l2_regularizer: float = 0.0,
+    fast: bool = True,
+    name: str | None = None,
+) -> Tensor:
     """Least-squares solutions of `matrix @ x = rhs`."""
-    if l2_regularizer or fast and matrix.shape[-2] >= matrix.shape[-1]:
+    if l2_regularizer or (fast and matrix.shape[-2] >= matrix.shape[-1]):
         gram = _h(matrix) @ matrix + l2_regularizer * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
         return jnp.linalg.solve(gram, _h(matrix) @ rhs)
     return jnp.linalg.pinv(matrix) @ rhs
@@ -139,7 +200,12 @@ def _svd(tensor: TensorLike, full_matrices: bool, compute_uv: bool) -> Any:
     return s, u, _h(vh)
 
 
-def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
+def svd(
+    tensor: TensorLike,
+    full_matrices: bool = False,
+    compute_uv: bool = True,
+    name: str | None = None,
+) -> Any:
     """Singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`."""
     return _svd(tensor, full_matrices, compute_uv)
 
@@ -177,7 +243,13 @@ def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(kinds="fc")
-def norm(tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+def norm(
+    tensor: TensorLike,
+    ord: Any = "euclidean",
+    axis: Any = None,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Tensor:
     """Norms of vectors or matrices.
 
     Args:
@@ -195,7 +267,9 @@ def norm(tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, keepdims:
     return jnp.linalg.norm(tensor, ord, axis, keepdims)
 
 
-def normalize(tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None) -> Any:
+def normalize(
+    tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+) -> Any:
     """Tensors divided by their norms, and the norms."""
     tensor = convert_to_tensor(tensor)
     norms = norm(tensor, ord, axis, True)
@@ -271,7 +345,11 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
     """Matrix square roots (of positive results, real input gives real output)."""
     root = jax.scipy.linalg.sqrtm(input)
-    return root if jnp.issubdtype(input.dtype, jnp.complexfloating) else jnp.real(root).astype(input.dtype)
+    return (
+        root
+        if jnp.issubdtype(input.dtype, jnp.complexfloating)
+        else jnp.real(root).astype(input.dtype)
+    )
 
 
 @op(kinds="fc")

@@ -32,9 +32,18 @@ def _specs(Tout: Any, name: str) -> list[TensorSpec]:
     return specs
 
 
-def _call(name: str, func: Callable[..., Any], inp: Any, Tout: Any, wrap: Callable[[Any], Any], pure: bool) -> Any:
+def _call(
+    name: str, func: Callable[..., Any], inp: Any, Tout: Any, wrap: Callable[[Any], Any], pure: bool
+) -> Any:
     if context.trace is None:
-        results = func(*[wrap(np.asarray(convert_to_tensor(i).numpy())) if wrap is not _identity_tensor else convert_to_tensor(i) for i in inp])
+        results = func(
+            *[
+                wrap(np.asarray(convert_to_tensor(i).numpy()))
+                if wrap is not _identity_tensor
+                else convert_to_tensor(i)
+                for i in inp
+            ]
+        )
         return _checked(name, results, Tout)
     specs = _specs(Tout, name)
     shapes = [jax.ShapeDtypeStruct(tuple(s.shape.as_list()), s.dtype.dtype) for s in specs]
@@ -64,12 +73,16 @@ def _checked(name: str, results: Any, Tout: Any) -> Any:
     if Tout is None or (isinstance(Tout, (list, tuple)) and not Tout):
         return []
     many = isinstance(Tout, (list, tuple))
-    kinds = [i.dtype if isinstance(i, TensorSpec) else as_dtype(i) for i in (Tout if many else [Tout])]
+    kinds = [
+        i.dtype if isinstance(i, TensorSpec) else as_dtype(i) for i in (Tout if many else [Tout])
+    ]
     flat = list(results) if many else [results]
     tensors = [convert_to_tensor(r, dtype_hint=k) for r, k in zip(flat, kinds, strict=True)]
     for tensor, kind in zip(tensors, kinds, strict=True):
         if tensor.dtype is not kind:
-            raise ValueError(f"{name}: the Python function returned {tensor.dtype.name}, expected {kind.name}.")
+            raise ValueError(
+                f"{name}: the Python function returned {tensor.dtype.name}, expected {kind.name}."
+            )
     return tensors if many else tensors[0]
 
 
@@ -94,7 +107,9 @@ def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None 
     return _call("py_function", func, inp, Tout, _identity_tensor, pure=False)
 
 
-def numpy_function(func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None) -> Any:
+def numpy_function(
+    func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None
+) -> Any:
     """Calls a Python function of NumPy arrays; otherwise like `py_function`, without gradients.
 
     Args:

@@ -23,10 +23,27 @@ from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
 
 __all__ = [
-    *("Generator", "categorical", "gamma", "get_global_generator", "normal", "poisson", "set_global_generator"),
-    *("set_seed", "shuffle", "stateless_binomial", "stateless_categorical", "stateless_fold_in"),
-    *("stateless_gamma", "stateless_normal", "stateless_poisson", "stateless_shuffle", "stateless_split"),
-    *("stateless_truncated_normal", "stateless_uniform", "truncated_normal", "uniform"),
+    "Generator",
+    "categorical",
+    "gamma",
+    "get_global_generator",
+    "normal",
+    "poisson",
+    "set_global_generator",
+    "set_seed",
+    "shuffle",
+    "stateless_binomial",
+    "stateless_categorical",
+    "stateless_fold_in",
+    "stateless_gamma",
+    "stateless_normal",
+    "stateless_poisson",
+    "stateless_shuffle",
+    "stateless_split",
+    "stateless_truncated_normal",
+    "stateless_uniform",
+    "truncated_normal",
+    "uniform",
 ]
 
 
@@ -47,17 +64,23 @@ def _seed_key(seed: TensorLike) -> Tensor:
 
 
 @op(same=("mean", "stddev"), name="random_normal")
-def _normal(key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any) -> Tensor:
+def _normal(
+    key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any
+) -> Tensor:
     return jax.random.normal(_key(key), shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("mean", "stddev"), name="truncated_normal")
-def _truncated(key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any) -> Tensor:
+def _truncated(
+    key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any
+) -> Tensor:
     return jax.random.truncated_normal(_key(key), -2, 2, shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("minval", "maxval"), name="random_uniform")
-def _uniform(key: TensorLike, minval: TensorLike, maxval: TensorLike, shape: Any, dtype: Any) -> Tensor:
+def _uniform(
+    key: TensorLike, minval: TensorLike, maxval: TensorLike, shape: Any, dtype: Any
+) -> Tensor:
     if dtype.is_integer:
         return jax.random.randint(_key(key), shape, minval, maxval, dtype.dtype)
     return jax.random.uniform(_key(key), shape, dtype.dtype) * (maxval - minval) + minval
@@ -72,13 +95,19 @@ def _bits(key: TensorLike, shape: Any, dtype: Any) -> Tensor:
 def normal_from_key(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
     """Normal numbers for a key."""
     kind = _floating(dtype)
-    return _normal(key, convert_to_tensor(mean, kind), convert_to_tensor(stddev, kind), as_sizes(shape), kind)
+    return _normal(
+        key, convert_to_tensor(mean, kind), convert_to_tensor(stddev, kind), as_sizes(shape), kind
+    )
 
 
-def truncated_normal_from_key(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
+def truncated_normal_from_key(
+    key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any
+) -> Tensor:
     """Truncated normal numbers for a key."""
     kind = _floating(dtype)
-    return _truncated(key, convert_to_tensor(mean, kind), convert_to_tensor(stddev, kind), as_sizes(shape), kind)
+    return _truncated(
+        key, convert_to_tensor(mean, kind), convert_to_tensor(stddev, kind), as_sizes(shape), kind
+    )
 
 
 def uniform_from_key(key: Tensor, shape: Any, minval: Any, maxval: Any, dtype: Any) -> Tensor:
@@ -89,7 +118,9 @@ def uniform_from_key(key: Tensor, shape: Any, minval: Any, maxval: Any, dtype: A
     """
     kind = as_dtype(dtype)
     if not (kind.is_floating or kind.is_integer):
-        raise ValueError(f"Argument `dtype` got invalid value {kind}. Accepted dtypes are floating-point and integers.")
+        raise ValueError(
+            f"Argument `dtype` got invalid value {kind}. Accepted dtypes are floating-point and integers."
+        )
     if maxval is None:
         if kind.is_integer:
             raise ValueError(f"Must specify maxval for integer dtype {kind.name}")
@@ -111,7 +142,9 @@ def _floating(dtype: Any) -> dtypes.DType:
 
 
 @op(same=("counts", "probs"), differentiable=False, name="random_binomial")
-def _binomial(key: TensorLike, counts: TensorLike, probs: TensorLike, shape: Any, dtype: Any) -> Tensor:
+def _binomial(
+    key: TensorLike, counts: TensorLike, probs: TensorLike, shape: Any, dtype: Any
+) -> Tensor:
     return jax.random.binomial(_key(key), counts, probs, shape).astype(dtype.dtype)
 
 
@@ -119,7 +152,10 @@ def binomial_from_key(key: Tensor, shape: Any, counts: Any, probs: Any, dtype: A
     """Binomial numbers for a key."""
     from meshflow.ops.math import cast
 
-    n, p = cast(convert_to_tensor(counts), dtypes.float32), cast(convert_to_tensor(probs), dtypes.float32)
+    n, p = (
+        cast(convert_to_tensor(counts), dtypes.float32),
+        cast(convert_to_tensor(probs), dtypes.float32),
+    )
     return _binomial(key, n, p, as_sizes(shape), as_dtype(dtype))
 
 
@@ -137,7 +173,9 @@ def _poisson(key: TensorLike, lam: TensorLike, shape: Any, dtype: Any) -> Tensor
 
 @op(same=("logits",), differentiable=False, name="random_categorical")
 def _categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtype: Any) -> Tensor:
-    samples = jax.random.categorical(_key(key), logits[:, None, :], axis=-1, shape=(logits.shape[0], num_samples))
+    samples = jax.random.categorical(
+        _key(key), logits[:, None, :], axis=-1, shape=(logits.shape[0], num_samples)
+    )
     return samples.astype(dtype.dtype)
 
 
@@ -147,7 +185,12 @@ def _shuffle(key: TensorLike, value: TensorLike) -> Tensor:
 
 
 def normal(
-    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Normally distributed random numbers.
 
@@ -171,14 +214,24 @@ def normal(
 
 
 def truncated_normal(
-    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Normally distributed numbers within two standard deviations; arguments as in `normal`."""
     return truncated_normal_from_key(op_key(seed), shape, mean, stddev, dtype)
 
 
 def uniform(
-    shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+    shape: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Uniformly distributed random numbers.
 
@@ -200,19 +253,40 @@ def uniform(
 
 
 def gamma(
-    shape: Any, alpha: Any, beta: Any = None, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+    shape: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Gamma distributed numbers, of shape [*shape, *broadcast of alpha and beta]."""
-    return _gamma(op_key(seed), convert_to_tensor(alpha, dtype), convert_to_tensor(1 if beta is None else beta, dtype), as_sizes(shape))
+    return _gamma(
+        op_key(seed),
+        convert_to_tensor(alpha, dtype),
+        convert_to_tensor(1 if beta is None else beta, dtype),
+        as_sizes(shape),
+    )
 
 
-def poisson(shape: Any, lam: Any, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None) -> Tensor:
+def poisson(
+    shape: Any, lam: Any, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+) -> Tensor:
     """Poisson distributed numbers, of shape [*shape, *lam.shape]."""
-    return _poisson(op_key(seed), convert_to_tensor(lam, dtype_hint=dtypes.float32), as_sizes(shape), as_dtype(dtype))
+    return _poisson(
+        op_key(seed),
+        convert_to_tensor(lam, dtype_hint=dtypes.float32),
+        as_sizes(shape),
+        as_dtype(dtype),
+    )
 
 
 def categorical(
-    logits: TensorLike, num_samples: Any, dtype: Any = None, seed: Any = None, name: str | None = None
+    logits: TensorLike,
+    num_samples: Any,
+    dtype: Any = None,
+    seed: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Class numbers drawn by unnormalized log-probabilities.
 
@@ -235,7 +309,13 @@ def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Ten
 
 
 def stateless_normal(
-    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, name: str | None = None, alg: Any = None
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+    alg: Any = None,
 ) -> Tensor:
     """Normal numbers that depend on the seed only.
 
@@ -252,14 +332,26 @@ def stateless_normal(
 
 
 def stateless_truncated_normal(
-    shape: Any, seed: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = dtypes.float32, name: str | None = None, alg: Any = None
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+    alg: Any = None,
 ) -> Tensor:
     """Truncated normal numbers that depend on the seed only."""
     return truncated_normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
 
 
 def stateless_uniform(
-    shape: Any, seed: Any, minval: Any = 0, maxval: Any = None, dtype: Any = dtypes.float32, name: str | None = None, alg: Any = None
+    shape: Any,
+    seed: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+    alg: Any = None,
 ) -> Tensor:
     """Uniform numbers that depend on the seed only; arguments as in `uniform`."""
     if minval is None and maxval is None:
@@ -267,14 +359,30 @@ def stateless_uniform(
     return uniform_from_key(seed_key(seed), shape, minval, maxval, dtype)
 
 
-def stateless_gamma(shape: Any, seed: Any, alpha: Any, beta: Any = None, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+def stateless_gamma(
+    shape: Any,
+    seed: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+) -> Tensor:
     """Gamma numbers of exactly `shape` that depend on the seed only."""
     a = convert_to_tensor(alpha, dtype)
-    lead = len(as_sizes(shape)) - max(a.ndim, convert_to_tensor(1 if beta is None else beta, dtype).ndim)
-    return _gamma(seed_key(seed), a, convert_to_tensor(1 if beta is None else beta, dtype), as_sizes(shape)[:lead])
+    lead = len(as_sizes(shape)) - max(
+        a.ndim, convert_to_tensor(1 if beta is None else beta, dtype).ndim
+    )
+    return _gamma(
+        seed_key(seed),
+        a,
+        convert_to_tensor(1 if beta is None else beta, dtype),
+        as_sizes(shape)[:lead],
+    )
 
 
-def stateless_poisson(shape: Any, seed: Any, lam: Any, dtype: Any = dtypes.int32, name: str | None = None) -> Tensor:
+def stateless_poisson(
+    shape: Any, seed: Any, lam: Any, dtype: Any = dtypes.int32, name: str | None = None
+) -> Tensor:
     """Poisson numbers of exactly `shape` that depend on the seed only."""
     lam = convert_to_tensor(lam, dtype_hint=dtypes.float32)
     sizes = as_sizes(shape)
@@ -282,20 +390,31 @@ def stateless_poisson(shape: Any, seed: Any, lam: Any, dtype: Any = dtypes.int32
 
 
 def stateless_binomial(
-    shape: Any, seed: Any, counts: Any, probs: Any, output_dtype: Any = dtypes.int32, name: str | None = None
+    shape: Any,
+    seed: Any,
+    counts: Any,
+    probs: Any,
+    output_dtype: Any = dtypes.int32,
+    name: str | None = None,
 ) -> Tensor:
     """Binomial numbers that depend on the seed only."""
     return binomial_from_key(seed_key(seed), shape, counts, probs, output_dtype)
 
 
 def stateless_categorical(
-    logits: TensorLike, num_samples: Any, seed: Any, dtype: Any = dtypes.int64, name: str | None = None
+    logits: TensorLike,
+    num_samples: Any,
+    seed: Any,
+    dtype: Any = dtypes.int64,
+    name: str | None = None,
 ) -> Tensor:
     """Class numbers that depend on the seed only; arguments as in `categorical`."""
     return _categorical(seed_key(seed), logits, int(num_samples), as_dtype(dtype))
 
 
-def stateless_shuffle(value: TensorLike, seed: Any, alg: Any = None, name: str | None = None) -> Tensor:
+def stateless_shuffle(
+    value: TensorLike, seed: Any, alg: Any = None, name: str | None = None
+) -> Tensor:
     """Rows in an order that depends on the seed only."""
     return _shuffle(seed_key(seed), value)
 

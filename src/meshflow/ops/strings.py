@@ -12,7 +12,19 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, float32
 from meshflow.core.tensor import Tensor
 
-__all__ = ["as_string", "format", "join", "length", "lower", "regex_full_match", "regex_replace", "strip", "substr", "to_number", "upper"]
+__all__ = [
+    "as_string",
+    "format",
+    "join",
+    "length",
+    "lower",
+    "regex_full_match",
+    "regex_replace",
+    "strip",
+    "substr",
+    "to_number",
+    "upper",
+]
 
 
 def _map(function: Callable[[bytes], Any], input: Any, dtype: Any = object) -> Tensor:
@@ -47,13 +59,18 @@ def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None 
     """Parts of strings, from a position and of a length."""
     start, count = int(convert_to_tensor(pos)), int(convert_to_tensor(len))
     if unit == "BYTE":
-        return _map(lambda s: s[start:][:count] if start >= 0 else s[start:][:count], input)
+        return _map(lambda s: s[start:][:count], input)
     return _map(lambda s: s.decode()[start:][:count].encode(), input)
 
 
-def regex_replace(input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None) -> Tensor:
+def regex_replace(
+    input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
+) -> Tensor:
     """Matches of a pattern replaced."""
-    return _map(lambda s: re.sub(pattern, rewrite, s.decode(), count=0 if replace_global else 1).encode(), input)
+    return _map(
+        lambda s: re.sub(pattern, rewrite, s.decode(), count=0 if replace_global else 1).encode(),
+        input,
+    )
 
 
 def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Tensor:
@@ -85,17 +102,24 @@ def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
     """Strings of several tensors joined, element by element."""
     arrays = np.broadcast_arrays(*[convert_to_tensor(i)._concrete("a string") for i in inputs])
     result = np.empty(arrays[0].shape, object)
-    result.reshape(-1)[:] = [separator.encode().join(parts) for parts in zip(*[a.reshape(-1) for a in arrays], strict=True)]
+    result.reshape(-1)[:] = [
+        separator.encode().join(parts)
+        for parts in zip(*[a.reshape(-1) for a in arrays], strict=True)
+    ]
     return Tensor(result)
 
 
-def format(template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None) -> Tensor:
+def format(
+    template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
+) -> Tensor:
     """A template with tensors in place of its placeholders."""
     from meshflow.ops.debugging import _value_text
 
     parts = template.split(placeholder)
     values = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     if len(parts) - 1 != len(values):
-        raise ValueError(f"{len(parts) - 1} placeholder(s) in template does not match {len(values)} tensor(s) provided as input")
+        raise ValueError(
+            f"{len(parts) - 1} placeholder(s) in template does not match {len(values)} tensor(s) provided as input"
+        )
     texts = [_value_text(convert_to_tensor(v)._concrete("text"), summarize) for v in values]
     return convert_to_tensor("".join(p + t for p, t in zip(parts, [*texts, ""], strict=True)))

@@ -28,10 +28,18 @@ from meshflow.core.tensor import Tensor
 __all__ = ["TensorArray"]
 
 _write = Op(
-    "tensor_array_write", lambda o, _: lax.dynamic_update_index_in_dim(jnp.asarray(o[0]), o[1], o[2], 0), heavy=True
+    "tensor_array_write",
+    lambda o, _: lax.dynamic_update_index_in_dim(jnp.asarray(o[0]), o[1], o[2], 0),
+    heavy=True,
 )
-_read = Op("tensor_array_read", lambda o, _: lax.dynamic_index_in_dim(jnp.asarray(o[0]), o[1], 0, False), heavy=True)
-_gather = Op("tensor_array_gather", lambda o, _: jnp.take(jnp.asarray(o[0]), o[1], axis=0), heavy=True)
+_read = Op(
+    "tensor_array_read",
+    lambda o, _: lax.dynamic_index_in_dim(jnp.asarray(o[0]), o[1], 0, False),
+    heavy=True,
+)
+_gather = Op(
+    "tensor_array_gather", lambda o, _: jnp.take(jnp.asarray(o[0]), o[1], axis=0), heavy=True
+)
 _scatter = Op("tensor_array_scatter", lambda o, _: jnp.asarray(o[0]).at[o[1]].set(o[2]), heavy=True)
 _stack = Op("tensor_array_stack", lambda o, _: jnp.stack(o[0]), heavy=True)
 _concat = Op("tensor_array_concat", lambda o, _: jnp.concatenate(o[0]), heavy=True)
@@ -43,7 +51,9 @@ _zeros = Op("zeros", lambda o, static: jnp.zeros(static[0], static[1]), differen
 class _Spec:
     """What all versions of one array share: it is filled in when the first element is written."""
 
-    def __init__(self, dtype: Any, size: int, dynamic: bool, infer_shape: bool, element_shape: Any) -> None:
+    def __init__(
+        self, dtype: Any, size: int, dynamic: bool, infer_shape: bool, element_shape: Any
+    ) -> None:
         self.dtype = dtype
         self.size = size
         self.dynamic = dynamic
@@ -95,9 +105,13 @@ class TensorArray:
     ) -> None:
         del clear_after_read, tensor_array_name, flow, colocate_with_first_write_call, name
         if handle is not None:
-            raise ValueError("TensorArray: `handle` is not supported; make a new TensorArray instead.")
+            raise ValueError(
+                "TensorArray: `handle` is not supported; make a new TensorArray instead."
+            )
         count = 0 if size is None else int(static_value(size, "size"))
-        self._spec = _Spec(as_dtype(dtype), count, bool(dynamic_size), infer_shape, as_shape(element_shape))
+        self._spec = _Spec(
+            as_dtype(dtype), count, bool(dynamic_size), infer_shape, as_shape(element_shape)
+        )
         # Exactly one of the two is in use.
         self._elements: list[Tensor | None] | None = [None] * count
         self._buffer: Tensor | None = None
@@ -286,7 +300,9 @@ class TensorArray:
                 "element first."
             )
         shape = tuple(spec.element_shape.as_list())
-        zeros: Tensor = apply(_zeros, (), (shape if count is None else (count, *shape), spec.dtype.dtype))
+        zeros: Tensor = apply(
+            _zeros, (), (shape if count is None else (count, *shape), spec.dtype.dtype)
+        )
         return zeros
 
     def _state_parts(self) -> list[Tensor]:
@@ -319,7 +335,9 @@ class TensorArray:
         """
         if self._elements is not None:
             absent = [i for i, e in enumerate(self._elements) if e is None]
-            if absent and (len(absent) < len(self._elements) or not self._spec.element_shape.is_fully_defined()):
+            if absent and (
+                len(absent) < len(self._elements) or not self._spec.element_shape.is_fully_defined()
+            ):
                 raise errors.InvalidArgumentError(
                     f"TensorArray: cannot stack, element {absent[0]} of {len(self)} was not written."
                 )
@@ -349,10 +367,14 @@ class TensorArray:
         """
         tensor = convert_to_tensor(value, dtype_hint=self._spec.dtype)
         if not tensor.ndim:
-            raise ValueError("TensorArray.unstack needs a tensor with at least one dimension, got a scalar.")
+            raise ValueError(
+                "TensorArray.unstack needs a tensor with at least one dimension, got a scalar."
+            )
         self._resize(len(tensor), "unstack")
         if tensor.dtype is not self._spec.dtype:
-            raise ValueError(f"TensorArray dtype is {self._spec.dtype.name} but unstack got {tensor.dtype.name}.")
+            raise ValueError(
+                f"TensorArray dtype is {self._spec.dtype.name} but unstack got {tensor.dtype.name}."
+            )
         self._check_shape(tensor.shape[1:])
         return self._version(None, tensor)
 
@@ -361,9 +383,13 @@ class TensorArray:
         rows = convert_to_tensor(value, dtype_hint=self._spec.dtype)
         if is_symbolic(indices):
             self._check_shape(rows.shape[1:])
-            return self._version(None, apply(_scatter, (self._as_buffer(), convert_to_tensor(indices), rows)))
+            return self._version(
+                None, apply(_scatter, (self._as_buffer(), convert_to_tensor(indices), rows))
+            )
         result = self
-        for position, row in zip(np.asarray(convert_to_tensor(indices)._value).tolist(), rows, strict=True):
+        for position, row in zip(
+            np.asarray(convert_to_tensor(indices)._value).tolist(), rows, strict=True
+        ):
             result = result.write(position, row)
         return result
 
@@ -377,7 +403,9 @@ class TensorArray:
         sizes = static_value(lengths, "lengths")
         ends = np.cumsum(sizes).tolist()
         if not ends or ends[-1] != len(tensor):
-            raise ValueError(f"TensorArray.split: lengths {list(sizes)} do not sum to {len(tensor)} rows.")
+            raise ValueError(
+                f"TensorArray.split: lengths {list(sizes)} do not sum to {len(tensor)} rows."
+            )
         self._resize(len(ends), "split")
         bounds = tuple(zip([0, *ends[:-1]], ends, strict=True))
         pieces = apply(_rows, (tensor,), bounds)

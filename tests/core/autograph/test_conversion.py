@@ -68,7 +68,11 @@ def test_function_keeps_its_name_defaults_and_docs():
 
     converted = resolve(f)
     assert converted is not f
-    assert (converted.__name__, converted.__doc__, converted.__qualname__) == ("f", "Text.", f.__qualname__)
+    assert (converted.__name__, converted.__doc__, converted.__qualname__) == (
+        "f",
+        "Text.",
+        f.__qualname__,
+    )
     assert converted(5) == (5, 2, (), 3, {})
     assert converted(5, 1, 7, c=4, d=5) == (5, 1, (7,), 4, {"d": 5})
     assert converted(1) == 2
@@ -127,7 +131,7 @@ def test_partials_and_lambdas_on_one_line():
     first, second = (lambda x: "a" if x else "b"), (lambda x: "c" if x else "d")
     assert [resolve(first)(1), resolve(second)(0)] == ["a", "d"]
     assert resolve(functools.partial(sign, x=-4))() == -1
-    nested = lambda x: (lambda y: x if y else -x)
+    nested = lambda x: lambda y: x if y else -x
     assert resolve(nested)(3)(False) == -3
 
 
@@ -188,7 +192,11 @@ def test_builtins_take_user_functions():
         return 1 if x > 1 else 0
 
     def f(items):
-        return list(map(sign, items)), list(filter(keep, items)), functools.reduce(lambda a, b: a + b, items)
+        return (
+            list(map(sign, items)),
+            list(filter(keep, items)),
+            functools.reduce(lambda a, b: a + b, items),
+        )
 
     assert resolve(f)([3, -1, 2]) == f([3, -1, 2])
 
@@ -276,7 +284,15 @@ def test_statements_of_every_kind():
 
         assert n == 2 * x, "no"
         squares = [i * i for i in range(x) if i % 2 or i == 0]
-        return kind, total, data, m2.floor(1.5), Local().get(), squares, (lambda *a, **k: (a, k))(1, b=2)
+        return (
+            kind,
+            total,
+            data,
+            m2.floor(1.5),
+            Local().get(),
+            squares,
+            (lambda *a, **k: (a, k))(1, b=2),
+        )
 
     converted = resolve(f)
     assert converted is not f
@@ -344,7 +360,9 @@ def test_tracebacks_show_the_users_lines():
     first = f.__code__.co_firstlineno
     with pytest.raises(RuntimeError) as raised:
         convert(f)(1)
-    own = [(e.lineno, e.name) for e in traceback.extract_tb(raised.tb) if e.filename == __file__][1:]
+    own = [(e.lineno, e.name) for e in traceback.extract_tb(raised.tb) if e.filename == __file__][
+        1:
+    ]
     expected = [(1, "f"), (2, "f"), (4, "f"), (8, "fail"), (9, "fail")]
     assert own == [(first + offset, name) for offset, name in expected]
     assert not any("staging" in e.filename for e in traceback.extract_tb(raised.tb))
@@ -398,6 +416,7 @@ def test_to_code_and_to_graph():
 def test_verbosity_names_what_is_not_converted(caplog):
     tf.autograph.set_verbosity(1)
     try:
+
         def numbers():
             yield 1
 

@@ -44,7 +44,9 @@ class Writer:
         self.lines.append("    " * depth + text)
 
     def atom(self) -> str:
-        return self.random.choice([*VARIABLES, *VARIABLES, f"{self.random.randint(-3, 6)}{self.suffix}"])
+        return self.random.choice(
+            [*VARIABLES, *VARIABLES, f"{self.random.randint(-3, 6)}{self.suffix}"]
+        )
 
     def number(self) -> str:
         kind = self.random.random()
@@ -158,7 +160,9 @@ def test_gradients_of_staged_programs_are_those_of_the_eager_tape(seed):
     program = build(source, f"floats {seed}", R=lambda n: tf.range(0, n, dtype=tf.float32))
     for case in FLOATS:
         eager, staged = gradients(program, case), gradients(tf.function(program), case)
-        np.testing.assert_allclose(staged, eager, rtol=1e-3, atol=1e-4, err_msg=f"{source}\nwith {case}")
+        np.testing.assert_allclose(
+            staged, eager, rtol=1e-3, atol=1e-4, err_msg=f"{source}\nwith {case}"
+        )
 
 
 def gradients(program: Callable[..., Any], case: tuple[float, ...]) -> list[float]:

@@ -75,9 +75,12 @@ def test_early_returns():
                     return i, False
         return -x, True
 
-    assert [run(f, v) for v in (11, 7, 10, 1)] == [[11, True], [1, False], [-10, True], [-1, True]] or [
-        run(f, v) for v in (11, 7, 10, 1)
-    ] == [(11, True), (1, False), (-10, True), (-1, True)]
+    assert [run(f, v) for v in (11, 7, 10, 1)] == [
+        [11, True],
+        [1, False],
+        [-10, True],
+        [-1, True],
+    ] or [run(f, v) for v in (11, 7, 10, 1)] == [(11, True), (1, False), (-10, True), (-1, True)]
 
 
 def test_variable_only_used_in_one_branch():
@@ -550,7 +553,9 @@ def numerical(function, x, step=1e-6):
         up, down = x.copy(), x.copy()
         up[i] += step
         down[i] -= step
-        gradient[i] = (float(function(tf.constant(up))) - float(function(tf.constant(down)))) / (2 * step)
+        gradient[i] = (float(function(tf.constant(up))) - float(function(tf.constant(down)))) / (
+            2 * step
+        )
     return gradient
 
 
@@ -630,9 +635,13 @@ def test_error_variable_missing_in_a_branch():
             y = x
         return y
 
-    with pytest.raises(ValueError, match=f"'y' must also be initialized in the else branch.*{line_of(f, 1)}"):
+    with pytest.raises(
+        ValueError, match=f"'y' must also be initialized in the else branch.*{line_of(f, 1)}"
+    ):
         run(f, 1)
-    with pytest.raises(ValueError, match=f"'y' must also be initialized in the main branch.*{line_of(g, 1)}"):
+    with pytest.raises(
+        ValueError, match=f"'y' must also be initialized in the main branch.*{line_of(g, 1)}"
+    ):
         run(g, 1)
 
 
@@ -668,11 +677,17 @@ def test_error_branches_differ():
             y = x
         return y
 
-    with pytest.raises(TypeError, match=r"'y' must have the same dtype in both.*int32\[\].*float32\[\]"):
+    with pytest.raises(
+        TypeError, match=r"'y' must have the same dtype in both.*int32\[\].*float32\[\]"
+    ):
         run(dtype, 1)
-    with pytest.raises(TypeError, match=r"'y' must have the same structure.*\[int32\[\], int32\[\]\].*int32"):
+    with pytest.raises(
+        TypeError, match=r"'y' must have the same structure.*\[int32\[\], int32\[\]\].*int32"
+    ):
         run(structure, 1)
-    with pytest.raises(TypeError, match=r"'y' must have the same value.*text.*Only numbers and tensors"):
+    with pytest.raises(
+        TypeError, match=r"'y' must have the same value.*text.*Only numbers and tensors"
+    ):
         run(value, 1)
 
 
@@ -682,7 +697,9 @@ def test_error_undefined_before_a_loop():
             total = total + 1  # noqa: F821
         return total
 
-    with pytest.raises(ValueError, match=f"'total' must be defined before the loop.*{line_of(f, 1)}"):
+    with pytest.raises(
+        ValueError, match=f"'total' must be defined before the loop.*{line_of(f, 1)}"
+    ):
         run(f, 3)
 
 
@@ -719,10 +736,15 @@ def test_error_state_changes_form():
                 best = best + i
         return best
 
-    with pytest.raises(TypeError, match=rf"'x' must keep its shape.*{line_of(shape, 2)}.*float32\[1\].*float32\[2\]"):
+    with pytest.raises(
+        TypeError,
+        match=rf"'x' must keep its shape.*{line_of(shape, 2)}.*float32\[1\].*float32\[2\]",
+    ):
         run(shape, 3)
     assert run(dtype, 3) == 4.0
-    with pytest.raises(ValueError, match=r"'items' is a list that tensors are added to.*TensorArray"):
+    with pytest.raises(
+        ValueError, match=r"'items' is a list that tensors are added to.*TensorArray"
+    ):
         run(grows, 3)
     with pytest.raises(ValueError, match="'best' is None before the loop"):
         run(none, 3)

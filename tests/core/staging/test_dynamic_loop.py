@@ -40,9 +40,13 @@ def test_gradients_for_any_number_of_iterations(monkeypatch, checkpoints, n):
 def test_second_and_third_order():
     x, a = jnp.float64(0.4), jnp.float64(1.1)
     second = jax.jit(jax.grad(jax.grad(looped)))(x, a, jnp.int32(5))
-    np.testing.assert_allclose(second, jax.grad(jax.grad(lambda x: unrolled(x, a, 5)))(x), rtol=1e-12)
+    np.testing.assert_allclose(
+        second, jax.grad(jax.grad(lambda x: unrolled(x, a, 5)))(x), rtol=1e-12
+    )
     third = jax.jit(jax.grad(jax.grad(jax.grad(lambda x: looped(x, a, jnp.int32(3), 4)))))(x)
-    np.testing.assert_allclose(third, jax.grad(jax.grad(jax.grad(lambda x: unrolled(x, a, 3))))(x), rtol=1e-12)
+    np.testing.assert_allclose(
+        third, jax.grad(jax.grad(jax.grad(lambda x: unrolled(x, a, 3))))(x), rtol=1e-12
+    )
 
 
 def test_limit_ends_the_loop():

@@ -44,7 +44,11 @@ def converted_code(function: FunctionType) -> CodeType | None:
             _reasons[key] = str(error)
             _cache[key] = None
         except Exception as error:  # a fault of ours: the function can still run as plain Python
-            log.warning("AutoGraph could not convert %s, please report this: %r", function.__qualname__, error)
+            log.warning(
+                "AutoGraph could not convert %s, please report this: %r",
+                function.__qualname__,
+                error,
+            )
             _reasons[key] = repr(error)
             _cache[key] = None
     return _cache[key]
@@ -60,7 +64,9 @@ def rebuild(function: FunctionType, code: CodeType, runtime: object) -> Function
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     cells[nodes.PREFIX] = types.CellType(runtime)
     closure = tuple(cells[name] for name in code.co_freevars)
-    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, closure
+    )
     made.__kwdefaults__ = function.__kwdefaults__
     made.__qualname__ = function.__qualname__
     made.__module__ = function.__module__

@@ -60,7 +60,9 @@ class ExpressionTransformer(ast.NodeTransformer):
         if keep:
             return node
         where = ast.Constant(node.lineno)
-        replaced = nodes.call("if_exp", node.test, nodes.thunk(node.body), nodes.thunk(node.orelse), where)
+        replaced = nodes.call(
+            "if_exp", node.test, nodes.thunk(node.body), nodes.thunk(node.orelse), where
+        )
         return ast.copy_location(replaced, node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
@@ -85,8 +87,13 @@ def is_static(test: ast.expr) -> bool:
     match test:
         case ast.Constant():
             return True
-        case ast.Call(func=ast.Name(id=called)) | ast.Call(
-            func=ast.Call(func=ast.Attribute(value=ast.Name(id=nodes.PREFIX)), args=[ast.Name(id=called)])
+        case (
+            ast.Call(func=ast.Name(id=called))
+            | ast.Call(
+                func=ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=nodes.PREFIX)), args=[ast.Name(id=called)]
+                )
+            )
         ):
             return called in _STATIC_CALLS
         case ast.Compare(ops=[operator]):
@@ -99,4 +106,7 @@ def is_static(test: ast.expr) -> bool:
 
 
 def _binds(node: ast.expr) -> bool:
-    return any(isinstance(part, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)) for part in ast.walk(node))
+    return any(
+        isinstance(part, (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await))
+        for part in ast.walk(node)
+    )

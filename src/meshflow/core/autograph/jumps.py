@@ -111,7 +111,8 @@ class _Lowering:
             case ast.Return() if self.returns:
                 value = node.value or ast.Constant(None)
                 result: list[ast.stmt] = [
-                    nodes.assign(VALUE, value), nodes.assign(RETURNED, ast.Constant(True))
+                    nodes.assign(VALUE, value),
+                    nodes.assign(RETURNED, ast.Constant(True)),
                 ]
                 return nodes.located(result, node)
             case ast.Break() if loop is not None:
@@ -135,7 +136,12 @@ class _Lowering:
         inside = set().union(*map(_jumps, node.body))
         body = self.block(node.body, loop)
         if "continue" in inside:
-            body = [*nodes.located([nodes.assign(loop.continue_flag, ast.Constant(False))], node.body[0]), *body]
+            body = [
+                *nodes.located(
+                    [nodes.assign(loop.continue_flag, ast.Constant(False))], node.body[0]
+                ),
+                *body,
+            ]
         flags = self._flags(inside - {"continue"}, loop)
         result: list[ast.stmt] = []
         if "break" in inside:
@@ -162,7 +168,9 @@ class _Lowering:
         for handler in node.handlers:
             handler.body = self.block(handler.body, loop)
         if node.orelse:
-            node.orelse = self._guard(flags, node.orelse, loop) if flags else self.block(node.orelse, loop)
+            node.orelse = (
+                self._guard(flags, node.orelse, loop) if flags else self.block(node.orelse, loop)
+            )
 
 
 def _move_rest_into_branch(node: ast.If, rest: list[ast.stmt]) -> bool:

@@ -17,7 +17,19 @@ SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
 
 # Methods by which Python's containers change in place.
 MUTATORS = frozenset(
-    {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"}
+    {
+        "append",
+        "clear",
+        "extend",
+        "insert",
+        "pop",
+        "popitem",
+        "remove",
+        "reverse",
+        "setdefault",
+        "sort",
+        "update",
+    }
 )
 
 
@@ -131,7 +143,9 @@ class Names(ast.NodeVisitor):
         self.captured |= body.captured
         self.writes |= body.writes & body.outer
 
-    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+    def visit_ListComp(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    ) -> None:
         inner = Names()
         bound: set[str] = set()
         for generator in node.generators:
@@ -147,7 +161,9 @@ class Names(ast.NodeVisitor):
         self.reads |= inner.reads - bound
         self.captured |= inner.captured - bound
         self.writes |= inner.writes - bound  # `:=` binds outside
-        self.mutated |= {text: place for text, place in inner.mutated.items() if root_of(place) not in bound}
+        self.mutated |= {
+            text: place for text, place in inner.mutated.items() if root_of(place) not in bound
+        }
         if isinstance(node, ast.GeneratorExp):
             self.captured |= inner.reads - bound
 
@@ -166,7 +182,9 @@ class Names(ast.NodeVisitor):
 def root_of(place: ast.expr) -> str | None:
     """The variable at the root of `a.b[0].c`, or None when the place needs computing."""
     while not isinstance(place, ast.Name):
-        if isinstance(place, ast.Attribute) or (isinstance(place, ast.Subscript) and _is_constant(place.slice)):
+        if isinstance(place, ast.Attribute) or (
+            isinstance(place, ast.Subscript) and _is_constant(place.slice)
+        ):
             place = place.value
         else:
             return None

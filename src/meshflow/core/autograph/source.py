@@ -81,7 +81,9 @@ def _matches(node: Any, code: CodeType) -> bool:
     given = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
     known = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     # Private names (`__x`) are mangled in the code.
-    return count == code.co_argcount and all(k.endswith(g) for k, g in zip(known, given, strict=True))
+    return count == code.co_argcount and all(
+        k.endswith(g) for k, g in zip(known, given, strict=True)
+    )
 
 
 def _same_place(node: Any, code: CodeType) -> bool:

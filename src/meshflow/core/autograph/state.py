@@ -40,10 +40,13 @@ class State:
         inside = sorted((names.writes & before) - after)
         variables = [*live, *inside]
         fixed = {
-            text: place for text, place in sorted(names.stores.items()) if root_of(place) not in names.writes
+            text: place
+            for text, place in sorted(names.stores.items())
+            if root_of(place) not in names.writes
         }
         containers = {
-            text: place for text, place in sorted(names.mutated.items())
+            text: place
+            for text, place in sorted(names.mutated.items())
             if root_of(place) not in names.writes and text not in fixed
         }
         # A value that was returned ends the loop, so it is never needed by a later iteration.
@@ -61,16 +64,25 @@ class State:
             "Layout",
             nodes.constants(self.labels),
             ast.Constant(self.outputs),
-            nodes.constants([*self.needed, *(True for _ in range(len(self.places) + len(self.containers)))]),
+            nodes.constants(
+                [*self.needed, *(True for _ in range(len(self.places) + len(self.containers)))]
+            ),
             ast.Constant(len(self.variables)),
         )
         return [description]
 
     def getter(self) -> ast.expr:
         """`lambda: (value of each part)`; parts that do not exist yet give `ag__.undefined`."""
-        values: list[ast.expr] = [nodes.call("get", nodes.thunk(nodes.name(v))) for v in self.variables]
-        values += [nodes.call("get", nodes.thunk(_loading(place))) for place in self.places.values()]
-        values += [nodes.call("contents", nodes.thunk(_loading(place))) for place in self.containers.values()]
+        values: list[ast.expr] = [
+            nodes.call("get", nodes.thunk(nodes.name(v))) for v in self.variables
+        ]
+        values += [
+            nodes.call("get", nodes.thunk(_loading(place))) for place in self.places.values()
+        ]
+        values += [
+            nodes.call("contents", nodes.thunk(_loading(place)))
+            for place in self.containers.values()
+        ]
         return nodes.thunk(ast.Tuple(values, ast.Load()))
 
     def setter(self, identifier: str, declarations: list[ast.stmt]) -> ast.FunctionDef:

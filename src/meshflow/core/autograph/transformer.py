@@ -44,7 +44,9 @@ def transform(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef | ast.Lambd
     """
     _refuse_unsupported(node)
     transformer = _Function(node)
-    result = transformer.lambda_(node) if isinstance(node, ast.Lambda) else transformer.definition(node)
+    result = (
+        transformer.lambda_(node) if isinstance(node, ast.Lambda) else transformer.definition(node)
+    )
     nodes.fill_positions(result)
     return result
 
@@ -59,7 +61,9 @@ def _refuse_unsupported(function: ast.FunctionDef | ast.Lambda) -> None:
             case ast.Call(func=ast.Name(id=("vars" | "dir")), args=[_, *_]):
                 pass
             case ast.Call(func=ast.Name(id=called)) if called in _FRAME_READERS:
-                raise UnsupportedError(f"it calls {called}(), which looks at the frame of its caller")
+                raise UnsupportedError(
+                    f"it calls {called}(), which looks at the frame of its caller"
+                )
 
 
 def _own_nodes(function: ast.AST) -> list[ast.AST]:
@@ -171,7 +175,9 @@ class _Function(ExpressionTransformer):
         number = self._next()
         declare = self._declarations(names.writes)
         else_name = f"{nodes.PREFIX}else_{number}"
-        result: list[ast.stmt] = [nodes.function(f"{nodes.PREFIX}body_{number}", (), [*declare, *body])]
+        result: list[ast.stmt] = [
+            nodes.function(f"{nodes.PREFIX}body_{number}", (), [*declare, *body])
+        ]
         if orelse:
             result.append(nodes.function(else_name, (), [*declare, *orelse]))
         setter = state.setter(f"{nodes.PREFIX}set_{number}", declare)
@@ -224,7 +230,11 @@ class _Function(ExpressionTransformer):
         number = self._next()
         declare = self._declarations(names.writes)
         iterated = self.expression(node.iter)
-        stop = nodes.thunk(self.expression(extra_test)) if extra_test is not None else ast.Constant(None)
+        stop = (
+            nodes.thunk(self.expression(extra_test))
+            if extra_test is not None
+            else ast.Constant(None)
+        )
         body_name = f"{nodes.PREFIX}body_{number}"
         item = f"{nodes.PREFIX}item"
         take = ast.copy_location(ast.Assign([node.target], nodes.name(item)), node)
@@ -258,7 +268,12 @@ class _Function(ExpressionTransformer):
     def _loop_options(self, body: list[ast.stmt]) -> tuple[dict[str, ast.expr], list[ast.stmt]]:
         """Takes `tf.autograph.experimental.set_loop_options(...)` off the start of a loop body."""
         match body:
-            case [ast.Expr(value=ast.Call(func=ast.Attribute(attr="set_loop_options"), keywords=given)), *rest]:
+            case [
+                ast.Expr(
+                    value=ast.Call(func=ast.Attribute(attr="set_loop_options"), keywords=given)
+                ),
+                *rest,
+            ]:
                 options = {
                     k.arg: self.expression(k.value) for k in given if k.arg == "maximum_iterations"
                 }
@@ -293,4 +308,3 @@ def _without_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
 
     remover = Remover()
     return [remover.visit(s) for s in body]
-

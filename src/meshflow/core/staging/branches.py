@@ -44,7 +44,9 @@ class Merge:
         """The error for a value that a branch does not define."""
         raise NotImplementedError
 
-    def different(self, position: int, what: str, first: str, second: str, branch: int) -> Exception:
+    def different(
+        self, position: int, what: str, first: str, second: str, branch: int
+    ) -> Exception:
         """The error for values that differ in "structure", "dtype", "shape" or "value"."""
         raise NotImplementedError
 
@@ -129,7 +131,8 @@ def _select(index: Tensor, functions: Sequence[Callable[[], Values]], merge: Mer
     operands.assign(outputs[count:])
     supply = iter(outputs[:count])
     return [
-        t.build([next(supply) if leaf is _DYNAMIC else leaf for leaf in t.leaves]) for t in templates
+        t.build([next(supply) if leaf is _DYNAMIC else leaf for leaf in t.leaves])
+        for t in templates
     ]
 
 
@@ -174,7 +177,9 @@ def _plan(branches: list[_Branch], merge: Merge) -> tuple[list[Template], list[l
 
 def _unify(position: int, options: list[Any], leaves: list[Any], merge: Merge) -> list[Any]:
     """Result numbers or constants of one dtype and shape for one leaf of every branch."""
-    given = [(n, leaf) for n, (t, leaf) in enumerate(zip(options, leaves, strict=True)) if t is not None]
+    given = [
+        (n, leaf) for n, (t, leaf) in enumerate(zip(options, leaves, strict=True)) if t is not None
+    ]
     tensors = [leaf for _, leaf in given if isinstance(leaf, _Traced)]
     like = tensors[0].dtype if tensors else None
     if like is None and any(isinstance(leaf, float) for _, leaf in given):

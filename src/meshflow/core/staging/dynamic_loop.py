@@ -37,7 +37,9 @@ Test = Callable[[Arrays, Arrays], Any]
 Step = Callable[[Arrays, Arrays], Arrays]
 
 
-def while_loop(test: Test, step: Step, carry: Sequence[Any], consts: Sequence[Any], limit: int | None = None) -> Arrays:
+def while_loop(
+    test: Test, step: Step, carry: Sequence[Any], consts: Sequence[Any], limit: int | None = None
+) -> Arrays:
     """Runs `carry = step(carry, consts)` while `test(carry, consts)`.
 
     Args:
@@ -76,7 +78,9 @@ def _strong(value: Any) -> Any:
     return lax.convert_element_type(value, value.dtype)
 
 
-def _run(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int | None) -> tuple[Any, Arrays]:
+def _run(
+    test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int | None
+) -> tuple[Any, Arrays]:
     """The loop itself; also returns the number of iterations."""
 
     def go_on(state: tuple[Any, Arrays]) -> Any:
@@ -103,7 +107,12 @@ def _bounded(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int) 
     return lax.scan(advance, carry, None, length=limit)[0]
 
 
-def repeat(count: Any, step: Callable[[Any, Arrays, Arrays], Arrays], carry: Sequence[Any], consts: Sequence[Any]) -> Arrays:
+def repeat(
+    count: Any,
+    step: Callable[[Any, Arrays, Arrays], Arrays],
+    carry: Sequence[Any],
+    consts: Sequence[Any],
+) -> Arrays:
     """`for i in range(count): carry = step(i, carry, consts)` for a count known at run time."""
 
     def test(carry: Arrays, consts: Arrays) -> Any:
@@ -140,7 +149,9 @@ class _Reverse:
             _spread(self.consts, self.smooth_consts, gradients[split:]),
         )
 
-    def _segment(self, level: int, count: Any, start: Arrays, gradients: Arrays, consts: Arrays) -> Arrays:
+    def _segment(
+        self, level: int, count: Any, start: Arrays, gradients: Arrays, consts: Arrays
+    ) -> Arrays:
         """Gradients at `start` from gradients `count` iterations later."""
         size = len(start)
 
@@ -162,7 +173,10 @@ class _Reverse:
         def record(i: Any, carry: Arrays, operands: Arrays) -> Arrays:
             length, consts = operands[0], operands[1:]
             state, stored = carry[:size], carry[size:]
-            stored = [lax.dynamic_update_index_in_dim(b, s, i, 0) for b, s in zip(stored, state, strict=True)]
+            stored = [
+                lax.dynamic_update_index_in_dim(b, s, i, 0)
+                for b, s in zip(stored, state, strict=True)
+            ]
             return [*repeat(length, advance, state, consts), *stored]
 
         empty = [jnp.zeros((CHECKPOINTS, *s.shape), s.dtype) for s in start]
@@ -170,16 +184,22 @@ class _Reverse:
         recorded = repeat(segments - 1, record, [*start, *empty], [length, *consts])
         last, stored = recorded[:size], recorded[size:]
         at = jnp.maximum(segments - 1, 0)
-        stored = [lax.dynamic_update_index_in_dim(b, s, at, 0) for b, s in zip(stored, last, strict=True)]
+        stored = [
+            lax.dynamic_update_index_in_dim(b, s, at, 0) for b, s in zip(stored, last, strict=True)
+        ]
 
         def segment_back(i: Any, gradients: Arrays, operands: Arrays) -> Arrays:
             count, length, segments = operands[:3]
             stored, consts = operands[3 : 3 + size], operands[3 + size :]
             k = segments - 1 - i
             state = [lax.dynamic_index_in_dim(b, k, 0, keepdims=False) for b in stored]
-            return self._segment(level - 1, jnp.minimum(length, count - k * length), state, gradients, consts)
+            return self._segment(
+                level - 1, jnp.minimum(length, count - k * length), state, gradients, consts
+            )
 
-        return repeat(segments, segment_back, gradients, [count, length, segments, *stored, *consts])
+        return repeat(
+            segments, segment_back, gradients, [count, length, segments, *stored, *consts]
+        )
 
     def _pull(self, state: Arrays, gradients: Arrays, consts: Arrays) -> Arrays:
         """One step of the chain rule: gradients at `state` from those one iteration later."""
@@ -187,7 +207,8 @@ class _Reverse:
 
         def smooth(some_state: Arrays, some_consts: Arrays) -> Arrays:
             full = self.step(
-                _replaced(state, self.smooth_carry, some_state), _replaced(consts, self.smooth_consts, some_consts)
+                _replaced(state, self.smooth_carry, some_state),
+                _replaced(consts, self.smooth_consts, some_consts),
             )
             return [_strong(full[i]) for i in self.smooth_carry]
 

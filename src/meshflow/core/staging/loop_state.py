@@ -43,7 +43,9 @@ class Invariants:
 
     def write_in_test(self, variable: Any) -> Exception:
         """The error for a condition that assigns a variable."""
-        return ValueError(f"The condition of a loop may not assign a variable, but it assigns {variable.name}.")
+        return ValueError(
+            f"The condition of a loop may not assign a variable, but it assigns {variable.name}."
+        )
 
 
 @dataclass
@@ -95,7 +97,8 @@ class LoopState:
         """The state inside the body, from its inputs."""
         supply = iter(tensors)
         return [
-            c.with_tensors([next(supply) for _ in c.dynamic]) if c.needed else undefined for c in self.carried
+            c.with_tensors([next(supply) for _ in c.dynamic]) if c.needed else undefined
+            for c in self.carried
         ]
 
     def collect(self, values: Values) -> list[Tensor]:
@@ -121,7 +124,11 @@ class LoopState:
         if before.difference(result.template) is not None:
             return
         for i, leaf in enumerate(result.template.leaves):
-            if is_number(leaf) and not same_static(leaf, before.leaves[i]) and before.leaves[i] is not None:
+            if (
+                is_number(leaf)
+                and not same_static(leaf, before.leaves[i])
+                and before.leaves[i] is not None
+            ):
                 like = before.leaves[i].dtype if isinstance(before.leaves[i], Tensor) else None
                 if not isinstance(before.leaves[i], Undefined):
                     result.template.leaves[i] = to_tensor(leaf, like)
@@ -132,19 +139,27 @@ class LoopState:
         if carried.template.grew():
             raise ArrayGrew
         if isinstance(value, Undefined) or carried.template.difference(after) is not None:
-            raise self.invariants.changed(position, "structure", describe(carried.template), describe(after))
+            raise self.invariants.changed(
+                position, "structure", describe(carried.template), describe(after)
+            )
         tensors = []
         for i, (old, new) in enumerate(zip(carried.template.leaves, after.leaves, strict=True)):
             if i not in carried.dynamic:
                 if not same_static(old, new):
-                    raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+                    raise self.invariants.changed(
+                        position, "value", describe_leaf(old), describe_leaf(new)
+                    )
                 continue
             if not is_tensor_like(new) and not is_number(new) and not hasattr(new, "_as_tensor"):
-                raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+                raise self.invariants.changed(
+                    position, "value", describe_leaf(old), describe_leaf(new)
+                )
             tensor = to_tensor(new, old.dtype)
             for what in ("dtype", "shape"):
                 if getattr(old, what) != getattr(tensor, what):
-                    raise self.invariants.changed(position, what, describe_leaf(old), describe_leaf(tensor))
+                    raise self.invariants.changed(
+                        position, what, describe_leaf(old), describe_leaf(tensor)
+                    )
             tensors.append(tensor)
         return tensors
 
@@ -163,22 +178,30 @@ class LoopState:
             return zeros
         before = Template(value)
         if result.template.difference(before) is not None:
-            raise self.invariants.changed(position, "structure", describe(before), describe(result.template))
+            raise self.invariants.changed(
+                position, "structure", describe(before), describe(result.template)
+            )
         tensors = []
         for i, (old, new) in enumerate(zip(before.leaves, result.template.leaves, strict=True)):
             if i not in result.dynamic:
                 if not same_static(old, new):
-                    raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+                    raise self.invariants.changed(
+                        position, "value", describe_leaf(old), describe_leaf(new)
+                    )
                 continue
             if old is None or isinstance(old, Undefined):
                 tensors.append(_zeros(new))
                 continue
             if not is_tensor_like(old) and not is_number(old):
-                raise self.invariants.changed(position, "value", describe_leaf(old), describe_leaf(new))
+                raise self.invariants.changed(
+                    position, "value", describe_leaf(old), describe_leaf(new)
+                )
             tensor = to_tensor(old, new.dtype)
             for what in ("dtype", "shape"):
                 if getattr(tensor, what) != getattr(new, what):
-                    raise self.invariants.changed(position, what, describe_leaf(tensor), describe_leaf(new))
+                    raise self.invariants.changed(
+                        position, what, describe_leaf(tensor), describe_leaf(new)
+                    )
             tensors.append(tensor)
         return tensors
 

@@ -74,12 +74,16 @@ def _while_loop(
 ) -> Values:
     loop = LoopState(init, needed, invariants)
     inputs = loop.inputs()
-    traced_test = trace(lambda *t: logic.scalar_bool(test(loop.values(t))), tuple(inputs), name="test")
+    traced_test = trace(
+        lambda *t: logic.scalar_bool(test(loop.values(t))), tuple(inputs), name="test"
+    )
     traced_body = trace(lambda *t: loop.collect(body(loop.values(t))), tuple(inputs), name="body")
     return _run_while(loop, traced_test, traced_body, len(inputs), limit)
 
 
-def _run_while(loop: LoopState, test: Traced, body: Traced, count: int, limit: int | None) -> Values:
+def _run_while(
+    loop: LoopState, test: Traced, body: Traced, count: int, limit: int | None
+) -> Values:
     if test.writes:
         raise loop.invariants.write_in_test(test.writes[0])
     operands = Operands([test, body])
@@ -195,7 +199,9 @@ def scan(
       The state after the loop, and the outputs with one more leading dimension.
     """
     count = int(elements.count) if count is None else count  # type: ignore[arg-type]
-    return with_known_arrays(lambda: _scan(elements, body, list(init), needed, invariants, reverse, count))
+    return with_known_arrays(
+        lambda: _scan(elements, body, list(init), needed, invariants, reverse, count)
+    )
 
 
 def _scan(
@@ -234,8 +240,12 @@ def _scan(
                 values[at] = value
             arguments = [*xs, *carry[: len(inputs)]]
             results = traced.arrays(arguments, operands.captures_of(traced, values))
-            after = results[:size] + operands.written_values(traced, results[traced.count :], values)
-            return [lax.convert_element_type(o, o.dtype) for o in after], results[size : traced.count]
+            after = results[:size] + operands.written_values(
+                traced, results[traced.count :], values
+            )
+            return [lax.convert_element_type(o, o.dtype) for o in after], results[
+                size : traced.count
+            ]
 
         carry = [*state, *(captures[at] for at in operands.written_at)]
         carry = [lax.convert_element_type(c, c.dtype) for c in carry]

@@ -49,7 +49,9 @@ class Operands:
         """The values that one of the functions captured, out of those of `captures`."""
         return [values[self._positions[id(c)]] for c in traced.captures]
 
-    def written_values(self, traced: Traced, results: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    def written_values(
+        self, traced: Traced, results: Sequence[Any], values: Sequence[Any]
+    ) -> list[Any]:
         """New values of all written variables after one of the functions ran."""
         own = {id(v): r for v, r in zip(traced.writes, results, strict=True)}
         return [

@@ -62,7 +62,9 @@ class Template:
 
         def put(slot: Any) -> Any:
             if isinstance(slot, _CompositeSlot):
-                return slot.template._with_state_parts(list(leaves[slot.first : slot.first + slot.count]))
+                return slot.template._with_state_parts(
+                    list(leaves[slot.first : slot.first + slot.count])
+                )
             return leaves[slot.index]
 
         return nest.map_structure(put, self._form)
@@ -73,7 +75,9 @@ class Template:
             if isinstance(slot, _CompositeSlot):
                 old = self.leaves[slot.first : slot.first + slot.count]
                 new = slot.template._state_parts()
-                if len(old) != len(new) or any(tuple(a.shape) != tuple(b.shape) for a, b in zip(old, new, strict=True)):
+                if len(old) != len(new) or any(
+                    tuple(a.shape) != tuple(b.shape) for a, b in zip(old, new, strict=True)
+                ):
                     return True
         return False
 

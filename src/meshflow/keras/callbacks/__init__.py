@@ -2,9 +2,23 @@
 
 from meshflow.keras.callbacks.base import Callback, CallbackList, History, ProgbarLogger
 from meshflow.keras.callbacks.logging import CSVLogger, LambdaCallback, LearningRateScheduler
-from meshflow.keras.callbacks.monitoring import EarlyStopping, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN
+from meshflow.keras.callbacks.monitoring import (
+    EarlyStopping,
+    ModelCheckpoint,
+    ReduceLROnPlateau,
+    TerminateOnNaN,
+)
 
 __all__ = [
-    *("CSVLogger", "Callback", "CallbackList", "EarlyStopping", "History", "LambdaCallback", "LearningRateScheduler"),
-    *("ModelCheckpoint", "ProgbarLogger", "ReduceLROnPlateau", "TerminateOnNaN"),
+    "CSVLogger",
+    "Callback",
+    "CallbackList",
+    "EarlyStopping",
+    "History",
+    "LambdaCallback",
+    "LearningRateScheduler",
+    "ModelCheckpoint",
+    "ProgbarLogger",
+    "ReduceLROnPlateau",
+    "TerminateOnNaN",
 ]

@@ -11,7 +11,8 @@ from meshflow.core.tensor import Tensor
 from meshflow.keras.utils.progbar import Progbar
 
 _BATCH_HOOKS = {
-    mode: (f"on_{mode}_batch_begin", f"on_{mode}_batch_end") for mode in ("train", "test", "predict")
+    mode: (f"on_{mode}_batch_begin", f"on_{mode}_batch_end")
+    for mode in ("train", "test", "predict")
 }
 
 
@@ -91,7 +92,9 @@ def has_batch_hook(callback: Callback, mode: str) -> bool:
     """Whether a callback does something at batches."""
     names = [*_BATCH_HOOKS[mode], *(("on_batch_begin", "on_batch_end") if mode == "train" else ())]
     own = vars(callback)
-    return any(getattr(type(callback), n, None) is not getattr(Callback, n) or n in own for n in names)
+    return any(
+        getattr(type(callback), n, None) is not getattr(Callback, n) or n in own for n in names
+    )
 
 
 class CallbackList:
@@ -105,8 +108,21 @@ class CallbackList:
       **params: `verbose`, `epochs`, `steps`.
     """
 
-    def __init__(self, callbacks: Any = None, add_history: bool = False, add_progbar: bool = False, model: Any = None, **params: Any) -> None:
-        self.callbacks: list[Any] = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+    def __init__(
+        self,
+        callbacks: Any = None,
+        add_history: bool = False,
+        add_progbar: bool = False,
+        model: Any = None,
+        **params: Any,
+    ) -> None:
+        self.callbacks: list[Any] = (
+            list(callbacks)
+            if isinstance(callbacks, (list, tuple))
+            else [callbacks]
+            if callbacks
+            else []
+        )
         if add_progbar and not any(isinstance(c, ProgbarLogger) for c in self.callbacks):
             self.callbacks.append(ProgbarLogger(count_mode="steps"))
         if add_history:
@@ -119,7 +135,9 @@ class CallbackList:
             callback.set_params(params)
             if model is not None:
                 callback.set_model(model)
-        self._batch = {mode: [c for c in self.callbacks if has_batch_hook(c, mode)] for mode in _BATCH_HOOKS}
+        self._batch = {
+            mode: [c for c in self.callbacks if has_batch_hook(c, mode)] for mode in _BATCH_HOOKS
+        }
 
     def append(self, callback: Callback) -> None:
         """Adds a callback."""
@@ -166,7 +184,14 @@ def _caller(name: str) -> Callable[..., None]:
 
 for _name in (
     *(hook for hooks in _BATCH_HOOKS.values() for hook in hooks),
-    *("on_epoch_begin", "on_epoch_end", "on_train_begin", "on_train_end", "on_test_begin", "on_test_end"),
+    *(
+        "on_epoch_begin",
+        "on_epoch_end",
+        "on_train_begin",
+        "on_train_end",
+        "on_test_begin",
+        "on_test_end",
+    ),
     *("on_predict_begin", "on_predict_end"),
 ):
     setattr(CallbackList, _name, _caller(_name))
@@ -180,7 +205,11 @@ def numbers(logs: Any) -> Any:
     for name, value in logs.items():
         if isinstance(value, Tensor):
             value = value.numpy()
-        result[name] = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
+        result[name] = (
+            value.item()
+            if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0
+            else value
+        )
     return result
 
 
@@ -222,7 +251,9 @@ class ProgbarLogger(Callback):
     def __init__(self, count_mode: str = "samples", stateful_metrics: Any = None) -> None:
         super().__init__()
         if count_mode not in ("steps", "samples"):
-            raise ValueError(f"Unknown `count_mode`: {count_mode}. Expected values are ['samples', 'steps']")
+            raise ValueError(
+                f"Unknown `count_mode`: {count_mode}. Expected values are ['samples', 'steps']"
+            )
         self._bar: Progbar | None = None
         self._seen = 0
         self._training = False
@@ -233,7 +264,9 @@ class ProgbarLogger(Callback):
 
     def _ensure(self) -> Progbar:
         if self._bar is None:
-            self._bar = Progbar(self.params.get("steps"), verbose=int(self.params.get("verbose") or 0))
+            self._bar = Progbar(
+                self.params.get("steps"), verbose=int(self.params.get("verbose") or 0)
+            )
         return self._bar
 
     def on_train_begin(self, logs: Any = None) -> None:

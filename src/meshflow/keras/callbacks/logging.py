@@ -62,7 +62,9 @@ class CSVLogger(Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Opens the file."""
-        self._header = not (self.append and os.path.exists(self.filename) and os.path.getsize(self.filename))
+        self._header = not (
+            self.append and os.path.exists(self.filename) and os.path.getsize(self.filename)
+        )
         self._file = open(self.filename, "a" if self.append else "w", newline="")  # noqa: SIM115
         self._writer, self._keys = None, None
 
@@ -96,13 +98,24 @@ class LambdaCallback(Callback):
     """
 
     def __init__(
-        self, on_epoch_begin: Any = None, on_epoch_end: Any = None, on_batch_begin: Any = None, on_batch_end: Any = None,
-        on_train_begin: Any = None, on_train_end: Any = None, **kwargs: Any,
+        self,
+        on_epoch_begin: Any = None,
+        on_epoch_end: Any = None,
+        on_batch_begin: Any = None,
+        on_batch_end: Any = None,
+        on_train_begin: Any = None,
+        on_train_end: Any = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__()
         given = {
-            "on_epoch_begin": on_epoch_begin, "on_epoch_end": on_epoch_end, "on_train_batch_begin": on_batch_begin,
-            "on_train_batch_end": on_batch_end, "on_train_begin": on_train_begin, "on_train_end": on_train_end, **kwargs,
+            "on_epoch_begin": on_epoch_begin,
+            "on_epoch_end": on_epoch_end,
+            "on_train_batch_begin": on_batch_begin,
+            "on_train_batch_end": on_batch_end,
+            "on_train_begin": on_train_begin,
+            "on_train_end": on_train_end,
+            **kwargs,
         }
         for name, function in given.items():
             if function is not None:

@@ -26,7 +26,10 @@ class Monitor:
         if mode not in ("auto", "min", "max"):
             warnings.warn(f"{who} mode {mode} is unknown, fallback to auto mode.", stacklevel=3)
             mode = "auto"
-        larger = mode == "max" or (mode == "auto" and (name.endswith(("acc", "accuracy", "auc")) or name.startswith("fmeasure")))
+        larger = mode == "max" or (
+            mode == "auto"
+            and (name.endswith(("acc", "accuracy", "auc")) or name.startswith("fmeasure"))
+        )
         self.sign = 1.0 if larger else -1.0
         self.min_delta = abs(min_delta)
         self.worst = -np.inf if larger else np.inf
@@ -39,7 +42,10 @@ class Monitor:
         """The metric's value, None with a warning when it is missing."""
         value = (logs or {}).get(self.name)
         if value is None:
-            warnings.warn(f"{self.who} conditioned on metric `{self.name}` which is not available. Available metrics are: {','.join(logs or {})}", stacklevel=3)
+            warnings.warn(
+                f"{self.who} conditioned on metric `{self.name}` which is not available. Available metrics are: {','.join(logs or {})}",
+                stacklevel=3,
+            )
         return value
 
 
@@ -58,11 +64,23 @@ class EarlyStopping(Callback):
     """
 
     def __init__(
-        self, monitor: str = "val_loss", min_delta: float = 0, patience: int = 0, verbose: int = 0, mode: str = "auto",
-        baseline: float | None = None, restore_best_weights: bool = False, start_from_epoch: int = 0,
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0,
+        patience: int = 0,
+        verbose: int = 0,
+        mode: str = "auto",
+        baseline: float | None = None,
+        restore_best_weights: bool = False,
+        start_from_epoch: int = 0,
     ) -> None:
         super().__init__()
-        self.monitor, self.patience, self.verbose, self.baseline = monitor, patience, verbose, baseline
+        self.monitor, self.patience, self.verbose, self.baseline = (
+            monitor,
+            patience,
+            verbose,
+            baseline,
+        )
         self.restore_best_weights, self.start_from_epoch = restore_best_weights, start_from_epoch
         self._watch = Monitor(monitor, mode, min_delta, "Early stopping")
         self.min_delta = min_delta
@@ -95,7 +113,9 @@ class EarlyStopping(Callback):
             self.model.stop_training = True
             if self.restore_best_weights and self.best_weights is not None:
                 if self.verbose:
-                    print(f"Restoring model weights from the end of the best epoch: {self.best_epoch + 1}.")
+                    print(
+                        f"Restoring model weights from the end of the best epoch: {self.best_epoch + 1}."
+                    )
                 self.model.set_weights(self.best_weights)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -124,15 +144,25 @@ class ReduceLROnPlateau(Callback):
     """
 
     def __init__(
-        self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 10, verbose: int = 0, mode: str = "auto",
-        min_delta: float = 1e-4, cooldown: int = 0, min_lr: float = 0.0, **kwargs: Any,
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 10,
+        verbose: int = 0,
+        mode: str = "auto",
+        min_delta: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        **kwargs: Any,
     ) -> None:
         super().__init__()
         if factor >= 1.0:
             raise ValueError(f"ReduceLROnPlateau does not support a factor >= 1.0. Got {factor}")
         self.monitor, self.factor, self.patience, self.verbose = monitor, factor, patience, verbose
         self.cooldown, self.min_lr = cooldown, min_lr
-        self._watch = Monitor(monitor, mode, kwargs.pop("epsilon", min_delta), "Learning rate reduction")
+        self._watch = Monitor(
+            monitor, mode, kwargs.pop("epsilon", min_delta), "Learning rate reduction"
+        )
         self._reset()
 
     def _reset(self) -> None:
@@ -161,7 +191,9 @@ class ReduceLROnPlateau(Callback):
                 lowered = max(rate * self.factor, self.min_lr)
                 self.model.optimizer.learning_rate = lowered
                 if self.verbose:
-                    print(f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {lowered}.")
+                    print(
+                        f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {lowered}."
+                    )
                 self.cooldown_counter, self.wait = self.cooldown, 0
 
 
@@ -182,19 +214,36 @@ class ModelCheckpoint(Callback):
     """
 
     def __init__(
-        self, filepath: Any, monitor: str = "val_loss", verbose: int = 0, save_best_only: bool = False, save_weights_only: bool = False,
-        mode: str = "auto", save_freq: Any = "epoch", options: Any = None, initial_value_threshold: float | None = None, **kwargs: Any,
+        self,
+        filepath: Any,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        options: Any = None,
+        initial_value_threshold: float | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__()
         self.filepath, self.monitor, self.verbose = os.fspath(filepath), monitor, verbose
-        self.save_best_only, self.save_weights_only, self.save_freq = save_best_only, save_weights_only, save_freq
+        self.save_best_only, self.save_weights_only, self.save_freq = (
+            save_best_only,
+            save_weights_only,
+            save_freq,
+        )
         self.period = kwargs.pop("period", 1)
         if kwargs:
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         if save_freq != "epoch" and not isinstance(save_freq, int):
-            raise ValueError(f"Unrecognized save_freq: {save_freq}. Expected save_freq are 'epoch' or integer")
+            raise ValueError(
+                f"Unrecognized save_freq: {save_freq}. Expected save_freq are 'epoch' or integer"
+            )
         self._watch = Monitor(monitor, mode, 0.0, "ModelCheckpoint")
-        self.best: Any = self._watch.worst if initial_value_threshold is None else initial_value_threshold
+        self.best: Any = (
+            self._watch.worst if initial_value_threshold is None else initial_value_threshold
+        )
         self._batches = self._epoch = self._since = 0
         if save_freq != "epoch":
             # Present only when needed: a callback without batch hooks lets training run ahead.
@@ -221,17 +270,23 @@ class ModelCheckpoint(Callback):
         try:
             path = self.filepath.format(epoch=epoch + 1, batch=(batch or 0) + 1, **(logs or {}))
         except KeyError as error:
-            raise KeyError(f'Failed to format this callback filepath: "{self.filepath}". Reason: {error} is not among {sorted(logs or {})}') from error
+            raise KeyError(
+                f'Failed to format this callback filepath: "{self.filepath}". Reason: {error} is not among {sorted(logs or {})}'
+            ) from error
         if self.save_best_only:
             current = self._watch.read(logs)
             if current is None:
                 return
             if not self._watch.better(current, self.best):
                 if self.verbose:
-                    print(f"\nEpoch {epoch + 1}: {self.monitor} did not improve from {self.best:.5f}")
+                    print(
+                        f"\nEpoch {epoch + 1}: {self.monitor} did not improve from {self.best:.5f}"
+                    )
                 return
             if self.verbose:
-                print(f"\nEpoch {epoch + 1}: {self.monitor} improved from {self.best:.5f} to {current:.5f}, saving model to {path}")
+                print(
+                    f"\nEpoch {epoch + 1}: {self.monitor} improved from {self.best:.5f} to {current:.5f}, saving model to {path}"
+                )
             self.best = current
         elif self.verbose:
             print(f"\nEpoch {epoch + 1}: saving model to {path}")

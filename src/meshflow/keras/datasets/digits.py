@@ -7,7 +7,9 @@ import numpy as np
 __all__ = ["load_data"]
 
 
-def load_data(test_split: float = 0.2, seed: int = 0) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+def load_data(
+    test_split: float = 0.2, seed: int = 0
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """1,797 images of handwritten digits, 8x8 pixels.
 
     Args:
@@ -24,7 +26,9 @@ def load_data(test_split: float = 0.2, seed: int = 0) -> tuple[tuple[np.ndarray,
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError("The digits data set comes with scikit-learn: pip install 'meshflow[demo]'.") from error
+        raise ImportError(
+            "The digits data set comes with scikit-learn: pip install 'meshflow[demo]'."
+        ) from error
     images, labels = load_digits(return_X_y=True)
     images = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     order = np.random.default_rng(seed).permutation(len(images))

@@ -12,7 +12,12 @@ from meshflow.keras.utils.files import get_file
 __all__ = ["load_data"]
 
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
-FILES = ("train-labels-idx1-ubyte.gz", "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz")
+FILES = (
+    "train-labels-idx1-ubyte.gz",
+    "train-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+)
 
 
 def read_idx(path: str) -> np.ndarray:
@@ -27,7 +32,9 @@ def read_idx(path: str) -> np.ndarray:
     shape = np.frombuffer(content, ">i4", rank, 4)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
     if values.size != int(np.prod(shape)):
-        raise ValueError(f"{path} holds {values.size} values, its header says {int(np.prod(shape))}: delete it and try again.")
+        raise ValueError(
+            f"{path} holds {values.size} values, its header says {int(np.prod(shape))}: delete it and try again."
+        )
     return values.reshape(shape)
 
 
@@ -37,5 +44,7 @@ def load_data() -> Any:
     Returns:
       `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 28, 28], uint8 labels.
     """
-    y, x, y_test, x_test = (read_idx(get_file(f, origin=URL + f, cache_subdir="datasets/fashion-mnist")) for f in FILES)
+    y, x, y_test, x_test = (
+        read_idx(get_file(f, origin=URL + f, cache_subdir="datasets/fashion-mnist")) for f in FILES
+    )
     return (x, y), (x_test, y_test)

@@ -258,7 +258,9 @@ class Layer(Module):
         autocast = kwargs.pop("experimental_autocast", True)
         kwargs.pop("getter", None), kwargs.pop("collections", None), kwargs.pop("partitioner", None)
         if kwargs:
-            raise TypeError(f"Unknown keyword argument to add_weight of layer {self.name}: {sorted(kwargs)}")
+            raise TypeError(
+                f"Unknown keyword argument to add_weight of layer {self.name}: {sorted(kwargs)}"
+            )
 
         def initial_value() -> Any:
             return _call_initializer(initialize, sizes, kind)
@@ -306,7 +308,9 @@ class Layer(Module):
         if not self._trainable:
             return []
         own = self._own_variables(True)
-        return unique([*own, *(v for layer in self._tracked.layers for v in layer.trainable_weights)])
+        return unique(
+            [*own, *(v for layer in self._tracked.layers for v in layer.trainable_weights)]
+        )
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
@@ -460,7 +464,9 @@ class Layer(Module):
         if kwargs:
             raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
         if name is None:
-            raise ValueError("Please provide a name for your metric like `self.add_metric(tf.reduce_sum(inputs), name='mean_activation')`")
+            raise ValueError(
+                "Please provide a name for your metric like `self.add_metric(tf.reduce_sum(inputs), name='mean_activation')`"
+            )
         if isinstance(value, KerasTensor):
             self._add_symbolic_metric(value, name)
             return
@@ -471,7 +477,9 @@ class Layer(Module):
         metric.update_state(value)
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
-        raise ValueError(f"Layer {self.name}: add_metric({name!r}) on a symbolic tensor is only for models.")
+        raise ValueError(
+            f"Layer {self.name}: add_metric({name!r}) on a symbolic tensor is only for models."
+        )
 
     # ---- calling ---------------------------------------------------------------------------
 
@@ -499,7 +507,11 @@ class Layer(Module):
         outermost = not call_state.layers
         if outermost:
             self._clear_losses()
-        if signature.takes_mask and kwargs.get("mask") is None and not signature.passed("mask", args, kwargs):
+        if (
+            signature.takes_mask
+            and kwargs.get("mask") is None
+            and not signature.passed("mask", args, kwargs)
+        ):
             mask = masks_of(inputs)
             if mask is not None:
                 kwargs["mask"] = mask
@@ -633,7 +645,9 @@ class Layer(Module):
         if given is None and not overrides:
             return
         masks = nest.flatten(self.compute_mask(inputs, given))
-        for output, mask in zip(flat, masks if len(masks) == len(flat) else [None] * len(flat), strict=True):
+        for output, mask in zip(
+            flat, masks if len(masks) == len(flat) else [None] * len(flat), strict=True
+        ):
             output._keras_mask = mask
 
     # ---- symbolic calls --------------------------------------------------------------------
@@ -657,9 +671,13 @@ class Layer(Module):
             return quick
 
         def run(inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            saved = [(layer, list(layer._losses), list(layer._own_metrics)) for layer in self._flatten_layers()]
+            saved = [
+                (layer, list(layer._losses), list(layer._own_metrics))
+                for layer in self._flatten_layers()
+            ]
             layers, trainings = list(call_state.layers), list(call_state.training)
-            call_state.layers.clear(), call_state.training.clear()
+            call_state.layers.clear()
+            call_state.training.clear()
             try:
                 with switched(True):
                     return self(inputs, *args, **kwargs)
@@ -677,9 +695,13 @@ class Layer(Module):
         """
         if args or not isinstance(inputs, KerasTensor) or not inputs.dtype.is_floating:
             return None
-        if not type(self).__module__.startswith("meshflow.keras.layers.") or set(kwargs) - {"training"}:
+        if not type(self).__module__.startswith("meshflow.keras.layers.") or set(kwargs) - {
+            "training"
+        }:
             return None
-        if not _overrides(self, "compute_output_shape", Layer) or getattr(self, "_traced_shape", False):
+        if not _overrides(self, "compute_output_shape", Layer) or getattr(
+            self, "_traced_shape", False
+        ):
             return None
         from meshflow.core.specs import TensorSpec
 
@@ -706,7 +728,9 @@ class Layer(Module):
                 self._build_input_shape = shape
                 self.build(shape)
                 self.built = True
-        return shape_inference.output_shape(self.__call__, shape, self.compute_dtype or backend.floatx())
+        return shape_inference.output_shape(
+            self.__call__, shape, self.compute_dtype or backend.floatx()
+        )
 
     def compute_output_signature(self, input_signature: Any) -> Any:
         """`TensorSpec`s of the output for `TensorSpec`s of the input."""
@@ -723,7 +747,9 @@ class Layer(Module):
 
     def _single_node(self, what: str) -> Node:
         if not self._inbound_nodes:
-            raise AttributeError(f"Layer {self.name} has never been called and thus has no defined {what}.")
+            raise AttributeError(
+                f"Layer {self.name} has never been called and thus has no defined {what}."
+            )
         if len(self._inbound_nodes) > 1:
             raise AttributeError(
                 f"Layer {self.name} has multiple inbound nodes, hence the notion of {what} is ill-defined. Use "
@@ -749,13 +775,17 @@ class Layer(Module):
             return as_tuples(shape_of(self.input))
         if self._build_input_shape is not None:
             return as_tuples(self._build_input_shape)
-        raise AttributeError(f"The layer {self.name} has never been called and thus has no defined input shape.")
+        raise AttributeError(
+            f"The layer {self.name} has never been called and thus has no defined input shape."
+        )
 
     @property
     def output_shape(self) -> Any:
         """Shape of the output as a tuple (or list of tuples)."""
         if not self._inbound_nodes:
-            raise AttributeError(f"The layer {self.name} has never been called and thus has no defined output shape.")
+            raise AttributeError(
+                f"The layer {self.name} has never been called and thus has no defined output shape."
+            )
         shapes = {str(shape_of(node.outputs)) for node in self._inbound_nodes}
         if len(shapes) > 1:
             raise AttributeError(
@@ -794,7 +824,11 @@ class Layer(Module):
             config["batch_input_shape"] = self._batch_input_shape
         config["dtype"] = policies.serialize(self._dtype_policy)
         if type(self).get_config is Layer.get_config:
-            extra = [p for p in inspect.signature(type(self).__init__).parameters if p not in ("self", "args", "kwargs")]
+            extra = [
+                p
+                for p in inspect.signature(type(self).__init__).parameters
+                if p not in ("self", "args", "kwargs")
+            ]
             missing = [p for p in extra if p not in (*config, "dynamic")]
             if missing:
                 raise NotImplementedError(
@@ -820,7 +854,9 @@ class CallSignature:
 
     def __init__(self, cls: type) -> None:
         parameters = list(inspect.signature(cls.call).parameters.values())[1:]  # type: ignore[attr-defined]
-        self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.names = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
         keywords = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
         self.first = self.names[0] if self.names else None
         self.takes_training = "training" in keywords
@@ -963,7 +999,9 @@ def _weight_name(layer: Layer, name: str | None) -> str:
     return f"{layer._name}/{name or 'Variable'}" if call_state.layers else (name or "Variable")
 
 
-def _call_initializer(initialize: Callable[..., Any], shape: tuple[int, ...], dtype: dtypes.DType) -> Any:
+def _call_initializer(
+    initialize: Callable[..., Any], shape: tuple[int, ...], dtype: dtypes.DType
+) -> Any:
     if isinstance(initialize, type):
         initialize = initialize()
     if not callable(initialize):

@@ -101,7 +101,9 @@ class LossesContainer(Container):
       output_names: names of the outputs.
     """
 
-    def __init__(self, losses: Any, loss_weights: Any = None, output_names: list[str] | None = None) -> None:
+    def __init__(
+        self, losses: Any, loss_weights: Any = None, output_names: list[str] | None = None
+    ) -> None:
         super().__init__(output_names)
         self._user_losses = losses
         self._user_weights = loss_weights
@@ -210,7 +212,9 @@ class MetricsContainer(Container):
       output_names: names of the outputs.
     """
 
-    def __init__(self, metrics: Any, weighted_metrics: Any = None, output_names: list[str] | None = None) -> None:
+    def __init__(
+        self, metrics: Any, weighted_metrics: Any = None, output_names: list[str] | None = None
+    ) -> None:
         super().__init__(output_names)
         self._user_metrics = metrics
         self._user_weighted = weighted_metrics
@@ -239,9 +243,11 @@ class MetricsContainer(Container):
         names: list[str] = self.output_names  # type: ignore[assignment]
         if given is None:
             return [[] for _ in names]
-        if isinstance(given, Mapping):
-            per_output = self._per_output(given, "metrics")
-        elif isinstance(given, (list, tuple)) and given and all(isinstance(g, (list, tuple)) for g in given):
+        if isinstance(given, Mapping) or (
+            isinstance(given, (list, tuple))
+            and given
+            and all(isinstance(g, (list, tuple)) for g in given)
+        ):
             per_output = self._per_output(given, "metrics")
         elif isinstance(given, (list, tuple)) and len(names) > 1 and len(given) == len(names):
             per_output = [[g] for g in given]
@@ -251,9 +257,13 @@ class MetricsContainer(Container):
                 per_output = [flat]
             else:
                 # The same metrics for every output, each with state of its own.
-                per_output = [flat if i == 0 else [_copy(m) for m in flat] for i in range(len(names))]
+                per_output = [
+                    flat if i == 0 else [_copy(m) for m in flat] for i in range(len(names))
+                ]
         result = []
-        for name, metrics, target, prediction in zip(names, per_output, targets, predictions, strict=True):
+        for name, metrics, target, prediction in zip(
+            names, per_output, targets, predictions, strict=True
+        ):
             group = metrics if isinstance(metrics, (list, tuple)) else [metrics]
             objects = [_as_metric(m, target, prediction) for m in group if m is not None]
             if len(names) > 1:
@@ -291,7 +301,11 @@ class MetricsContainer(Container):
             target = _match(target, prediction)
             mask = getattr(prediction, "_keras_mask", None)
             for metric in plain:
-                metric.update_state(target, prediction, **({"sample_weight": _as_weight(mask)} if mask is not None else {}))
+                metric.update_state(
+                    target,
+                    prediction,
+                    **({"sample_weight": _as_weight(mask)} if mask is not None else {}),
+                )
             for metric in weighted:
                 metric.update_state(target, prediction, sample_weight=weight)
 

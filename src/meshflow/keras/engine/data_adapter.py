@@ -45,7 +45,9 @@ def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
     if not isinstance(data, tuple):
         return data, None, None
     if len(data) > 3:
-        raise ValueError(f"Data is expected to be in format `x`, `(x,)`, `(x, y)`, or `(x, y, sample_weight)`, found: {len(data)} parts.")
+        raise ValueError(
+            f"Data is expected to be in format `x`, `(x,)`, `(x, y)`, or `(x, y, sample_weight)`, found: {len(data)} parts."
+        )
     return (*data, *[None] * (3 - len(data)))  # type: ignore[return-value]
 
 
@@ -78,12 +80,16 @@ def train_validation_split(arrays: Any, validation_split: float) -> tuple[Any, A
     leaves = [a for a in nest.flatten(arrays) if a is not None]
     bad = [type(a).__name__ for a in leaves if not _is_array(a)]
     if bad:
-        raise ValueError(f"`validation_split` is only supported for Tensors or NumPy arrays, found following types in the input: {bad}")
+        raise ValueError(
+            f"`validation_split` is only supported for Tensors or NumPy arrays, found following types in the input: {bad}"
+        )
     arrays = nest.map_structure(lambda a: None if a is None else _to_numpy(a), arrays)
     size = len(next(a for a in nest.flatten(arrays) if a is not None))
     cut = math.floor(size * (1.0 - validation_split))
     if cut in (0, size):
-        raise ValueError(f"Training data contains {size} samples, which is not sufficient to split it into a validation and training set as specified by `validation_split={validation_split}`. Either provide more data, or a different value for the `validation_split` argument.")
+        raise ValueError(
+            f"Training data contains {size} samples, which is not sufficient to split it into a validation and training set as specified by `validation_split={validation_split}`. Either provide more data, or a different value for the `validation_split` argument."
+        )
     first = nest.map_structure(lambda a: None if a is None else a[:cut], arrays)
     return first, nest.map_structure(lambda a: None if a is None else a[cut:], arrays)
 
@@ -92,14 +98,16 @@ def _is_array(value: Any) -> bool:
     if isinstance(value, (np.ndarray, Tensor, Variable)):
         return True
     module = type(value).__module__.split(".")[0]
-    return (module in ("pandas", "jaxlib", "jax", "torch", "h5py") and hasattr(value, "__array__")) or (
-        hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__array__")
-    )
+    return (
+        module in ("pandas", "jaxlib", "jax", "torch", "h5py") and hasattr(value, "__array__")
+    ) or (hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__array__"))
 
 
 def _is_structure_of_arrays(value: Any) -> bool:
     leaves = nest.flatten(value)
-    return bool(leaves) and all(_is_array(v) or isinstance(v, (int, float, np.generic)) for v in leaves)
+    return bool(leaves) and all(
+        _is_array(v) or isinstance(v, (int, float, np.generic)) for v in leaves
+    )
 
 
 def _to_numpy(value: Any) -> Any:
@@ -114,7 +122,9 @@ def _to_numpy(value: Any) -> Any:
         try:
             array = array.astype(backend.floatx())
         except (TypeError, ValueError):
-            raise ValueError(f"Failed to convert data of type {type(value).__name__} to numbers: it holds objects ({array.reshape(-1)[:3].tolist()}...). Convert text columns to numbers first.") from None
+            raise ValueError(
+                f"Failed to convert data of type {type(value).__name__} to numbers: it holds objects ({array.reshape(-1)[:3].tolist()}...). Convert text columns to numbers first."
+            ) from None
     return array
 
 
@@ -157,26 +167,38 @@ class DataHandler:
         class_weight: dict[int, float] | None = None,
     ) -> None:
         if x is None:
-            raise ValueError("Missing data: `x` is None. Pass arrays, a generator, a Sequence, or another iterable of batches.")
+            raise ValueError(
+                "Missing data: `x` is None. Pass arrays, a generator, a Sequence, or another iterable of batches."
+            )
         if steps_per_epoch == 0:
-            raise ValueError("steps_per_epoch (or steps) must be None or a positive integer, got 0.")
+            raise ValueError(
+                "steps_per_epoch (or steps) must be None or a positive integer, got 0."
+            )
         self._initial_epoch, self._last = initial_epoch, epochs
         self._limit = steps_per_epoch
         self._class_weight = class_weight
         self._source: ArraySource | IterableSource
         x = _plain_lists(x)
         if _is_structure_of_arrays(x):
-            self._source = ArraySource(x, _plain_lists(y), _plain_lists(sample_weight), batch_size, shuffle)
+            self._source = ArraySource(
+                x, _plain_lists(y), _plain_lists(sample_weight), batch_size, shuffle
+            )
         elif isinstance(x, Iterable) or hasattr(x, "__getitem__"):
             for value, what in ((y, "y"), (sample_weight, "sample_weight")):
                 if value is not None:
-                    raise ValueError(f"`{what}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight).")
+                    raise ValueError(
+                        f"`{what}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
+                    )
             if batch_size is not None:
-                raise ValueError(f"The `batch_size` argument must not be specified for the given input type. Received input: {x!r}, batch_size: {batch_size}")
+                raise ValueError(
+                    f"The `batch_size` argument must not be specified for the given input type. Received input: {x!r}, batch_size: {batch_size}"
+                )
             self._source = IterableSource(x, shuffle)
         else:
             kinds = sorted({f"{type(v).__module__}.{type(v).__name__}" for v in nest.flatten(x)})
-            raise ValueError(f"Failed to find data adapter that can handle input: {type(x)} holding {kinds}.")
+            raise ValueError(
+                f"Failed to find data adapter that can handle input: {type(x)} holding {kinds}."
+            )
         size = self._source.size
         self.steps = steps_per_epoch if steps_per_epoch is not None else size
         if size is None and steps_per_epoch is None and getattr(x, "infinite", False):
@@ -187,7 +209,12 @@ class DataHandler:
         # With a step limit an iterable goes on where the last epoch stopped.
         shared = self._endless() if self._limit is not None else None
         for epoch in range(self._initial_epoch, self._last):
-            yield epoch, self._weighted(self._limited(shared) if shared is not None else self._source.batches())
+            yield (
+                epoch,
+                self._weighted(
+                    self._limited(shared) if shared is not None else self._source.batches()
+                ),
+            )
             self._source.end_of_epoch()
 
     def _endless(self) -> Iterator[Any]:
@@ -219,7 +246,11 @@ class DataHandler:
 
 def _plain_lists(value: Any) -> Any:
     """Lists of numbers (as in `fit([[1.], [2.]], [0, 1])`) as arrays."""
-    if isinstance(value, (list, tuple)) and value and not any(_is_array(v) for v in nest.flatten(value)):
+    if (
+        isinstance(value, (list, tuple))
+        and value
+        and not any(_is_array(v) for v in nest.flatten(value))
+    ):
         leaves = nest.flatten(value)
         if all(isinstance(v, (int, float, bool, np.generic)) for v in leaves):
             return np.array(value)
@@ -231,11 +262,26 @@ class ArraySource:
 
     restarts = True
 
-    def __init__(self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, shuffle: Any) -> None:
-        parts = (x,) if y is None and sample_weight is None else (x, y) if sample_weight is None else (x, y, sample_weight)
-        self._arrays = nest.map_structure(lambda a: None if a is None else _expand(_to_numpy(a)), parts)
+    def __init__(
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, shuffle: Any
+    ) -> None:
+        parts = (
+            (x,)
+            if y is None and sample_weight is None
+            else (x, y)
+            if sample_weight is None
+            else (x, y, sample_weight)
+        )
+        self._arrays = nest.map_structure(
+            lambda a: None if a is None else _expand(_to_numpy(a)), parts
+        )
         if sample_weight is not None and not isinstance(sample_weight, dict):
-            self._arrays = (*self._arrays[:2], nest.map_structure(lambda a: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a, self._arrays[2]))
+            self._arrays = (
+                *self._arrays[:2],
+                nest.map_structure(
+                    lambda a: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a, self._arrays[2]
+                ),
+            )
         self._leaves = [a for a in nest.flatten(self._arrays) if a is not None]
         if any(a.ndim == 0 for a in self._leaves):
             raise ValueError("Data must have a first dimension of examples, got a scalar.")
@@ -254,10 +300,14 @@ class ArraySource:
         if len({len(a) for a in self._leaves}) == 1:
             return
         lines = []
-        for label, part in zip("x y sample_weight".split(), self._arrays, strict=False):
+        for label, part in zip(["x", "y", "sample_weight"], self._arrays, strict=False):
             sizes = ", ".join(str(len(a)) for a in nest.flatten(part) if a is not None)
             lines.append(f"  {label} sizes: {sizes}")
-        raise ValueError("Data cardinality is ambiguous:\n" + "\n".join(lines) + "\nMake sure all arrays contain the same number of samples.")
+        raise ValueError(
+            "Data cardinality is ambiguous:\n"
+            + "\n".join(lines)
+            + "\nMake sure all arrays contain the same number of samples."
+        )
 
     def batches(self) -> Iterator[Any]:
         """One pass over the examples."""
@@ -276,13 +326,17 @@ class ArraySource:
                 if flat:
                     yield tuple([a[start : start + b] for a in arrays])
                 else:
-                    yield nest.map_structure(lambda a, s=start: None if a is None else a[s : s + b], arrays)
+                    yield nest.map_structure(
+                        lambda a, s=start: None if a is None else a[s : s + b], arrays
+                    )
             else:
                 index = order[start : start + b]
                 if flat:
                     yield tuple([a.take(index, 0) for a in arrays])
                 else:
-                    yield nest.map_structure(lambda a, i=index: None if a is None else a.take(i, 0), arrays)
+                    yield nest.map_structure(
+                        lambda a, i=index: None if a is None else a.take(i, 0), arrays
+                    )
 
     def end_of_epoch(self) -> None:
         """Nothing to do."""
@@ -293,7 +347,9 @@ class IterableSource:
 
     def __init__(self, x: Any, shuffle: Any) -> None:
         self._x = x
-        self._sequence = hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, (list, tuple))
+        self._sequence = (
+            hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, (list, tuple))
+        )
         is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
         self._sequence = self._sequence and not is_loader
         self._rng = host_generator() if shuffle and self._sequence else None
@@ -325,15 +381,21 @@ class IterableSource:
 
 
 def _as_batch(item: Any) -> tuple[Any, ...]:
-    parts = tuple(item) if isinstance(item, (tuple, list)) and not isinstance(item, str) else (item,)
+    parts = (
+        tuple(item) if isinstance(item, (tuple, list)) and not isinstance(item, str) else (item,)
+    )
     if isinstance(item, list) and len(item) > 3:
         parts = (item,)
-    return nest.map_structure(lambda a: None if a is None else _expand_generated(_to_numpy(a)), parts)
+    return nest.map_structure(
+        lambda a: None if a is None else _expand_generated(_to_numpy(a)), parts
+    )
 
 
 def _expand_generated(array: np.ndarray) -> np.ndarray:
     if array.ndim == 0:
-        raise ValueError("A batch must have a first dimension of examples; the generator yielded a scalar.")
+        raise ValueError(
+            "A batch must have a first dimension of examples; the generator yielded a scalar."
+        )
     return _expand(array)
 
 
@@ -345,6 +407,8 @@ def _apply_class_weight(batch: Any, class_weight: dict[int, float]) -> Any:
     labels = labels.astype(np.int64)
     missing = sorted(set(np.unique(labels).tolist()) - set(class_weight))
     if missing:
-        raise ValueError(f"`class_weight` must contain all classes in the data. The classes {missing} exist in the data but not in `class_weight`.")
+        raise ValueError(
+            f"`class_weight` must contain all classes in the data. The classes {missing} exist in the data but not in `class_weight`."
+        )
     weights = np.array([class_weight[int(c)] for c in labels], backend.floatx())
     return x, y, weights if sample_weight is None else weights * sample_weight

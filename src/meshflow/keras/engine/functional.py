@@ -24,7 +24,12 @@ class Functional(Model):
     """
 
     def __init__(
-        self, inputs: Any = None, outputs: Any = None, name: str | None = None, trainable: bool = True, **kwargs: Any
+        self,
+        inputs: Any = None,
+        outputs: Any = None,
+        name: str | None = None,
+        trainable: bool = True,
+        **kwargs: Any,
     ) -> None:
         name = name or backend.unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
@@ -121,7 +126,10 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
             return {"list" if isinstance(value, list) else "tuple": [encode(v) for v in value]}
         return _plain_constant(value)
 
-    return {"args": [encode(a) for a in node.args], "kwargs": {k: encode(v) for k, v in node.kwargs.items()}}
+    return {
+        "args": [encode(a) for a in node.args],
+        "kwargs": {k: encode(v) for k, v in node.kwargs.items()},
+    }
 
 
 def _plain_constant(value: Any) -> Any:

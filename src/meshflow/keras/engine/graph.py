@@ -55,10 +55,7 @@ class Graph:
                 node = tensor.node
                 if id(node) in done:
                     continue
-                if expanded:
-                    done.add(id(node))
-                    order.append(node)
-                elif id(tensor) in given:
+                if expanded or id(tensor) in given:
                     done.add(id(node))
                     order.append(node)
                 elif node.is_input:
@@ -88,7 +85,9 @@ class Graph:
             layer = tensor._keras_history.layer  # type: ignore[union-attr]
             if id(layer) not in by_layer:
                 by_layer[id(layer)] = deepest
-        layers = unique([t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes])  # type: ignore[union-attr]
+        layers = unique(
+            [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
+        )  # type: ignore[union-attr]
         names: dict[str, Layer] = {}
         for layer in layers:
             if layer.name in names:

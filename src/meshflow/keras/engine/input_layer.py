@@ -56,7 +56,9 @@ class InputLayer(Layer):
             inner = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
             batch_shape = (batch_size, *inner)
         else:
-            raise ValueError("Please provide to Input a `shape` or a `tensor` or a `type_spec` argument.")
+            raise ValueError(
+                "Please provide to Input a `shape` or a `tensor` or a `type_spec` argument."
+            )
         name = name or backend.unique_name("input", zero_based=False)
         kind = dtypes.as_dtype(dtype or backend.floatx())
         super().__init__(name=name, dtype=kind.name)
@@ -118,7 +120,9 @@ def Input(
     if kwargs:
         raise ValueError(f"Unrecognized keyword arguments to Input: {sorted(kwargs)}")
     if shape is not None and batch_shape is not None:
-        raise ValueError("Only provide the `shape` OR `batch_input_shape` argument to Input, not both at the same time.")
+        raise ValueError(
+            "Only provide the `shape` OR `batch_input_shape` argument to Input, not both at the same time."
+        )
     layer = InputLayer(
         input_shape=shape,
         batch_size=batch_size,

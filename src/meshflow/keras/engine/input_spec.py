@@ -48,7 +48,9 @@ class InputSpec:
         self.axes = {int(k): axes[k] for k in axes} if axes else {}
         rank = self.ndim if self.ndim is not None else self.max_ndim
         if rank is not None and self.axes and max(self.axes) > rank - 1:
-            raise ValueError(f"Axis {max(self.axes)} is greater than the maximum allowed value: {rank - 1}")
+            raise ValueError(
+                f"Axis {max(self.axes)} is greater than the maximum allowed value: {rank - 1}"
+            )
 
     def __repr__(self) -> str:
         parts = [
@@ -86,7 +88,9 @@ def assert_input_compatibility(input_spec: Any, inputs: Any, layer_name: str) ->
     if isinstance(inputs, dict) and all(getattr(s, "name", None) for s in specs):
         missing = [s.name for s in specs if s.name not in inputs]
         if missing:
-            raise ValueError(f'Missing data for input "{missing[0]}". You passed a data dictionary with keys {list(inputs)}. Expected the following keys: {[s.name for s in specs]}')
+            raise ValueError(
+                f'Missing data for input "{missing[0]}". You passed a data dictionary with keys {list(inputs)}. Expected the following keys: {[s.name for s in specs]}'
+            )
         tensors = [inputs[s.name] for s in specs]
     else:
         tensors = nest.flatten(inputs)
@@ -102,7 +106,9 @@ def assert_input_compatibility(input_spec: Any, inputs: Any, layer_name: str) ->
 
 def _check(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> None:
     if not hasattr(tensor, "shape"):
-        raise TypeError(f"Inputs to a layer should be tensors. Got: {tensor} (of type {type(tensor)})")
+        raise TypeError(
+            f"Inputs to a layer should be tensors. Got: {tensor} (of type {type(tensor)})"
+        )
     shape = TensorShape(tensor.shape)
     rank = shape.rank
     if rank is None:

@@ -64,7 +64,9 @@ class KerasTensor:
     @property
     def name(self) -> str:
         """The name, after the layer that makes it unless given."""
-        return self._name or (self._keras_history.layer.name if self._keras_history else "keras_tensor")
+        return self._name or (
+            self._keras_history.layer.name if self._keras_history else "keras_tensor"
+        )
 
     @property
     def node(self) -> Node:
@@ -118,11 +120,15 @@ class KerasTensor:
     def __iter__(self) -> Iterator[Any]:
         size = self.shape[0] if self.shape.rank else None
         if size is None:
-            raise TypeError("Cannot iterate over a symbolic Keras tensor with unknown first dimension.")
+            raise TypeError(
+                "Cannot iterate over a symbolic Keras tensor with unknown first dimension."
+            )
         return iter([self[i] for i in range(size)])  # type: ignore[index]
 
     def __repr__(self) -> str:
-        created = f" (created by layer '{self._keras_history.layer.name}')" if self._keras_history else ""
+        created = (
+            f" (created by layer '{self._keras_history.layer.name}')" if self._keras_history else ""
+        )
         return f"<KerasTensor: shape={self.shape} dtype={self.dtype.name}{created}>"
 
 
@@ -138,7 +144,9 @@ class Node:
       flat_outputs: the symbolic tensors of the result.
     """
 
-    def __init__(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any) -> None:
+    def __init__(
+        self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+    ) -> None:
         self.layer = layer
         self.args = args
         self.kwargs = kwargs
@@ -172,4 +180,6 @@ def shape_of(structure: Any) -> Any:
     """Shapes of a structure of tensors: one `TensorShape`, or the structure of them."""
     if hasattr(structure, "shape"):
         return TensorShape(structure.shape)
-    return nest.map_structure(lambda t: TensorShape(t.shape) if hasattr(t, "shape") else None, structure)
+    return nest.map_structure(
+        lambda t: TensorShape(t.shape) if hasattr(t, "shape") else None, structure
+    )

@@ -38,7 +38,9 @@ class LabelGuard:
             return []
         found = []
         for name, loss, output in zip(names, losses, outputs, strict=False):
-            sparse = loss == "sparse_categorical_crossentropy" or isinstance(loss, SparseCategoricalCrossentropy)
+            sparse = loss == "sparse_categorical_crossentropy" or isinstance(
+                loss, SparseCategoricalCrossentropy
+            )
             sparse = sparse or getattr(loss, "__name__", "") == "sparse_categorical_crossentropy"
             ignored = getattr(loss, "ignore_class", None) is not None
             classes = output.shape[-1] if sparse and not ignored and output.shape.rank else None

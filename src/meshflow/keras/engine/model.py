@@ -102,7 +102,9 @@ class Model(Trainer, Layer):
         for layer in layers:
             if layer.name == name:
                 return layer
-        raise ValueError(f"No such layer: {name}. Existing layers are: {[layer.name for layer in layers]}.")
+        raise ValueError(
+            f"No such layer: {name}. Existing layers are: {[layer.name for layer in layers]}."
+        )
 
     @property
     def submodules(self) -> tuple[Any, ...]:
@@ -130,7 +132,9 @@ class Model(Trainer, Layer):
         trained = {id(w) for w in self.trainable_weights}
         nested = self.layers
         if self._trainable:
-            found = [w for layer in nested for w in layer.non_trainable_weights] + self._own_variables(False)
+            found = [
+                w for layer in nested for w in layer.non_trainable_weights
+            ] + self._own_variables(False)
             return unique([w for w in found if id(w) not in trained])
         return unique([*(w for layer in nested for w in layer.trainable_weights), *self.weights])
 
@@ -343,7 +347,9 @@ class Model(Trainer, Layer):
                 "This model has not yet been built. Build the model first by calling `build()` or by calling the "
                 "model on a batch of data."
             )
-        print_summary(self, line_length, positions, print_fn, expand_nested, show_trainable, layer_range)
+        print_summary(
+            self, line_length, positions, print_fn, expand_nested, show_trainable, layer_range
+        )
 
     def count_params(self) -> int:
         """Number of scalars in the weights."""
@@ -396,7 +402,11 @@ class Model(Trainer, Layer):
         saving.save_model(self, filepath, overwrite=overwrite, save_format=save_format, **kwargs)
 
     def save_weights(
-        self, filepath: Any, overwrite: bool = True, save_format: str | None = None, options: Any = None
+        self,
+        filepath: Any,
+        overwrite: bool = True,
+        save_format: str | None = None,
+        options: Any = None,
     ) -> Any:
         """Saves the weights.
 

@@ -87,7 +87,12 @@ class TFOpLambda(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration: the layer's name and the op's."""
-        return {"name": self.name, "trainable": self.trainable, "dtype": self.dtype, "function": self._symbol}
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": self.dtype,
+            "function": self._symbol,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TFOpLambda:

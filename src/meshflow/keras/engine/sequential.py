@@ -82,7 +82,9 @@ class Sequential(Model):
         if not self._stack and self._input is None:
             shape = _first_shape(layer)
             if shape is not None:
-                self._start(Input(batch_shape=shape, dtype=_input_dtype(layer), name=f"{layer.name}_input"))
+                self._start(
+                    Input(batch_shape=shape, dtype=_input_dtype(layer), name=f"{layer.name}_input")
+                )
                 self._declared_input = True
         self._stack.append(layer)
         if self._input is not None:
@@ -115,7 +117,9 @@ class Sequential(Model):
         if self._input is not None:
             if layer._inbound_nodes:
                 layer._inbound_nodes.pop()
-            self._output = self._stack[-1]._inbound_nodes[-1].outputs if self._stack else self._input
+            self._output = (
+                self._stack[-1]._inbound_nodes[-1].outputs if self._stack else self._input
+            )
             self._refresh_graph()
         return layer
 
@@ -123,13 +127,22 @@ class Sequential(Model):
         """Creates the weights for inputs of a shape, batch dimension first."""
         if self._input is None:
             if input_shape is None:
-                raise ValueError("You must provide an `input_shape` argument to build a Sequential model.")
+                raise ValueError(
+                    "You must provide an `input_shape` argument to build a Sequential model."
+                )
             shape = TensorShape(input_shape).as_list()
-            self._start(Input(batch_shape=[None, *shape[1:]], name=f"{self._stack[0].name}_input" if self._stack else None))
+            self._start(
+                Input(
+                    batch_shape=[None, *shape[1:]],
+                    name=f"{self._stack[0].name}_input" if self._stack else None,
+                )
+            )
             for layer in self._stack:
                 self._output = layer(self._output)
             self._refresh_graph()
-        self._build_input_shape = TensorShape(as_tuples(self._input.shape) if self._input is not None else input_shape)
+        self._build_input_shape = TensorShape(
+            as_tuples(self._input.shape) if self._input is not None else input_shape
+        )
         self.built = True
 
     def _maybe_build(self, inputs: Any) -> None:
@@ -138,7 +151,9 @@ class Sequential(Model):
         if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
             dtype = inputs.dtype
             shape = inputs.shape.as_list()
-            self._start(Input(batch_shape=[None, *shape[1:]], dtype=dtype, name=f"{self.name}_input"))
+            self._start(
+                Input(batch_shape=[None, *shape[1:]], dtype=dtype, name=f"{self.name}_input")
+            )
             for layer in self._stack:
                 self._output = layer(self._output)
             self._refresh_graph()

@@ -36,7 +36,9 @@ def infer(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     return result
 
 
-def _specs(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> tuple[Any, dict[int, np.ndarray]]:
+def _specs(
+    call: Callable[..., Any], args: Any, kwargs: Any, size: int
+) -> tuple[Any, dict[int, np.ndarray]]:
     """Specs of the results for one stand-in, and the values of those that are known while tracing.
 
     Known values are how `tf.shape(x)[0]` can be part of a shape although the batch size is not known.
@@ -44,10 +46,16 @@ def _specs(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> tuple
     known: dict[int, np.ndarray] = {}
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = nest.map_structure(lambda v: Tensor(v.value) if isinstance(v, _Known) else v, (args, kwargs))
+        args, kwargs = nest.map_structure(
+            lambda v: Tensor(v.value) if isinstance(v, _Known) else v, (args, kwargs)
+        )
         outputs = call(*args, **kwargs)
         for index, leaf in enumerate(nest.flatten(outputs)):
-            if isinstance(leaf, Tensor) and type(leaf._value) is np.ndarray and leaf.dtype.is_integer:
+            if (
+                isinstance(leaf, Tensor)
+                and type(leaf._value) is np.ndarray
+                and leaf.dtype.is_integer
+            ):
                 known[index] = leaf._value
         return outputs
 
@@ -93,6 +101,8 @@ def map_shapes(function: Callable[[TensorShape], Any], shapes: Any) -> Any:
         return function(shapes)
     if isinstance(shapes, dict):
         return {key: map_shapes(function, value) for key, value in shapes.items()}
-    if isinstance(shapes, (list, tuple)) and not all(d is None or isinstance(d, int) for d in shapes):
+    if isinstance(shapes, (list, tuple)) and not all(
+        d is None or isinstance(d, int) for d in shapes
+    ):
         return type(shapes)(map_shapes(function, value) for value in shapes)
     return function(TensorShape(shapes))

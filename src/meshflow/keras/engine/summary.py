@@ -57,13 +57,17 @@ def _chosen(model: Model, layer_range: Any) -> list[Layer]:
     if layer_range is None:
         return layers
     if len(layer_range) != 2:
-        raise ValueError(f"layer_range must be a list or tuple of length 2. Received: {layer_range!r}")
+        raise ValueError(
+            f"layer_range must be a list or tuple of length 2. Received: {layer_range!r}"
+        )
     import re
 
     names = [layer.name for layer in layers]
     ends = [next((i for i, n in enumerate(names) if re.match(r, n)), None) for r in layer_range]
     if None in ends:
-        raise ValueError(f"Passed layer_names {layer_range} do not match the layers of the model: {names}.")
+        raise ValueError(
+            f"Passed layer_names {layer_range} do not match the layers of the model: {names}."
+        )
     low, high = sorted(e for e in ends if e is not None)
     return layers[low : high + 1]
 
@@ -126,4 +130,3 @@ def _row(fields: list[str], columns: list[int]) -> str:
 def count(weights: list[Any]) -> int:
     """Number of scalars in a list of variables."""
     return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in weights)
-

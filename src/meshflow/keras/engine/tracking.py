@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 # Attributes that refer to things the layer does not own.
 _SKIPPED = frozenset(
     (
-        *("_own_weights", "_regularized", "_losses", "_own_metrics", "_inbound_nodes", "_dtype_policy"),
+        *(
+            "_own_weights",
+            "_regularized",
+            "_losses",
+            "_own_metrics",
+            "_inbound_nodes",
+            "_dtype_policy",
+        ),
         *("optimizer", "compiled_loss", "compiled_metrics", "history", "_input_spec", "_untracked"),
     )
 )

@@ -87,7 +87,12 @@ class Trainer:
         """
         from meshflow.keras import losses, optimizers
 
-        for accepted in ("auto_scale_loss", "pss_evaluation_shards", "distribute", "experimental_steps_per_execution"):
+        for accepted in (
+            "auto_scale_loss",
+            "pss_evaluation_shards",
+            "distribute",
+            "experimental_steps_per_execution",
+        ):
             value = kwargs.pop(accepted, None)
             if accepted == "experimental_steps_per_execution" and value:
                 steps_per_execution = value
@@ -188,7 +193,9 @@ class Trainer:
             "No loss found. You may have forgotten to provide a `loss` argument in the `compile()` method."
         )
 
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
+    ) -> Any:
         """The loss that training minimizes: the compiled losses and all `losses` of layers.
 
         Args:
@@ -396,7 +403,10 @@ class Trainer:
                 epoch_logs = dict(logs)
                 if validation_data is not None and _validates(epoch, validation_freq):
                     values = self._validate(
-                        validation_data, validation_batch_size or batch_size, validation_steps, listeners
+                        validation_data,
+                        validation_batch_size or batch_size,
+                        validation_steps,
+                        listeners,
                     )
                     epoch_logs.update({f"val_{name}": value for name, value in values.items()})
                 listeners.on_epoch_end(epoch, _numbers(epoch_logs))
@@ -436,7 +446,10 @@ class Trainer:
                     begin(step)
                 result = run(group)
                 if notify:
-                    end(step + len(group) - 1, result if isinstance(result, dict) else {"outputs": result})
+                    end(
+                        step + len(group) - 1,
+                        result if isinstance(result, dict) else {"outputs": result},
+                    )
                 step += len(group)
                 group = []
                 interruptible.check()
@@ -444,16 +457,26 @@ class Trainer:
                     break
         return result
 
-    def _validate(self, data: Any, batch_size: Any, steps: Any, listeners: CallbackList) -> dict[str, Any]:
+    def _validate(
+        self, data: Any, batch_size: Any, steps: Any, listeners: CallbackList
+    ) -> dict[str, Any]:
         x, y, sample_weight = data, None, None
         if isinstance(data, (tuple, list)):
             x, y, sample_weight = unpack_x_y_sample_weight(tuple(data))
         handler = self._validation_handler(data, x, y, sample_weight, batch_size, steps)
         return self._evaluate(handler, listeners)
 
-    def _validation_handler(self, key: Any, x: Any, y: Any, sample_weight: Any, batch_size: Any, steps: Any) -> DataHandler:
+    def _validation_handler(
+        self, key: Any, x: Any, y: Any, sample_weight: Any, batch_size: Any, steps: Any
+    ) -> DataHandler:
         return DataHandler(
-            x, y, sample_weight=sample_weight, batch_size=batch_size, steps_per_epoch=steps, epochs=1, shuffle=False
+            x,
+            y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            epochs=1,
+            shuffle=False,
         )
 
     def _evaluate(self, handler: DataHandler, listeners: CallbackList) -> dict[str, Any]:
@@ -464,9 +487,13 @@ class Trainer:
         with Interruptible() as interruptible:
             for _, batches in handler.epochs():
                 self.reset_metrics()
-                logs = self._run_epoch(batches, run, listeners, "test", interruptible, LabelGuard(self))
+                logs = self._run_epoch(
+                    batches, run, listeners, "test", interruptible, LabelGuard(self)
+                )
         if logs is None:
-            raise ValueError("Unexpected result of `test_function` (Empty Logs): the data has no batches.")
+            raise ValueError(
+                "Unexpected result of `test_function` (Empty Logs): the data has no batches."
+            )
         numbers = _numbers(logs)
         listeners.on_test_end(numbers)
         return numbers
@@ -514,7 +541,13 @@ class Trainer:
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         self._assert_compiled()
         handler = DataHandler(
-            x, y, sample_weight=sample_weight, batch_size=batch_size, steps_per_epoch=steps, epochs=1, shuffle=False
+            x,
+            y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            epochs=1,
+            shuffle=False,
         )
         listeners = self._callbacks(callbacks, verbose, 1, handler.steps, add_history=False)
         logs = self._evaluate(handler, listeners)
@@ -550,7 +583,9 @@ class Trainer:
           NumPy arrays in the structure of the outputs.
         """
         del max_queue_size, workers, use_multiprocessing
-        handler = DataHandler(x, batch_size=batch_size, steps_per_epoch=steps, epochs=1, shuffle=False)
+        handler = DataHandler(
+            x, batch_size=batch_size, steps_per_epoch=steps, epochs=1, shuffle=False
+        )
         listeners = self._callbacks(callbacks, verbose, 1, handler.steps, add_history=False)
         step = self._runner("predict")
         listeners.on_predict_begin()
@@ -565,9 +600,13 @@ class Trainer:
                     interruptible.check()
         listeners.on_predict_end()
         if not parts:
-            raise ValueError("Unexpected result of `predict_function` (Empty batch_outputs): the data has no batches.")
+            raise ValueError(
+                "Unexpected result of `predict_function` (Empty batch_outputs): the data has no batches."
+            )
         columns = zip(*[nest.flatten(p) for p in parts], strict=True)
-        joined = [np.concatenate([np.atleast_1d(np.asarray(v)) for v in column]) for column in columns]
+        joined = [
+            np.concatenate([np.atleast_1d(np.asarray(v)) for v in column]) for column in columns
+        ]
         return nest.pack_sequence_as(parts[0], joined)
 
     def train_on_batch(
@@ -593,10 +632,17 @@ class Trainer:
           The loss, or a list [loss, *metrics], or a dictionary.
         """
         self._assert_compiled()
-        return self._on_batch("train", x, y, sample_weight, class_weight, reset_metrics, return_dict)
+        return self._on_batch(
+            "train", x, y, sample_weight, class_weight, reset_metrics, return_dict
+        )
 
     def test_on_batch(
-        self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True, return_dict: bool = False
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        reset_metrics: bool = True,
+        return_dict: bool = False,
     ) -> Any:
         """Evaluates the given arrays as one batch; arguments as in `train_on_batch`."""
         self._assert_compiled()
@@ -610,13 +656,26 @@ class Trainer:
     def _single_batch(self, x: Any, y: Any, sample_weight: Any, class_weight: Any) -> Any:
         size = len(nest.flatten(x)[0])
         handler = DataHandler(
-            x, y, sample_weight=sample_weight, batch_size=size, epochs=1, shuffle=False, class_weight=class_weight
+            x,
+            y,
+            sample_weight=sample_weight,
+            batch_size=size,
+            epochs=1,
+            shuffle=False,
+            class_weight=class_weight,
         )
         _, batches = next(iter(handler.epochs()))
         return next(iter(batches))
 
     def _on_batch(
-        self, kind: str, x: Any, y: Any, sample_weight: Any, class_weight: Any, reset: bool, return_dict: bool
+        self,
+        kind: str,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        class_weight: Any,
+        reset: bool,
+        return_dict: bool,
     ) -> Any:
         if reset:
             self.reset_metrics()
@@ -649,8 +708,19 @@ class Trainer:
 
     def fit_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
         """The old name of `fit` for generators."""
-        warnings.warn("`Model.fit_generator` is deprecated. Use `Model.fit`.", DeprecationWarning, stacklevel=2)
-        names = ("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data", "validation_steps")
+        warnings.warn(
+            "`Model.fit_generator` is deprecated. Use `Model.fit`.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        names = (
+            "steps_per_epoch",
+            "epochs",
+            "verbose",
+            "callbacks",
+            "validation_data",
+            "validation_steps",
+        )
         return self.fit(generator, **dict(zip(names, args, strict=False)), **kwargs)
 
 

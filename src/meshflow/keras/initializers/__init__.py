@@ -18,11 +18,40 @@ from meshflow.core.tensor import Tensor
 from meshflow.keras import backend, identify
 
 __all__ = [
-    *("Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Identity", "Initializer", "LecunNormal"),
-    *("LecunUniform", "Ones", "Orthogonal", "RandomNormal", "RandomUniform", "TruncatedNormal", "VarianceScaling"),
-    *("Zeros", "constant", "deserialize", "get", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform"),
-    *("identity", "lecun_normal", "lecun_uniform", "ones", "orthogonal", "random_normal", "random_uniform"),
-    *("serialize", "truncated_normal", "variance_scaling", "zeros"),
+    "Constant",
+    "GlorotNormal",
+    "GlorotUniform",
+    "HeNormal",
+    "HeUniform",
+    "Identity",
+    "Initializer",
+    "LecunNormal",
+    "LecunUniform",
+    "Ones",
+    "Orthogonal",
+    "RandomNormal",
+    "RandomUniform",
+    "TruncatedNormal",
+    "VarianceScaling",
+    "Zeros",
+    "constant",
+    "deserialize",
+    "get",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "identity",
+    "lecun_normal",
+    "lecun_uniform",
+    "ones",
+    "orthogonal",
+    "random_normal",
+    "random_uniform",
+    "serialize",
+    "truncated_normal",
+    "variance_scaling",
+    "zeros",
 ]
 
 
@@ -103,7 +132,9 @@ class _Random(Initializer):
         return host_generator(self.seed)
 
 
-def _truncated(rng: np.random.Generator, shape: tuple[int, ...], mean: float, stddev: float) -> np.ndarray:
+def _truncated(
+    rng: np.random.Generator, shape: tuple[int, ...], mean: float, stddev: float
+) -> np.ndarray:
     """Normal numbers within two standard deviations: those outside are drawn again."""
     values = rng.standard_normal(shape)
     outside = np.abs(values) > 2
@@ -152,7 +183,9 @@ class RandomUniform(_Random):
       seed: seed; with one, every call gives the same values.
     """
 
-    def __init__(self, minval: float = -0.05, maxval: float = 0.05, seed: int | None = None) -> None:
+    def __init__(
+        self, minval: float = -0.05, maxval: float = 0.05, seed: int | None = None
+    ) -> None:
         super().__init__(seed)
         self.minval, self.maxval = minval, maxval
 
@@ -178,13 +211,23 @@ class VarianceScaling(_Random):
       ValueError: for another scale, mode or distribution.
     """
 
-    def __init__(self, scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal", seed: int | None = None) -> None:
+    def __init__(
+        self,
+        scale: float = 1.0,
+        mode: str = "fan_in",
+        distribution: str = "truncated_normal",
+        seed: int | None = None,
+    ) -> None:
         super().__init__(seed)
         if scale <= 0:
             raise ValueError(f"`scale` must be positive float. Received: scale={scale}.")
         if mode not in ("fan_in", "fan_out", "fan_avg"):
-            raise ValueError(f"Invalid `mode` argument: {mode}. Please use one of 'fan_in', 'fan_out', 'fan_avg'")
-        distribution = "truncated_normal" if distribution.lower() == "normal" else distribution.lower()
+            raise ValueError(
+                f"Invalid `mode` argument: {mode}. Please use one of 'fan_in', 'fan_out', 'fan_avg'"
+            )
+        distribution = (
+            "truncated_normal" if distribution.lower() == "normal" else distribution.lower()
+        )
         if distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
             raise ValueError(f"Invalid `distribution` argument: {distribution}.")
         self.scale, self.mode, self.distribution = scale, mode, distribution
@@ -205,7 +248,12 @@ class VarianceScaling(_Random):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {"scale": self.scale, "mode": self.mode, "distribution": self.distribution, "seed": self.seed}
+        return {
+            "scale": self.scale,
+            "mode": self.mode,
+            "distribution": self.distribution,
+            "seed": self.seed,
+        }
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -230,12 +278,30 @@ def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> 
     return type(name, (VarianceScaling,), body)
 
 
-GlorotUniform = _scaled("GlorotUniform", 1.0, "fan_avg", "uniform", "Uniform, variance 2 / (in + out) (Glorot and Bengio 2010).")
-GlorotNormal = _scaled("GlorotNormal", 1.0, "fan_avg", "truncated_normal", "Truncated normal, variance 2 / (in + out).")
-HeUniform = _scaled("HeUniform", 2.0, "fan_in", "uniform", "Uniform, variance 2 / in (He et al. 2015).")
-HeNormal = _scaled("HeNormal", 2.0, "fan_in", "truncated_normal", "Truncated normal, variance 2 / in (He et al. 2015).")
+GlorotUniform = _scaled(
+    "GlorotUniform",
+    1.0,
+    "fan_avg",
+    "uniform",
+    "Uniform, variance 2 / (in + out) (Glorot and Bengio 2010).",
+)
+GlorotNormal = _scaled(
+    "GlorotNormal", 1.0, "fan_avg", "truncated_normal", "Truncated normal, variance 2 / (in + out)."
+)
+HeUniform = _scaled(
+    "HeUniform", 2.0, "fan_in", "uniform", "Uniform, variance 2 / in (He et al. 2015)."
+)
+HeNormal = _scaled(
+    "HeNormal",
+    2.0,
+    "fan_in",
+    "truncated_normal",
+    "Truncated normal, variance 2 / in (He et al. 2015).",
+)
 LecunUniform = _scaled("LecunUniform", 1.0, "fan_in", "uniform", "Uniform, variance 1 / in.")
-LecunNormal = _scaled("LecunNormal", 1.0, "fan_in", "truncated_normal", "Truncated normal, variance 1 / in.")
+LecunNormal = _scaled(
+    "LecunNormal", 1.0, "fan_in", "truncated_normal", "Truncated normal, variance 1 / in."
+)
 
 
 class Orthogonal(_Random):
@@ -253,7 +319,9 @@ class Orthogonal(_Random):
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """An orthogonal matrix, reshaped."""
         if len(shape) < 2:
-            raise ValueError(f"The tensor to initialize must be at least two-dimensional. Received: shape={shape}")
+            raise ValueError(
+                f"The tensor to initialize must be at least two-dimensional. Received: shape={shape}"
+            )
         rows, columns = math.prod(shape[:-1]), shape[-1]
         q, r = np.linalg.qr(self._rng().standard_normal((max(rows, columns), min(rows, columns))))
         q = q * np.sign(np.diag(r))
@@ -277,7 +345,9 @@ class Identity(Initializer):
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """An identity matrix."""
         if len(shape) != 2:
-            raise ValueError(f"Identity matrix initializer can only be used for 2D matrices. Received: shape={shape} of rank {len(shape)}.")
+            raise ValueError(
+                f"Identity matrix initializer can only be used for 2D matrices. Received: shape={shape} of rank {len(shape)}."
+            )
         return self.gain * np.eye(*shape)
 
     def get_config(self) -> dict[str, Any]:
@@ -291,9 +361,22 @@ variance_scaling, glorot_uniform, glorot_normal = VarianceScaling, GlorotUniform
 he_uniform, he_normal, lecun_uniform, lecun_normal = HeUniform, HeNormal, LecunUniform, LecunNormal
 
 _TABLE = identify.name_table(
-    *(Zeros, Ones, Constant, RandomNormal, RandomUniform, TruncatedNormal, VarianceScaling, GlorotUniform),
+    *(
+        Zeros,
+        Ones,
+        Constant,
+        RandomNormal,
+        RandomUniform,
+        TruncatedNormal,
+        VarianceScaling,
+        GlorotUniform,
+    ),
     *(GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal, Orthogonal, Identity),
-    zero=Zeros, one=Ones, normal=RandomNormal, uniform=RandomUniform, eye=Identity,
+    zero=Zeros,
+    one=Ones,
+    normal=RandomNormal,
+    uniform=RandomUniform,
+    eye=Identity,
 )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras import identify
+from meshflow.keras.engine import op_layers as _op_layers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_layer import Input, InputLayer
 from meshflow.keras.engine.input_spec import InputSpec
-from meshflow.keras.engine import op_layers as _op_layers
 from meshflow.keras.layers import activation as _activation
 from meshflow.keras.layers import attention as _attention
 from meshflow.keras.layers import convolutional as _convolutional
@@ -18,18 +18,31 @@ from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
 from meshflow.keras.layers import regularization as _regularization
 from meshflow.keras.layers import wrappers as _wrappers
-from meshflow.keras.layers.activation import *  # noqa: F403
-from meshflow.keras.layers.attention import *  # noqa: F403
-from meshflow.keras.layers.convolutional import *  # noqa: F403
-from meshflow.keras.layers.core import *  # noqa: F403
-from meshflow.keras.layers.merging import *  # noqa: F403
-from meshflow.keras.layers.normalization import *  # noqa: F403
-from meshflow.keras.layers.pooling import *  # noqa: F403
-from meshflow.keras.layers.regularization import *  # noqa: F403
-from meshflow.keras.layers.wrappers import *  # noqa: F403
+from meshflow.keras.layers.activation import *
+from meshflow.keras.layers.attention import *
+from meshflow.keras.layers.convolutional import *
+from meshflow.keras.layers.core import *
+from meshflow.keras.layers.merging import *
+from meshflow.keras.layers.normalization import *
+from meshflow.keras.layers.pooling import *
+from meshflow.keras.layers.regularization import *
+from meshflow.keras.layers.wrappers import *
 
-_MODULES = (_activation, _attention, _convolutional, _core, _merging, _normalization, _pooling, _regularization, _wrappers)
-__all__ = sorted({n for m in _MODULES for n in m.__all__} | {"Input", "InputLayer", "InputSpec", "Layer", "deserialize", "serialize"})
+_MODULES = (
+    _activation,
+    _attention,
+    _convolutional,
+    _core,
+    _merging,
+    _normalization,
+    _pooling,
+    _regularization,
+    _wrappers,
+)
+__all__ = sorted(
+    {n for m in _MODULES for n in m.__all__}
+    | {"Input", "InputLayer", "InputSpec", "Layer", "deserialize", "serialize"}
+)
 
 
 def _known() -> dict[str, Any]:

@@ -34,10 +34,18 @@ class ReLU(_Elementwise):
       **kwargs: arguments of `Layer`.
     """
 
-    def __init__(self, max_value: float | None = None, negative_slope: float = 0.0, threshold: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        max_value: float | None = None,
+        negative_slope: float = 0.0,
+        threshold: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if any(v is not None and v < 0 for v in (max_value, negative_slope, threshold)):
-            raise ValueError(f"ReLU: max_value, negative_slope and threshold cannot be negative, got {max_value}, {negative_slope}, {threshold}.")
+            raise ValueError(
+                f"ReLU: max_value, negative_slope and threshold cannot be negative, got {max_value}, {negative_slope}, {threshold}."
+            )
         self.max_value, self.negative_slope, self.threshold = max_value, negative_slope, threshold
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
@@ -46,7 +54,12 @@ class ReLU(_Elementwise):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "max_value": self.max_value, "negative_slope": self.negative_slope, "threshold": self.threshold}
+        return {
+            **super().get_config(),
+            "max_value": self.max_value,
+            "negative_slope": self.negative_slope,
+            "threshold": self.threshold,
+        }
 
 
 class LeakyReLU(_Elementwise):
@@ -61,7 +74,9 @@ class LeakyReLU(_Elementwise):
         alpha = kwargs.pop("negative_slope", alpha)
         super().__init__(**kwargs)
         if alpha is None:
-            raise ValueError("The alpha value of a Leaky ReLU layer cannot be None, expecting a float.")
+            raise ValueError(
+                "The alpha value of a Leaky ReLU layer cannot be None, expecting a float."
+            )
         self.alpha = float(alpha)
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
@@ -136,7 +151,9 @@ class Softmax(_Elementwise):
             inputs = inputs + (1.0 - math.cast(mask, inputs.dtype)) * low
         if isinstance(self.axis, (list, tuple)):
             if len(self.axis) > 1:
-                return math.exp(inputs - math.reduce_logsumexp(inputs, axis=list(self.axis), keepdims=True))
+                return math.exp(
+                    inputs - math.reduce_logsumexp(inputs, axis=list(self.axis), keepdims=True)
+                )
             return nn.softmax(inputs, axis=self.axis[0])
         return nn.softmax(inputs, axis=self.axis)
 
@@ -156,19 +173,38 @@ class PReLU(_Elementwise):
       **kwargs: arguments of `Layer`.
     """
 
-    def __init__(self, alpha_initializer: Any = "zeros", alpha_regularizer: Any = None, alpha_constraint: Any = None, shared_axes: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        alpha_initializer: Any = "zeros",
+        alpha_regularizer: Any = None,
+        alpha_constraint: Any = None,
+        shared_axes: Any = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.alpha_initializer = initializers.get(alpha_initializer)
         self.alpha_regularizer = regularizers.get(alpha_regularizer)
         self.alpha_constraint = constraints.get(alpha_constraint)
-        self.shared_axes = None if shared_axes is None else list(shared_axes) if isinstance(shared_axes, (list, tuple)) else [shared_axes]
+        self.shared_axes = (
+            None
+            if shared_axes is None
+            else list(shared_axes)
+            if isinstance(shared_axes, (list, tuple))
+            else [shared_axes]
+        )
 
     def build(self, input_shape: Any) -> None:
         """Creates alpha."""
         shape = TensorShape(input_shape).as_list()[1:]
         for axis in self.shared_axes or []:
             shape[axis - 1] = 1
-        self.alpha = self.add_weight("alpha", shape, initializer=self.alpha_initializer, regularizer=self.alpha_regularizer, constraint=self.alpha_constraint)
+        self.alpha = self.add_weight(
+            "alpha",
+            shape,
+            initializer=self.alpha_initializer,
+            regularizer=self.alpha_regularizer,
+            constraint=self.alpha_constraint,
+        )
         self.input_spec = InputSpec(ndim=len(shape) + 1)
         self.built = True
 
@@ -178,7 +214,11 @@ class PReLU(_Elementwise):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), **weight_config(self, "alpha"), "shared_axes": self.shared_axes}
+        return {
+            **super().get_config(),
+            **weight_config(self, "alpha"),
+            "shared_axes": self.shared_axes,
+        }
 
 
 _ = array

@@ -23,7 +23,14 @@ __all__ = ["AdditiveAttention", "Attention", "MultiHeadAttention"]
 class _Projection(Layer):
     """A linear map given by an einsum equation, with a bias."""
 
-    def __init__(self, equation: str, kernel_shape: tuple[int, ...], bias_shape: tuple[int, ...] | None, settings: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        equation: str,
+        kernel_shape: tuple[int, ...],
+        bias_shape: tuple[int, ...] | None,
+        settings: dict[str, Any],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self._equation, self._kernel_shape, self._bias_shape = equation, kernel_shape, bias_shape
         self._settings = settings
@@ -32,9 +39,21 @@ class _Projection(Layer):
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""
         s = self._settings
-        self.kernel = self.add_weight("kernel", self._kernel_shape, initializer=s["kernel_initializer"], regularizer=s["kernel_regularizer"], constraint=s["kernel_constraint"])
+        self.kernel = self.add_weight(
+            "kernel",
+            self._kernel_shape,
+            initializer=s["kernel_initializer"],
+            regularizer=s["kernel_regularizer"],
+            constraint=s["kernel_constraint"],
+        )
         if self._bias_shape is not None:
-            self.bias = self.add_weight("bias", self._bias_shape, initializer=s["bias_initializer"], regularizer=s["bias_regularizer"], constraint=s["bias_constraint"])
+            self.bias = self.add_weight(
+                "bias",
+                self._bias_shape,
+                initializer=s["bias_initializer"],
+                regularizer=s["bias_regularizer"],
+                constraint=s["bias_constraint"],
+            )
         self.built = True
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
@@ -66,33 +85,79 @@ class MultiHeadAttention(Layer):
     """
 
     def __init__(
-        self, num_heads: int, key_dim: int, value_dim: int | None = None, dropout: float = 0.0, use_bias: bool = True,
-        output_shape: Any = None, attention_axes: Any = None, kernel_initializer: Any = "glorot_uniform", bias_initializer: Any = "zeros", **kwargs: Any,
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: Any = None,
+        attention_axes: Any = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
     ) -> None:
-        own = {f"{n}_{k}": kwargs.pop(f"{n}_{k}", None) for n in ("kernel", "bias") for k in ("regularizer", "constraint")}
+        own = {
+            f"{n}_{k}": kwargs.pop(f"{n}_{k}", None)
+            for n in ("kernel", "bias")
+            for k in ("regularizer", "constraint")
+        }
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim or key_dim
         self.dropout, self.use_bias, self._size = dropout, use_bias, output_shape
         if attention_axes not in (None, 1, (1,), [1]):
-            raise NotImplementedError(f"MultiHeadAttention(attention_axes={attention_axes}) is not supported: attention runs over the sequence dimension.")
+            raise NotImplementedError(
+                f"MultiHeadAttention(attention_axes={attention_axes}) is not supported: attention runs over the sequence dimension."
+            )
         self.attention_axes = attention_axes
-        self.kernel_initializer, self.bias_initializer = initializers.get(kernel_initializer), initializers.get(bias_initializer)
+        self.kernel_initializer, self.bias_initializer = (
+            initializers.get(kernel_initializer),
+            initializers.get(bias_initializer),
+        )
         for key, value in own.items():
-            setattr(self, key, (regularizers if key.endswith("regularizer") else constraints).get(value))
+            setattr(
+                self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
+            )
 
-    def _projection(self, name: str, equation: str, kernel: tuple[int, ...], bias: tuple[int, ...]) -> _Projection:
-        keys = [f"{n}_{k}" for n in ("kernel", "bias") for k in ("initializer", "regularizer", "constraint")]
-        return _Projection(equation, kernel, bias if self.use_bias else None, {k: getattr(self, k) for k in keys}, name=name, dtype=self.dtype_policy)
+    def _projection(
+        self, name: str, equation: str, kernel: tuple[int, ...], bias: tuple[int, ...]
+    ) -> _Projection:
+        keys = [
+            f"{n}_{k}"
+            for n in ("kernel", "bias")
+            for k in ("initializer", "regularizer", "constraint")
+        ]
+        return _Projection(
+            equation,
+            kernel,
+            bias if self.use_bias else None,
+            {k: getattr(self, k) for k in keys},
+            name=name,
+            dtype=self.dtype_policy,
+        )
 
     def _build_from(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
         n, h, v = self.num_heads, self.key_dim, self.value_dim
         self._query_dense = self._projection("query", "btd,dnh->btnh", (query[-1], n, h), (n, h))
         self._key_dense = self._projection("key", "bsd,dnh->bsnh", (key[-1], n, h), (n, h))
         self._value_dense = self._projection("value", "bsd,dnh->bsnh", (value[-1], n, v), (n, v))
-        size = query[-1] if self._size is None else self._size if isinstance(self._size, int) else self._size[-1]
-        self._output_dense = self._projection("attention_output", "btnh,nhd->btd", (n, v, size), (size,))
-        for layer, last in ((self._query_dense, query), (self._key_dense, key), (self._value_dense, value), (self._output_dense, query)):
+        size = (
+            query[-1]
+            if self._size is None
+            else self._size
+            if isinstance(self._size, int)
+            else self._size[-1]
+        )
+        self._output_dense = self._projection(
+            "attention_output", "btnh,nhd->btd", (n, v, size), (size,)
+        )
+        for layer, last in (
+            (self._query_dense, query),
+            (self._key_dense, key),
+            (self._value_dense, value),
+            (self._output_dense, query),
+        ):
             with layer._calling(None):
                 layer._maybe_build(_Shaped(last))
         self._softmax = Softmax(axis=-1, dtype=self.dtype_policy)
@@ -116,13 +181,21 @@ class MultiHeadAttention(Layer):
             saved, context.autocast = context.autocast, None
             try:
                 with init_scope():
-                    self._build_from(TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape))
+                    self._build_from(
+                        TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
+                    )
             finally:
                 context.autocast = saved
 
     def call(  # type: ignore[override]
-        self, query: Any, value: Any, key: Any = None, attention_mask: Any = None, return_attention_scores: bool = False,
-        training: Any = None, use_causal_mask: bool = False,
+        self,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        attention_mask: Any = None,
+        return_attention_scores: bool = False,
+        training: Any = None,
+        use_causal_mask: bool = False,
     ) -> Any:
         """The attention's output.
 
@@ -160,7 +233,13 @@ class MultiHeadAttention(Layer):
                 parts.append(array.expand_dims(math.cast(own, "bool"), axis))
         if causal:
             t, s = query.shape[1], value.shape[1]
-            parts.append(array.expand_dims(array.reshape(array.range(t), [-1, 1]) >= array.reshape(array.range(s), [1, -1]), 0))
+            parts.append(
+                array.expand_dims(
+                    array.reshape(array.range(t), [-1, 1])
+                    >= array.reshape(array.range(s), [1, -1]),
+                    0,
+                )
+            )
         result = None
         for part in parts:
             result = part if result is None else math.logical_and(result, part)
@@ -173,8 +252,15 @@ class MultiHeadAttention(Layer):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {
-            **super().get_config(), "num_heads": self.num_heads, "key_dim": self.key_dim, "value_dim": self.value_dim, "dropout": self.dropout,
-            "use_bias": self.use_bias, "output_shape": self._size, "attention_axes": self.attention_axes, **weight_config(self, "kernel", "bias"),
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "output_shape": self._size,
+            "attention_axes": self.attention_axes,
+            **weight_config(self, "kernel", "bias"),
         }
 
 
@@ -193,7 +279,12 @@ class _BaseAttention(Layer):
         self._dropout_layer = Dropout(dropout)
 
     def call(  # type: ignore[override]
-        self, inputs: Any, mask: Any = None, training: Any = None, return_attention_scores: bool = False, use_causal_mask: bool = False
+        self,
+        inputs: Any,
+        mask: Any = None,
+        training: Any = None,
+        return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
     ) -> Any:
         """The attention's output for [query, value] or [query, value, key]."""
         query, value = inputs[0], inputs[1]
@@ -201,7 +292,9 @@ class _BaseAttention(Layer):
         scores = self._scores(query, key)
         value_mask = mask[1] if isinstance(mask, (list, tuple)) and len(mask) > 1 else None
         if value_mask is not None:
-            scores = scores - 1e9 * math.cast(math.logical_not(array.expand_dims(value_mask, 1)), scores.dtype)
+            scores = scores - 1e9 * math.cast(
+                math.logical_not(array.expand_dims(value_mask, 1)), scores.dtype
+            )
         if use_causal_mask:
             t, s = scores.shape[-2], scores.shape[-1]
             later = array.reshape(array.range(t), [-1, 1]) < array.reshape(array.range(s), [1, -1])
@@ -234,16 +327,24 @@ class Attention(_BaseAttention):
       **kwargs: arguments of `Layer`.
     """
 
-    def __init__(self, use_scale: bool = False, score_mode: str = "dot", dropout: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self, use_scale: bool = False, score_mode: str = "dot", dropout: float = 0.0, **kwargs: Any
+    ) -> None:
         super().__init__(dropout, **kwargs)
         if score_mode not in ("dot", "concat"):
-            raise ValueError(f"Invalid value for argument score_mode. Expected one of {{'dot', 'concat'}}. Received: score_mode={score_mode}")
+            raise ValueError(
+                f"Invalid value for argument score_mode. Expected one of {{'dot', 'concat'}}. Received: score_mode={score_mode}"
+            )
         self.use_scale, self.score_mode = use_scale, score_mode
 
     def build(self, input_shape: Any) -> None:
         """Creates the scales."""
         self.scale = self.add_weight("scale", (), initializer="ones") if self.use_scale else None
-        self.concat_score_weight = self.add_weight("concat_score_weight", (), initializer="ones") if self.score_mode == "concat" else None
+        self.concat_score_weight = (
+            self.add_weight("concat_score_weight", (), initializer="ones")
+            if self.score_mode == "concat"
+            else None
+        )
         self.built = True
 
     def _scores(self, query: Any, key: Any) -> Any:
@@ -274,7 +375,13 @@ class AdditiveAttention(_BaseAttention):
 
     def build(self, input_shape: Any) -> None:
         """Creates the scale."""
-        self.scale = self.add_weight("scale", (TensorShape(input_shape[1])[-1],), initializer="glorot_uniform") if self.use_scale else None
+        self.scale = (
+            self.add_weight(
+                "scale", (TensorShape(input_shape[1])[-1],), initializer="glorot_uniform"
+            )
+            if self.use_scale
+            else None
+        )
         self.built = True
 
     def _scores(self, query: Any, key: Any) -> Any:

@@ -17,8 +17,17 @@ from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.ops import array, math, nn
 
 __all__ = [
-    *("Activation", "ActivityRegularization", "Dense", "Embedding", "Flatten", "Identity", "Lambda", "Masking"),
-    *("Permute", "RepeatVector", "Reshape"),
+    "Activation",
+    "ActivityRegularization",
+    "Dense",
+    "Embedding",
+    "Flatten",
+    "Identity",
+    "Lambda",
+    "Masking",
+    "Permute",
+    "RepeatVector",
+    "Reshape",
 ]
 
 
@@ -45,19 +54,39 @@ class Dense(Layer):
     """
 
     def __init__(
-        self, units: int, activation: Any = None, use_bias: bool = True, kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros", kernel_regularizer: Any = None, bias_regularizer: Any = None,
-        activity_regularizer: Any = None, kernel_constraint: Any = None, bias_constraint: Any = None, **kwargs: Any,
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         if not isinstance(units, (int, np.integer)) or units <= 0:
-            raise ValueError(f"Received an invalid value for `units`, expected a positive integer. Received: units={units}")
+            raise ValueError(
+                f"Received an invalid value for `units`, expected a positive integer. Received: units={units}"
+            )
         self.units = int(units)
         self.activation = activations.get(activation)
         self.use_bias = use_bias
-        self.kernel_initializer, self.bias_initializer = initializers.get(kernel_initializer), initializers.get(bias_initializer)
-        self.kernel_regularizer, self.bias_regularizer = regularizers.get(kernel_regularizer), regularizers.get(bias_regularizer)
-        self.kernel_constraint, self.bias_constraint = constraints.get(kernel_constraint), constraints.get(bias_constraint)
+        self.kernel_initializer, self.bias_initializer = (
+            initializers.get(kernel_initializer),
+            initializers.get(bias_initializer),
+        )
+        self.kernel_regularizer, self.bias_regularizer = (
+            regularizers.get(kernel_regularizer),
+            regularizers.get(bias_regularizer),
+        )
+        self.kernel_constraint, self.bias_constraint = (
+            constraints.get(kernel_constraint),
+            constraints.get(bias_constraint),
+        )
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
         self.bias = None
@@ -66,16 +95,34 @@ class Dense(Layer):
         """Creates kernel and bias."""
         size = TensorShape(input_shape)[-1]
         if size is None:
-            raise ValueError(f"The last dimension of the inputs to a Dense layer should be defined. Found None. Full input shape received: {input_shape}")
+            raise ValueError(
+                f"The last dimension of the inputs to a Dense layer should be defined. Found None. Full input shape received: {input_shape}"
+            )
         self.input_spec = InputSpec(min_ndim=2, axes={-1: size})
-        self.kernel = self.add_weight("kernel", (size, self.units), initializer=self.kernel_initializer, regularizer=self.kernel_regularizer, constraint=self.kernel_constraint)
+        self.kernel = self.add_weight(
+            "kernel",
+            (size, self.units),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
         if self.use_bias:
-            self.bias = self.add_weight("bias", (self.units,), initializer=self.bias_initializer, regularizer=self.bias_regularizer, constraint=self.bias_constraint)
+            self.bias = self.add_weight(
+                "bias",
+                (self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
         self.built = True
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
         """The layer's output."""
-        outputs = math.matmul(inputs, self.kernel) if len(inputs.shape) == 2 else math.tensordot(inputs, self.kernel, 1)
+        outputs = (
+            math.matmul(inputs, self.kernel)
+            if len(inputs.shape) == 2
+            else math.tensordot(inputs, self.kernel, 1)
+        )
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
         return self.activation(outputs)
@@ -87,15 +134,25 @@ class Dense(Layer):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {
-            **super().get_config(), "units": self.units, "activation": activations.serialize(self.activation), "use_bias": self.use_bias,
-            **weight_config(self, "kernel", "bias"), "activity_regularizer": regularizers.serialize(regularizers.get(self.activity_regularizer)),
+            **super().get_config(),
+            "units": self.units,
+            "activation": activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            **weight_config(self, "kernel", "bias"),
+            "activity_regularizer": regularizers.serialize(
+                regularizers.get(self.activity_regularizer)
+            ),
         }
 
 
 def weight_config(layer: Any, *names: str) -> dict[str, Any]:
     """Configurations of the initializers, regularizers and constraints of weights."""
     config = {}
-    for module, suffix in ((initializers, "initializer"), (regularizers, "regularizer"), (constraints, "constraint")):
+    for module, suffix in (
+        (initializers, "initializer"),
+        (regularizers, "regularizer"),
+        (constraints, "constraint"),
+    ):
         for name in names:
             config[f"{name}_{suffix}"] = module.serialize(getattr(layer, f"{name}_{suffix}"))  # type: ignore[attr-defined]
     return config
@@ -208,8 +265,10 @@ class Reshape(Layer):
             return [None if s == -1 else s for s in self.target_shape]
         total = int(np.prod(sizes, dtype=np.int64))
         known = int(np.prod([s for s in self.target_shape if s != -1], dtype=np.int64))
-        if -1 not in self.target_shape and known != total or known == 0 or total % known:
-            raise ValueError(f"total size of new array must be unchanged, input_shape = {sizes}, output_shape = {list(self.target_shape)} (layer {self.name})")
+        if (-1 not in self.target_shape and known != total) or known == 0 or total % known:
+            raise ValueError(
+                f"total size of new array must be unchanged, input_shape = {sizes}, output_shape = {list(self.target_shape)} (layer {self.name})"
+            )
         return [total // known if s == -1 else s for s in self.target_shape]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -234,7 +293,9 @@ class Permute(Layer):
         super().__init__(**kwargs)
         self.dims = tuple(dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
-            raise ValueError(f"Invalid permutation argument `dims` for Permute Layer. The set of indices in `dims` must be consecutive and start from 1. Received dims={dims}")
+            raise ValueError(
+                f"Invalid permutation argument `dims` for Permute Layer. The set of indices in `dims` must be consecutive and start from 1. Received dims={dims}"
+            )
         self.input_spec = InputSpec(ndim=len(self.dims) + 1)
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
@@ -291,7 +352,14 @@ class Lambda(Layer):
       **kwargs: arguments of `Layer`.
     """
 
-    def __init__(self, function: Callable[..., Any], output_shape: Any = None, mask: Any = None, arguments: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        output_shape: Any = None,
+        mask: Any = None,
+        arguments: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.function, self.arguments, self.mask = function, arguments or {}, mask
         self._output_shape = output_shape
@@ -320,8 +388,14 @@ class Lambda(Layer):
         """
         name = getattr(self.function, "__name__", "<lambda>")
         if name == "<lambda>":
-            raise NotImplementedError(f"Layer {self.name}: a Lambda layer of an anonymous function cannot be serialized. Use a named function registered with tf.keras.utils.register_keras_serializable, or a Layer subclass.")
-        return {**super().get_config(), "function": identify.get_registered_name(self.function), "arguments": self.arguments}
+            raise NotImplementedError(
+                f"Layer {self.name}: a Lambda layer of an anonymous function cannot be serialized. Use a named function registered with tf.keras.utils.register_keras_serializable, or a Layer subclass."
+            )
+        return {
+            **super().get_config(),
+            "function": identify.get_registered_name(self.function),
+            "arguments": self.arguments,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Lambda:
@@ -382,17 +456,36 @@ class Embedding(Layer):
     """
 
     def __init__(
-        self, input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform", embeddings_regularizer: Any = None,
-        activity_regularizer: Any = None, embeddings_constraint: Any = None, mask_zero: bool = False, input_length: Any = None,
-        sparse: bool = False, **kwargs: Any,
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        mask_zero: bool = False,
+        input_length: Any = None,
+        sparse: bool = False,
+        **kwargs: Any,
     ) -> None:
-        if "input_shape" not in kwargs and "batch_input_shape" not in kwargs and input_length is not None:
+        if (
+            "input_shape" not in kwargs
+            and "batch_input_shape" not in kwargs
+            and input_length is not None
+        ):
             kwargs["input_shape"] = (input_length,)
         if input_dim <= 0 or output_dim <= 0:
-            raise ValueError(f"Both `input_dim` and `output_dim` should be positive, Received input_dim = {input_dim} and output_dim = {output_dim}")
+            raise ValueError(
+                f"Both `input_dim` and `output_dim` should be positive, Received input_dim = {input_dim} and output_dim = {output_dim}"
+            )
         kwargs["autocast"] = False
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        self.input_dim, self.output_dim, self.mask_zero, self.input_length = input_dim, output_dim, mask_zero, input_length
+        self.input_dim, self.output_dim, self.mask_zero, self.input_length = (
+            input_dim,
+            output_dim,
+            mask_zero,
+            input_length,
+        )
         self.embeddings_initializer = initializers.get(embeddings_initializer)
         self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
         self.embeddings_constraint = constraints.get(embeddings_constraint)
@@ -401,8 +494,11 @@ class Embedding(Layer):
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
         self.embeddings = self.add_weight(
-            "embeddings", (self.input_dim, self.output_dim), initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer, constraint=self.embeddings_constraint,
+            "embeddings",
+            (self.input_dim, self.output_dim),
+            initializer=self.embeddings_initializer,
+            regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
         )
         self.built = True
 
@@ -423,8 +519,12 @@ class Embedding(Layer):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {
-            **super().get_config(), "input_dim": self.input_dim, "output_dim": self.output_dim, **weight_config(self, "embeddings"),
-            "mask_zero": self.mask_zero, "input_length": self.input_length,
+            **super().get_config(),
+            "input_dim": self.input_dim,
+            "output_dim": self.output_dim,
+            **weight_config(self, "embeddings"),
+            "mask_zero": self.mask_zero,
+            "input_length": self.input_length,
         }
 
 

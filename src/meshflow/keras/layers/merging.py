@@ -9,8 +9,22 @@ from meshflow.keras.engine.base_layer import Layer
 from meshflow.ops import array, math
 
 __all__ = [
-    *("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract", "add", "average"),
-    *("concatenate", "dot", "maximum", "minimum", "multiply", "subtract"),
+    "Add",
+    "Average",
+    "Concatenate",
+    "Dot",
+    "Maximum",
+    "Minimum",
+    "Multiply",
+    "Subtract",
+    "add",
+    "average",
+    "concatenate",
+    "dot",
+    "maximum",
+    "minimum",
+    "multiply",
+    "subtract",
 ]
 
 
@@ -23,8 +37,14 @@ class Merge(Layer):
 
     def build(self, input_shape: Any) -> None:
         """Checks the number of inputs."""
-        if not isinstance(input_shape, (list, tuple)) or isinstance(input_shape, TensorShape) or len(input_shape) < 1:
-            raise ValueError(f"A merge layer should be called on a list of at least 1 input. Received: input_shape={input_shape} (layer {self.name}).")
+        if (
+            not isinstance(input_shape, (list, tuple))
+            or isinstance(input_shape, TensorShape)
+            or len(input_shape) < 1
+        ):
+            raise ValueError(
+                f"A merge layer should be called on a list of at least 1 input. Received: input_shape={input_shape} (layer {self.name})."
+            )
         self.built = True
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
@@ -71,7 +91,9 @@ class Subtract(Merge):
         """Checks that there are two inputs."""
         super().build(input_shape)
         if len(input_shape) != 2:
-            raise ValueError(f"A `Subtract` layer should be called on exactly 2 inputs. Received: input_shape={input_shape}")
+            raise ValueError(
+                f"A `Subtract` layer should be called on exactly 2 inputs. Received: input_shape={input_shape}"
+            )
 
     def merge(self, inputs: list[Any]) -> Any:
         """The difference."""
@@ -138,9 +160,15 @@ class Concatenate(Merge):
         rank = len(shapes[0])
         for shape in shapes[1:]:
             for i in range(rank):
-                differ = len(shape) != rank or (i != self.axis % rank and None not in (shape[i], shapes[0][i]) and shape[i] != shapes[0][i])
+                differ = len(shape) != rank or (
+                    i != self.axis % rank
+                    and None not in (shape[i], shapes[0][i])
+                    and shape[i] != shapes[0][i]
+                )
                 if differ:
-                    raise ValueError(f"A `Concatenate` layer requires inputs with matching shapes except for the concatenation axis. Received: input_shape={shapes}")
+                    raise ValueError(
+                        f"A `Concatenate` layer requires inputs with matching shapes except for the concatenation axis. Received: input_shape={shapes}"
+                    )
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
         """The joined tensor."""
@@ -154,7 +182,10 @@ class Concatenate(Merge):
         if self.axis % rank >= len(next(m for m in mask if m is not None).shape):
             return super().compute_mask(inputs, mask)
         like = next(m for m in mask if m is not None)
-        full = [array.ones(x.shape[: len(like.shape)], "bool") if m is None else m for x, m in zip(inputs, mask, strict=True)]
+        full = [
+            array.ones(x.shape[: len(like.shape)], "bool") if m is None else m
+            for x, m in zip(inputs, mask, strict=True)
+        ]
         return array.concat(full, self.axis % rank)
 
     def get_config(self) -> dict[str, Any]:

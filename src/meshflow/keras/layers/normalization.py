@@ -24,15 +24,30 @@ class _Scaled(Layer):
         self.center, self.scale = center, scale
         self.supports_masking = True
         for name, start in (("beta", "zeros"), ("gamma", "ones")):
-            setattr(self, f"{name}_initializer", initializers.get(kwargs.pop(f"{name}_initializer", start)))
-            setattr(self, f"{name}_regularizer", regularizers.get(kwargs.pop(f"{name}_regularizer", None)))
-            setattr(self, f"{name}_constraint", constraints.get(kwargs.pop(f"{name}_constraint", None)))
+            setattr(
+                self,
+                f"{name}_initializer",
+                initializers.get(kwargs.pop(f"{name}_initializer", start)),
+            )
+            setattr(
+                self,
+                f"{name}_regularizer",
+                regularizers.get(kwargs.pop(f"{name}_regularizer", None)),
+            )
+            setattr(
+                self, f"{name}_constraint", constraints.get(kwargs.pop(f"{name}_constraint", None))
+            )
         return kwargs
 
     def _add(self, name: str, shape: Any) -> Any:
         return self.add_weight(
-            name, shape, dtype=self._statistics_dtype(), initializer=getattr(self, f"{name}_initializer"),
-            regularizer=getattr(self, f"{name}_regularizer", None), constraint=getattr(self, f"{name}_constraint", None), experimental_autocast=False,
+            name,
+            shape,
+            dtype=self._statistics_dtype(),
+            initializer=getattr(self, f"{name}_initializer"),
+            regularizer=getattr(self, f"{name}_regularizer", None),
+            constraint=getattr(self, f"{name}_constraint", None),
+            experimental_autocast=False,
         )
 
     def _statistics_dtype(self) -> Any:
@@ -81,10 +96,22 @@ class BatchNormalization(_Scaled):
     """
 
     def __init__(
-        self, axis: Any = -1, momentum: float = 0.99, epsilon: float = 1e-3, center: bool = True, scale: bool = True,
-        beta_initializer: Any = "zeros", gamma_initializer: Any = "ones", moving_mean_initializer: Any = "zeros",
-        moving_variance_initializer: Any = "ones", beta_regularizer: Any = None, gamma_regularizer: Any = None,
-        beta_constraint: Any = None, gamma_constraint: Any = None, synchronized: bool = False, **kwargs: Any,
+        self,
+        axis: Any = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        moving_mean_initializer: Any = "zeros",
+        moving_variance_initializer: Any = "ones",
+        beta_regularizer: Any = None,
+        gamma_regularizer: Any = None,
+        beta_constraint: Any = None,
+        gamma_constraint: Any = None,
+        synchronized: bool = False,
+        **kwargs: Any,
     ) -> None:
         for name in ("renorm", "virtual_batch_size", "adjustment", "renorm_clipping"):
             if kwargs.pop(name, None):
@@ -92,10 +119,18 @@ class BatchNormalization(_Scaled):
         kwargs.pop("renorm_momentum", None)
         self._fused = kwargs.pop("fused", None)
         super().__init__(**kwargs)
-        self._settings(center, scale, {
-            "beta_initializer": beta_initializer, "gamma_initializer": gamma_initializer, "beta_regularizer": beta_regularizer,
-            "gamma_regularizer": gamma_regularizer, "beta_constraint": beta_constraint, "gamma_constraint": gamma_constraint,
-        })
+        self._settings(
+            center,
+            scale,
+            {
+                "beta_initializer": beta_initializer,
+                "gamma_initializer": gamma_initializer,
+                "beta_regularizer": beta_regularizer,
+                "gamma_regularizer": gamma_regularizer,
+                "beta_constraint": beta_constraint,
+                "gamma_constraint": gamma_constraint,
+            },
+        )
         self.axis = list(axis) if isinstance(axis, (list, tuple)) else axis
         self.momentum, self.epsilon, self.synchronized = momentum, epsilon, synchronized
         self.moving_mean_initializer = initializers.get(moving_mean_initializer)
@@ -108,12 +143,20 @@ class BatchNormalization(_Scaled):
         axes = self.axis if isinstance(self.axis, list) else [self.axis]
         self._axes = [a % rank for a in axes]
         if any(not -rank <= a < rank for a in axes):
-            raise ValueError(f"Invalid value for `axis` argument. Expected 0 <= axis < inputs.rank (with inputs.rank={rank}). Received: layer.axis={self.axis}")
+            raise ValueError(
+                f"Invalid value for `axis` argument. Expected 0 <= axis < inputs.rank (with inputs.rank={rank}). Received: layer.axis={self.axis}"
+            )
         if any(shape[a] is None for a in self._axes):
-            raise ValueError(f"Input has undefined `axis` dimension. Received input with shape {tuple(shape)} and axis={self.axis}")
+            raise ValueError(
+                f"Input has undefined `axis` dimension. Received input with shape {tuple(shape)} and axis={self.axis}"
+            )
         self.input_spec = InputSpec(ndim=rank, axes={a: shape[a] for a in self._axes})
         size = tuple(shape[a] for a in self._axes)
-        param_shape = size if len(size) == 1 else tuple(shape[i] if i in self._axes else 1 for i in range(rank))
+        param_shape = (
+            size
+            if len(size) == 1
+            else tuple(shape[i] if i in self._axes else 1 for i in range(rank))
+        )
         self.gamma = self._add("gamma", param_shape) if self.scale else None
         self.beta = self._add("beta", param_shape) if self.center else None
         self.moving_mean = self._moving("moving_mean", param_shape)
@@ -124,8 +167,14 @@ class BatchNormalization(_Scaled):
         from meshflow.core.variable import VariableAggregation, VariableSynchronization
 
         return self.add_weight(
-            name, shape, dtype=self._statistics_dtype(), initializer=getattr(self, f"{name}_initializer"), trainable=False,
-            synchronization=VariableSynchronization.ON_READ, aggregation=VariableAggregation.MEAN, experimental_autocast=False,
+            name,
+            shape,
+            dtype=self._statistics_dtype(),
+            initializer=getattr(self, f"{name}_initializer"),
+            trainable=False,
+            synchronization=VariableSynchronization.ON_READ,
+            aggregation=VariableAggregation.MEAN,
+            experimental_autocast=False,
         )
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -135,7 +184,11 @@ class BatchNormalization(_Scaled):
         if isinstance(training, Tensor):
             from meshflow.ops.control_flow import cond
 
-            return cond(training, lambda: self._normalize(inputs, True, mask), lambda: self._normalize(inputs, False, mask))
+            return cond(
+                training,
+                lambda: self._normalize(inputs, True, mask),
+                lambda: self._normalize(inputs, False, mask),
+            )
         return self._normalize(inputs, bool(training), mask)
 
     def _normalize(self, inputs: Any, training: bool, mask: Any) -> Any:
@@ -179,8 +232,13 @@ class BatchNormalization(_Scaled):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {
-            **super().get_config(), "axis": self.axis, "momentum": self.momentum, "epsilon": self.epsilon, "center": self.center,
-            "scale": self.scale, **weight_config(self, "beta", "gamma"),
+            **super().get_config(),
+            "axis": self.axis,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+            "center": self.center,
+            "scale": self.scale,
+            **weight_config(self, "beta", "gamma"),
             "moving_mean_initializer": initializers.serialize(self.moving_mean_initializer),
             "moving_variance_initializer": initializers.serialize(self.moving_variance_initializer),
         }
@@ -197,7 +255,14 @@ class LayerNormalization(_Scaled):
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
     """
 
-    def __init__(self, axis: Any = -1, epsilon: float = 0.001, center: bool = True, scale: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        axis: Any = -1,
+        epsilon: float = 0.001,
+        center: bool = True,
+        scale: bool = True,
+        **kwargs: Any,
+    ) -> None:
         own = _swap_names(kwargs)
         super().__init__(**{k: v for k, v in kwargs.items() if k not in own})
         self._settings(center, scale, own)
@@ -207,7 +272,10 @@ class LayerNormalization(_Scaled):
     def build(self, input_shape: Any) -> None:
         """Creates gamma and beta."""
         shape = TensorShape(input_shape)
-        self._axes = sorted(a % (shape.rank or 1) for a in (self.axis if isinstance(self.axis, list) else [self.axis]))
+        self._axes = sorted(
+            a % (shape.rank or 1)
+            for a in (self.axis if isinstance(self.axis, list) else [self.axis])
+        )
         size = tuple(shape[a] for a in self._axes)
         self.gamma = self._add("gamma", size) if self.scale else None
         self.beta = self._add("beta", size) if self.center else None
@@ -218,12 +286,23 @@ class LayerNormalization(_Scaled):
         x = self._widened(inputs)
         mean, variance = nn.moments(x, self._axes, keepdims=True)
         broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
-        shaped = [None if v is None else array.reshape(v, broadcast) for v in (self.beta, self.gamma)]
-        return math.cast(nn.batch_normalization(x, mean, variance, *shaped, self.epsilon), inputs.dtype)
+        shaped = [
+            None if v is None else array.reshape(v, broadcast) for v in (self.beta, self.gamma)
+        ]
+        return math.cast(
+            nn.batch_normalization(x, mean, variance, *shaped, self.epsilon), inputs.dtype
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "axis": self.axis, "epsilon": self.epsilon, "center": self.center, "scale": self.scale, **weight_config(self, "beta", "gamma")}
+        return {
+            **super().get_config(),
+            "axis": self.axis,
+            "epsilon": self.epsilon,
+            "center": self.center,
+            "scale": self.scale,
+            **weight_config(self, "beta", "gamma"),
+        }
 
 
 class GroupNormalization(_Scaled):
@@ -238,7 +317,15 @@ class GroupNormalization(_Scaled):
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
     """
 
-    def __init__(self, groups: int = 32, axis: int = -1, epsilon: float = 1e-3, center: bool = True, scale: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        groups: int = 32,
+        axis: int = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        **kwargs: Any,
+    ) -> None:
         own = _swap_names(kwargs)
         super().__init__(**{k: v for k, v in kwargs.items() if k not in own})
         self._settings(center, scale, own)
@@ -249,7 +336,9 @@ class GroupNormalization(_Scaled):
         channels = TensorShape(input_shape)[self.axis]
         self._count = channels if self.groups == -1 else self.groups
         if channels % self._count:
-            raise ValueError(f"Number of groups ({self._count}) must divide the number of channels ({channels}).")
+            raise ValueError(
+                f"Number of groups ({self._count}) must divide the number of channels ({channels})."
+            )
         self.gamma = self._add("gamma", (channels,)) if self.scale else None
         self.beta = self._add("beta", (channels,)) if self.center else None
         self.built = True
@@ -263,7 +352,9 @@ class GroupNormalization(_Scaled):
         grouped = array.reshape(x, split)
         reduced = [i for i in range(1, len(split)) if i != axis]
         mean, variance = nn.moments(grouped, reduced, keepdims=True)
-        x = array.reshape(nn.batch_normalization(grouped, mean, variance, None, None, self.epsilon), shape)
+        x = array.reshape(
+            nn.batch_normalization(grouped, mean, variance, None, None, self.epsilon), shape
+        )
         broadcast = [shape[axis] if i == axis else 1 for i in range(len(shape))]
         if self.gamma is not None:
             x = x * array.reshape(self.gamma, broadcast)
@@ -273,7 +364,15 @@ class GroupNormalization(_Scaled):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "groups": self.groups, "axis": self.axis, "epsilon": self.epsilon, "center": self.center, "scale": self.scale, **weight_config(self, "beta", "gamma")}
+        return {
+            **super().get_config(),
+            "groups": self.groups,
+            "axis": self.axis,
+            "epsilon": self.epsilon,
+            "center": self.center,
+            "scale": self.scale,
+            **weight_config(self, "beta", "gamma"),
+        }
 
 
 class UnitNormalization(Layer):

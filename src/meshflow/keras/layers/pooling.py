@@ -23,7 +23,9 @@ class _Spatial(Layer):
         super().__init__(**kwargs)
         self.data_format = data_format or backend.image_data_format()
         if self.data_format not in ("channels_last", "channels_first"):
-            raise ValueError(f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}")
+            raise ValueError(
+                f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}"
+            )
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     @property
@@ -38,7 +40,10 @@ class _Spatial(Layer):
     def _with_spatial(self, input_shape: Any, change: Any) -> TensorShape:
         shape = TensorShape(input_shape).as_list()
         start = 2 if self._first else 1
-        new = [None if s is None else change(i, s) for i, s in enumerate(shape[start : start + self.rank])]
+        new = [
+            None if s is None else change(i, s)
+            for i, s in enumerate(shape[start : start + self.rank])
+        ]
         return TensorShape([*shape[:start], *new, *shape[start + self.rank :]])
 
     def get_config(self) -> dict[str, Any]:
@@ -51,28 +56,49 @@ class Pooling(_Spatial):
 
     function: Any = None
 
-    def __init__(self, pool_size: Any = 2, strides: Any = None, padding: str = "valid", data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        pool_size: Any = 2,
+        strides: Any = None,
+        padding: str = "valid",
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(data_format, **kwargs)
         self.pool_size = sizes(pool_size, self.rank, "pool_size")
         self.strides = self.pool_size if strides is None else sizes(strides, self.rank, "strides")
         self.padding = padding.lower()
         if self.padding not in ("valid", "same"):
-            raise ValueError(f"The `padding` argument must be one of 'valid', 'same'. Received: {padding}")
+            raise ValueError(
+                f"The `padding` argument must be one of 'valid', 'same'. Received: {padding}"
+            )
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
         """The pooled tensor."""
-        return type(self).function(inputs, self.pool_size, self.strides, self.padding.upper(), self._format)
+        return type(self).function(
+            inputs, self.pool_size, self.strides, self.padding.upper(), self._format
+        )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Shape of the output."""
-        shape = self._with_spatial(input_shape, lambda i, s: output_size(s, self.pool_size[i], self.padding, self.strides[i]))
+        shape = self._with_spatial(
+            input_shape,
+            lambda i, s: output_size(s, self.pool_size[i], self.padding, self.strides[i]),
+        )
         if any(s is not None and s <= 0 for s in shape[1:]):
-            raise ValueError(f"{self.name}: windows of {self.pool_size} do not fit into input of shape {tuple(TensorShape(input_shape).as_list())}.")
+            raise ValueError(
+                f"{self.name}: windows of {self.pool_size} do not fit into input of shape {tuple(TensorShape(input_shape).as_list())}."
+            )
         return shape
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "pool_size": self.pool_size, "strides": self.strides, "padding": self.padding}
+        return {
+            **super().get_config(),
+            "pool_size": self.pool_size,
+            "strides": self.strides,
+            "padding": self.padding,
+        }
 
 
 class GlobalPooling(_Spatial):
@@ -80,20 +106,28 @@ class GlobalPooling(_Spatial):
 
     function: Any = None
 
-    def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(data_format, **kwargs)
         self.keepdims = keepdims
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
         """The pooled tensor."""
         start = 2 if self._first else 1
-        return type(self).function(inputs, axis=list(range(start, start + self.rank)), keepdims=self.keepdims)
+        return type(self).function(
+            inputs, axis=list(range(start, start + self.rank)), keepdims=self.keepdims
+        )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Shape of the output."""
         shape = self._with_spatial(input_shape, lambda i, s: 1).as_list()
         if self.keepdims:
-            return TensorShape([1 if 0 < i < len(shape) - 1 else s for i, s in enumerate(shape)] if not self._first else shape)
+            return TensorShape(
+                [1 if 0 < i < len(shape) - 1 else s for i, s in enumerate(shape)]
+                if not self._first
+                else shape
+            )
         return TensorShape([shape[0], shape[1 if self._first else -1]])
 
     def get_config(self) -> dict[str, Any]:
@@ -116,7 +150,9 @@ class _MaskedAverage(GlobalPooling):
         if mask is None:
             return math.reduce_mean(inputs, axis=axis, keepdims=self.keepdims)
         weights = array.expand_dims(math.cast(mask, inputs.dtype), 1 if self._first else -1)
-        return math.reduce_sum(inputs * weights, axis=axis, keepdims=self.keepdims) / math.reduce_sum(weights, axis=axis, keepdims=self.keepdims)
+        return math.reduce_sum(
+            inputs * weights, axis=axis, keepdims=self.keepdims
+        ) / math.reduce_sum(weights, axis=axis, keepdims=self.keepdims)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: there are no timesteps any more."""
@@ -124,7 +160,16 @@ class _MaskedAverage(GlobalPooling):
 
 
 def _make(name: str, base: type, rank: int, function: Any, doc: str, *aliases: str) -> type:
-    made = type(name, (base,), {"rank": rank, "function": staticmethod(function) if function else None, "__doc__": doc, "__module__": __name__})
+    made = type(
+        name,
+        (base,),
+        {
+            "rank": rank,
+            "function": staticmethod(function) if function else None,
+            "__doc__": doc,
+            "__module__": __name__,
+        },
+    )
     for own in (name, *aliases):
         globals()[own] = made
         __all__.append(own)
@@ -148,19 +193,50 @@ _GLOBAL_DOC = """{what} over all positions of {rank} dimension(s).
       **kwargs: arguments of `Layer`.
     """
 for _rank in (1, 2, 3):
-    _make(f"MaxPooling{_rank}D", Pooling, _rank, nn.max_pool, _POOL_DOC.format(what="Maximum", rank=_rank), f"MaxPool{_rank}D")
-    _make(f"AveragePooling{_rank}D", Pooling, _rank, nn.avg_pool, _POOL_DOC.format(what="Mean", rank=_rank), f"AvgPool{_rank}D")
-    _make(f"GlobalMaxPooling{_rank}D", GlobalPooling, _rank, math.reduce_max, _GLOBAL_DOC.format(what="Maximum", rank=_rank), f"GlobalMaxPool{_rank}D")
     _make(
-        f"GlobalAveragePooling{_rank}D", _MaskedAverage if _rank == 1 else GlobalPooling, _rank, math.reduce_mean,
-        _GLOBAL_DOC.format(what="Mean", rank=_rank), f"GlobalAvgPool{_rank}D",
+        f"MaxPooling{_rank}D",
+        Pooling,
+        _rank,
+        nn.max_pool,
+        _POOL_DOC.format(what="Maximum", rank=_rank),
+        f"MaxPool{_rank}D",
+    )
+    _make(
+        f"AveragePooling{_rank}D",
+        Pooling,
+        _rank,
+        nn.avg_pool,
+        _POOL_DOC.format(what="Mean", rank=_rank),
+        f"AvgPool{_rank}D",
+    )
+    _make(
+        f"GlobalMaxPooling{_rank}D",
+        GlobalPooling,
+        _rank,
+        math.reduce_max,
+        _GLOBAL_DOC.format(what="Maximum", rank=_rank),
+        f"GlobalMaxPool{_rank}D",
+    )
+    _make(
+        f"GlobalAveragePooling{_rank}D",
+        _MaskedAverage if _rank == 1 else GlobalPooling,
+        _rank,
+        math.reduce_mean,
+        _GLOBAL_DOC.format(what="Mean", rank=_rank),
+        f"GlobalAvgPool{_rank}D",
     )
 
 
 class UpSampling(_Spatial):
     """Repeats positions."""
 
-    def __init__(self, size: Any = 2, data_format: str | None = None, interpolation: str = "nearest", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        size: Any = 2,
+        data_format: str | None = None,
+        interpolation: str = "nearest",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(data_format, **kwargs)
         self.size = sizes(size, self.rank, "size")
         self.interpolation = interpolation
@@ -212,7 +288,10 @@ class ZeroPadding(_Spatial):
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
         """The padded tensor."""
         edge = [(0, 0)]
-        return array.pad(inputs, [*edge, *(edge if self._first else []), *self.padding, *([] if self._first else edge)])
+        return array.pad(
+            inputs,
+            [*edge, *(edge if self._first else []), *self.padding, *([] if self._first else edge)],
+        )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Shape of the output."""
@@ -246,6 +325,16 @@ class Cropping(_Spatial):
 
 
 for _rank in (1, 2, 3):
-    _make(f"UpSampling{_rank}D", UpSampling, _rank, None, f"Repeats positions of {_rank} dimension(s).")
-    _make(f"ZeroPadding{_rank}D", ZeroPadding, _rank, None, f"Adds zeros around {_rank} dimension(s).")
-    _make(f"Cropping{_rank}D", Cropping, _rank, None, f"Cuts off the borders of {_rank} dimension(s).")
+    _make(
+        f"UpSampling{_rank}D",
+        UpSampling,
+        _rank,
+        None,
+        f"Repeats positions of {_rank} dimension(s).",
+    )
+    _make(
+        f"ZeroPadding{_rank}D", ZeroPadding, _rank, None, f"Adds zeros around {_rank} dimension(s)."
+    )
+    _make(
+        f"Cropping{_rank}D", Cropping, _rank, None, f"Cuts off the borders of {_rank} dimension(s)."
+    )

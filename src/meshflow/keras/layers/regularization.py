@@ -11,7 +11,15 @@ from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.ops import array, math, random_ops
 from meshflow.ops.nn.activation import dropout_from_key
 
-__all__ = ["AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"]
+__all__ = [
+    "AlphaDropout",
+    "Dropout",
+    "GaussianDropout",
+    "GaussianNoise",
+    "SpatialDropout1D",
+    "SpatialDropout2D",
+    "SpatialDropout3D",
+]
 
 
 class RandomLayer(Layer):
@@ -44,7 +52,9 @@ class RandomLayer(Layer):
 
 def _check_rate(rate: Any) -> None:
     if isinstance(rate, (int, float)) and not 0 <= rate <= 1:
-        raise ValueError(f"Invalid value {rate} received for `rate`, expected a value between 0 and 1.")
+        raise ValueError(
+            f"Invalid value {rate} received for `rate`, expected a value between 0 and 1."
+        )
 
 
 class Dropout(RandomLayer):
@@ -57,7 +67,9 @@ class Dropout(RandomLayer):
       **kwargs: arguments of `Layer`.
     """
 
-    def __init__(self, rate: float, noise_shape: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rate: float, noise_shape: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> None:
         _check_rate(rate)
         super().__init__(seed, **kwargs)
         self.rate, self.noise_shape = rate, noise_shape
@@ -68,20 +80,29 @@ class Dropout(RandomLayer):
             return inputs
         if self.rate >= 1:
             return array.zeros_like(inputs)
-        return dropout_from_key(inputs, self._stream.next_key(), self.rate, self._noise_shape(inputs))
+        return dropout_from_key(
+            inputs, self._stream.next_key(), self.rate, self._noise_shape(inputs)
+        )
 
     def _noise_shape(self, inputs: Any) -> Any:
         return self.noise_shape
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "rate": self.rate, "noise_shape": self.noise_shape, "seed": self.seed}
+        return {
+            **super().get_config(),
+            "rate": self.rate,
+            "noise_shape": self.noise_shape,
+            "seed": self.seed,
+        }
 
 
 class _SpatialDropout(Dropout):
     rank = 1
 
-    def __init__(self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
         self.data_format = data_format or "channels_last"
         self.input_spec = InputSpec(ndim=self.rank + 2)
@@ -137,7 +158,9 @@ class GaussianNoise(RandomLayer):
 
     def noisy(self, inputs: Any) -> Any:
         """The input with noise."""
-        return inputs + random_ops.normal_from_key(self._stream.next_key(), inputs.shape, 0.0, float(self.stddev), inputs.dtype)
+        return inputs + random_ops.normal_from_key(
+            self._stream.next_key(), inputs.shape, 0.0, float(self.stddev), inputs.dtype
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -161,7 +184,9 @@ class GaussianDropout(RandomLayer):
     def noisy(self, inputs: Any) -> Any:
         """The input with noise."""
         deviation = (self.rate / (1.0 - self.rate)) ** 0.5
-        return inputs * random_ops.normal_from_key(self._stream.next_key(), inputs.shape, 1.0, deviation, inputs.dtype)
+        return inputs * random_ops.normal_from_key(
+            self._stream.next_key(), inputs.shape, 1.0, deviation, inputs.dtype
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -175,7 +200,9 @@ class AlphaDropout(Dropout):
         """The input with dropout."""
         low = -1.7580993408473766
         shape = inputs.shape if self.noise_shape is None else self.noise_shape
-        kept = random_ops.uniform_from_key(self._stream.next_key(), shape, 0.0, 1.0, "float32") >= float(self.rate)
+        kept = random_ops.uniform_from_key(
+            self._stream.next_key(), shape, 0.0, 1.0, "float32"
+        ) >= float(self.rate)
         kept = math.cast(kept, inputs.dtype)
         a = ((1 - self.rate) * (1 + self.rate * low**2)) ** -0.5
         return a * (inputs * kept + low * (1.0 - kept)) - a * low * self.rate

@@ -21,7 +21,9 @@ class Wrapper(Layer):
 
     def __init__(self, layer: Layer, **kwargs: Any) -> None:
         if not isinstance(layer, Layer):
-            raise ValueError(f"Layer {layer} supplied to Wrapper isn't a supported layer type. Please ensure wrapped layer is a valid Keras layer.")
+            raise ValueError(
+                f"Layer {layer} supplied to Wrapper isn't a supported layer type. Please ensure wrapped layer is a valid Keras layer."
+            )
         super().__init__(**kwargs)
         self.layer = layer
 

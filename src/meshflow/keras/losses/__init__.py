@@ -7,24 +7,50 @@ from typing import Any
 from meshflow.keras import identify
 from meshflow.keras.losses import functions as _f
 from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, define
-from meshflow.keras.losses.functions import *  # noqa: F403
+from meshflow.keras.losses.functions import *
 
-BinaryCrossentropy = define("BinaryCrossentropy", _f.binary_crossentropy, "Cross entropy with labels 0 and 1.")
-BinaryFocalCrossentropy = define("BinaryFocalCrossentropy", _f.binary_focal_crossentropy, "Focal cross entropy with labels 0 and 1.")
-CategoricalCrossentropy = define("CategoricalCrossentropy", _f.categorical_crossentropy, "Cross entropy with one-hot labels.")
-CategoricalFocalCrossentropy = define("CategoricalFocalCrossentropy", _f.categorical_focal_crossentropy, "Focal cross entropy with one-hot labels.")
+BinaryCrossentropy = define(
+    "BinaryCrossentropy", _f.binary_crossentropy, "Cross entropy with labels 0 and 1."
+)
+BinaryFocalCrossentropy = define(
+    "BinaryFocalCrossentropy",
+    _f.binary_focal_crossentropy,
+    "Focal cross entropy with labels 0 and 1.",
+)
+CategoricalCrossentropy = define(
+    "CategoricalCrossentropy", _f.categorical_crossentropy, "Cross entropy with one-hot labels."
+)
+CategoricalFocalCrossentropy = define(
+    "CategoricalFocalCrossentropy",
+    _f.categorical_focal_crossentropy,
+    "Focal cross entropy with one-hot labels.",
+)
 CategoricalHinge = define("CategoricalHinge", _f.categorical_hinge, "Hinge loss over classes.")
-CosineSimilarity = define("CosineSimilarity", _f.cosine_similarity, "Minus the cosine between labels and predictions.")
+CosineSimilarity = define(
+    "CosineSimilarity", _f.cosine_similarity, "Minus the cosine between labels and predictions."
+)
 Hinge = define("Hinge", _f.hinge, "Hinge loss.")
 Huber = define("Huber", _f.huber, "Quadratic for small errors, linear for large ones.")
 KLDivergence = define("KLDivergence", _f.kl_divergence, "Kullback-Leibler divergence.")
 LogCosh = define("LogCosh", _f.log_cosh, "Logarithm of the hyperbolic cosine of the error.")
 MeanAbsoluteError = define("MeanAbsoluteError", _f.mean_absolute_error, "Mean of absolute errors.")
-MeanAbsolutePercentageError = define("MeanAbsolutePercentageError", _f.mean_absolute_percentage_error, "Mean of relative errors, in percent.")
+MeanAbsolutePercentageError = define(
+    "MeanAbsolutePercentageError",
+    _f.mean_absolute_percentage_error,
+    "Mean of relative errors, in percent.",
+)
 MeanSquaredError = define("MeanSquaredError", _f.mean_squared_error, "Mean of squared errors.")
-MeanSquaredLogarithmicError = define("MeanSquaredLogarithmicError", _f.mean_squared_logarithmic_error, "Mean of squared errors of logarithms.")
+MeanSquaredLogarithmicError = define(
+    "MeanSquaredLogarithmicError",
+    _f.mean_squared_logarithmic_error,
+    "Mean of squared errors of logarithms.",
+)
 Poisson = define("Poisson", _f.poisson, "Poisson loss.")
-SparseCategoricalCrossentropy = define("SparseCategoricalCrossentropy", _f.sparse_categorical_crossentropy, "Cross entropy with class numbers.")
+SparseCategoricalCrossentropy = define(
+    "SparseCategoricalCrossentropy",
+    _f.sparse_categorical_crossentropy,
+    "Cross entropy with class numbers.",
+)
 SquaredHinge = define("SquaredHinge", _f.squared_hinge, "Squared hinge loss.")
 
 mse = MSE = _f.mean_squared_error
@@ -34,16 +60,50 @@ msle = MSLE = _f.mean_squared_logarithmic_error
 kld = KLD = kullback_leibler_divergence = _f.kl_divergence
 logcosh = _f.log_cosh
 
-_FUNCTIONS = {name: value for name, value in vars(_f).items() if callable(value) and getattr(value, "__module__", "") == _f.__name__ and not name.startswith("_")}
-_CLASSES = {c.__name__: c for c in list(globals().values()) if isinstance(c, type) and issubclass(c, Loss)}
+_FUNCTIONS = {
+    name: value
+    for name, value in vars(_f).items()
+    if callable(value)
+    and getattr(value, "__module__", "") == _f.__name__
+    and not name.startswith("_")
+}
+_CLASSES = {
+    c.__name__: c for c in list(globals().values()) if isinstance(c, type) and issubclass(c, Loss)
+}
 _ALIASES = {
-    **{n: mse for n in ("mse", "MSE")}, **{n: mae for n in ("mae", "MAE")}, **{n: mape for n in ("mape", "MAPE")},
-    **{n: msle for n in ("msle", "MSLE")}, **{n: kld for n in ("kld", "KLD", "kullback_leibler_divergence")},
-    "logcosh": logcosh, "bce": _f.binary_crossentropy, "huber_loss": _f.huber,
+    **{n: mse for n in ("mse", "MSE")},
+    **{n: mae for n in ("mae", "MAE")},
+    **{n: mape for n in ("mape", "MAPE")},
+    **{n: msle for n in ("msle", "MSLE")},
+    **{n: kld for n in ("kld", "KLD", "kullback_leibler_divergence")},
+    "logcosh": logcosh,
+    "bce": _f.binary_crossentropy,
+    "huber_loss": _f.huber,
 }
 _TABLE = {**_CLASSES, **_FUNCTIONS, **_ALIASES}
 
-__all__ = sorted({*_CLASSES, *_FUNCTIONS, "Reduction", "MSE", "mse", "MAE", "mae", "MAPE", "mape", "MSLE", "msle", "KLD", "kld", "logcosh", "kullback_leibler_divergence", "get", "serialize", "deserialize"})
+__all__ = sorted(
+    {
+        *_CLASSES,
+        *_FUNCTIONS,
+        "Reduction",
+        "MSE",
+        "mse",
+        "MAE",
+        "mae",
+        "MAPE",
+        "mape",
+        "MSLE",
+        "msle",
+        "KLD",
+        "kld",
+        "logcosh",
+        "kullback_leibler_divergence",
+        "get",
+        "serialize",
+        "deserialize",
+    }
+)
 
 
 def get(identifier: Any) -> Any:

@@ -64,7 +64,9 @@ class Loss:
         losses = self.call(convert_to_tensor(y_true), y_pred)
         if mask is not None:
             mask = math.cast(mask, losses.dtype)
-            sample_weight = mask if sample_weight is None else _times(convert_to_tensor(sample_weight), mask)
+            sample_weight = (
+                mask if sample_weight is None else _times(convert_to_tensor(sample_weight), mask)
+            )
         return reduce_weighted(losses, sample_weight, self.reduction)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
@@ -125,7 +127,13 @@ class LossFunctionWrapper(Loss):
       **kwargs: further arguments of the function.
     """
 
-    def __init__(self, fn: Callable[..., Any], reduction: str = Reduction.AUTO, name: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        reduction: str = Reduction.AUTO,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(reduction, name)
         self.fn = fn
         self._arguments = kwargs
@@ -142,7 +150,11 @@ class LossFunctionWrapper(Loss):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        own = {"fn": identify.get_registered_name(self.fn)} if type(self) is LossFunctionWrapper else {}
+        own = (
+            {"fn": identify.get_registered_name(self.fn)}
+            if type(self) is LossFunctionWrapper
+            else {}
+        )
         return {**super().get_config(), **own, **self._arguments}
 
 
@@ -152,7 +164,11 @@ def define(name: str, fn: Callable[..., Any], doc: str) -> type[LossFunctionWrap
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         names = [*(p.name for p in extra), "reduction", "name"]
-        values = {**{p.name: p.default for p in extra}, "reduction": Reduction.AUTO, "name": fn.__name__}
+        values = {
+            **{p.name: p.default for p in extra},
+            "reduction": Reduction.AUTO,
+            "name": fn.__name__,
+        }
         given = dict(zip(names, args, strict=False)) | kwargs
         unknown = set(given) - set(names)
         if unknown:
@@ -162,8 +178,14 @@ def define(name: str, fn: Callable[..., Any], doc: str) -> type[LossFunctionWrap
     parameters = [
         inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
         *extra,
-        inspect.Parameter("reduction", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=Reduction.AUTO),
+        inspect.Parameter(
+            "reduction", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=Reduction.AUTO
+        ),
         inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=fn.__name__),
     ]
     __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return type(name, (LossFunctionWrapper,), {"__init__": __init__, "__doc__": doc, "__module__": "meshflow.keras.losses"})
+    return type(
+        name,
+        (LossFunctionWrapper,),
+        {"__init__": __init__, "__doc__": doc, "__module__": "meshflow.keras.losses"},
+    )

@@ -79,7 +79,10 @@ def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Any:
     """Quadratic up to `delta`, linear beyond."""
     y_true, y_pred = _pair(y_true, y_pred)
     error = math.abs(y_pred - y_true)
-    return math.reduce_mean(array.where(error <= delta, 0.5 * math.square(error), delta * error - 0.5 * delta * delta), axis=-1)
+    return math.reduce_mean(
+        array.where(error <= delta, 0.5 * math.square(error), delta * error - 0.5 * delta * delta),
+        axis=-1,
+    )
 
 
 def log_cosh(y_true: Any, y_pred: Any) -> Any:
@@ -106,7 +109,9 @@ def poisson(y_true: Any, y_pred: Any) -> Any:
 def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
     """Minus the cosine of the angle between labels and predictions."""
     y_true, y_pred = _pair(y_true, y_pred)
-    return -math.reduce_sum(math.l2_normalize(y_true, axis) * math.l2_normalize(y_pred, axis), axis=axis)
+    return -math.reduce_sum(
+        math.l2_normalize(y_true, axis) * math.l2_normalize(y_pred, axis), axis=axis
+    )
 
 
 def _smooth(y_true: Any, smoothing: float, classes: float) -> Any:
@@ -114,7 +119,11 @@ def _smooth(y_true: Any, smoothing: float, classes: float) -> Any:
 
 
 def categorical_crossentropy(
-    y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
+    y_true: Any,
+    y_pred: Any,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
 ) -> Any:
     """Cross entropy with one-hot labels.
 
@@ -138,7 +147,11 @@ def categorical_crossentropy(
 
 
 def sparse_categorical_crossentropy(
-    y_true: Any, y_pred: Any, from_logits: bool = False, axis: int = -1, ignore_class: int | None = None
+    y_true: Any,
+    y_pred: Any,
+    from_logits: bool = False,
+    axis: int = -1,
+    ignore_class: int | None = None,
 ) -> Any:
     """Cross entropy with class numbers.
 
@@ -179,10 +192,18 @@ def _binary(y_true: Any, y_pred: Any, from_logits: bool) -> Any:
     return -(y_true * math.log(y_pred + e) + (1.0 - y_true) * math.log(1.0 - y_pred + e))
 
 
-def binary_crossentropy(y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1) -> Any:
+def binary_crossentropy(
+    y_true: Any,
+    y_pred: Any,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Any:
     """Cross entropy with labels 0 and 1, averaged over `axis`."""
     y_true, y_pred = _pair(y_true, y_pred)
-    return math.reduce_mean(_binary(_smooth(y_true, label_smoothing, 2.0), y_pred, from_logits), axis=axis)
+    return math.reduce_mean(
+        _binary(_smooth(y_true, label_smoothing, 2.0), y_pred, from_logits), axis=axis
+    )
 
 
 def binary_focal_crossentropy(
@@ -207,12 +228,22 @@ def binary_focal_crossentropy(
 
 
 def categorical_focal_crossentropy(
-    y_true: Any, y_pred: Any, alpha: Any = 0.25, gamma: float = 2.0, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
+    y_true: Any,
+    y_pred: Any,
+    alpha: Any = 0.25,
+    gamma: float = 2.0,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
 ) -> Any:
     """Categorical cross entropy in which easy examples count little (arXiv:1708.02002)."""
     y_true, y_pred = _pair(y_true, y_pred)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
-    probability = nn.softmax(y_pred, axis) if from_logits else y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
+    probability = (
+        nn.softmax(y_pred, axis)
+        if from_logits
+        else y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
+    )
     probability = math.clip_by_value(probability, backend.epsilon(), 1.0 - backend.epsilon())
     factor = math.pow(1.0 - probability, float(gamma)) * alpha
     return math.reduce_sum(-factor * y_true * math.log(probability), axis=axis)

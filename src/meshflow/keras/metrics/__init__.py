@@ -6,9 +6,9 @@ from typing import Any
 
 from meshflow.keras import identify
 from meshflow.keras.losses import functions as _losses
-from meshflow.keras.losses.functions import *  # noqa: F403
-from meshflow.keras.metrics.accuracy import *  # noqa: F403
+from meshflow.keras.losses.functions import *
 from meshflow.keras.metrics import accuracy as _accuracy
+from meshflow.keras.metrics.accuracy import *
 from meshflow.keras.metrics.base import Mean, MeanMetricWrapper, MeanTensor, Metric, Sum, define
 from meshflow.keras.metrics.confusion import (
     AUC,
@@ -22,18 +22,50 @@ from meshflow.keras.metrics.confusion import (
 )
 from meshflow.ops import math as _math
 
-BinaryCrossentropy = define("BinaryCrossentropy", _losses.binary_crossentropy, "Mean cross entropy with labels 0 and 1.")
-CategoricalCrossentropy = define("CategoricalCrossentropy", _losses.categorical_crossentropy, "Mean cross entropy with one-hot labels.")
-SparseCategoricalCrossentropy = define("SparseCategoricalCrossentropy", _losses.sparse_categorical_crossentropy, "Mean cross entropy with class numbers.")
-CategoricalHinge = define("CategoricalHinge", _losses.categorical_hinge, "Mean hinge loss over classes.")
+BinaryCrossentropy = define(
+    "BinaryCrossentropy", _losses.binary_crossentropy, "Mean cross entropy with labels 0 and 1."
+)
+CategoricalCrossentropy = define(
+    "CategoricalCrossentropy",
+    _losses.categorical_crossentropy,
+    "Mean cross entropy with one-hot labels.",
+)
+SparseCategoricalCrossentropy = define(
+    "SparseCategoricalCrossentropy",
+    _losses.sparse_categorical_crossentropy,
+    "Mean cross entropy with class numbers.",
+)
+CategoricalHinge = define(
+    "CategoricalHinge", _losses.categorical_hinge, "Mean hinge loss over classes."
+)
 Hinge = define("Hinge", _losses.hinge, "Mean hinge loss.")
 SquaredHinge = define("SquaredHinge", _losses.squared_hinge, "Mean squared hinge loss.")
-KLDivergence = define("KLDivergence", _losses.kl_divergence, "Mean Kullback-Leibler divergence.", "kullback_leibler_divergence")
-LogCoshError = define("LogCoshError", _losses.log_cosh, "Mean logarithm of the hyperbolic cosine of errors.", "logcosh")
-MeanAbsoluteError = define("MeanAbsoluteError", _losses.mean_absolute_error, "Mean of absolute errors.")
-MeanAbsolutePercentageError = define("MeanAbsolutePercentageError", _losses.mean_absolute_percentage_error, "Mean of relative errors, in percent.")
+KLDivergence = define(
+    "KLDivergence",
+    _losses.kl_divergence,
+    "Mean Kullback-Leibler divergence.",
+    "kullback_leibler_divergence",
+)
+LogCoshError = define(
+    "LogCoshError",
+    _losses.log_cosh,
+    "Mean logarithm of the hyperbolic cosine of errors.",
+    "logcosh",
+)
+MeanAbsoluteError = define(
+    "MeanAbsoluteError", _losses.mean_absolute_error, "Mean of absolute errors."
+)
+MeanAbsolutePercentageError = define(
+    "MeanAbsolutePercentageError",
+    _losses.mean_absolute_percentage_error,
+    "Mean of relative errors, in percent.",
+)
 MeanSquaredError = define("MeanSquaredError", _losses.mean_squared_error, "Mean of squared errors.")
-MeanSquaredLogarithmicError = define("MeanSquaredLogarithmicError", _losses.mean_squared_logarithmic_error, "Mean of squared errors of logarithms.")
+MeanSquaredLogarithmicError = define(
+    "MeanSquaredLogarithmicError",
+    _losses.mean_squared_logarithmic_error,
+    "Mean of squared errors of logarithms.",
+)
 Poisson = define("Poisson", _losses.poisson, "Mean Poisson loss.")
 
 
@@ -41,7 +73,9 @@ def _cosine(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
     return -_losses.cosine_similarity(y_true, y_pred, axis)
 
 
-CosineSimilarity = define("CosineSimilarity", _cosine, "Mean cosine between labels and predictions.", "cosine_similarity")
+CosineSimilarity = define(
+    "CosineSimilarity", _cosine, "Mean cosine between labels and predictions.", "cosine_similarity"
+)
 
 
 class RootMeanSquaredError(Mean):
@@ -75,21 +109,61 @@ msle = MSLE = _losses.mean_squared_logarithmic_error
 kld = KLD = kullback_leibler_divergence = _losses.kl_divergence
 logcosh = _losses.log_cosh
 
-_CLASSES = {n: c for n, c in list(globals().items()) if isinstance(c, type) and issubclass(c, Metric)}
+_CLASSES = {
+    n: c for n, c in list(globals().items()) if isinstance(c, type) and issubclass(c, Metric)
+}
 _FUNCTIONS = {
     n: v
     for module in (_losses, _accuracy)
     for n, v in vars(module).items()
-    if callable(v) and getattr(v, "__module__", "") == module.__name__ and not n.startswith("_") and not isinstance(v, type)
+    if callable(v)
+    and getattr(v, "__module__", "") == module.__name__
+    and not n.startswith("_")
+    and not isinstance(v, type)
 }
 _TABLE = {
-    **{identify.snake_case(n): c for n, c in _CLASSES.items()}, **_CLASSES, **_FUNCTIONS,
-    "mse": mse, "MSE": mse, "mae": mae, "MAE": mae, "mape": mape, "MAPE": mape, "msle": msle, "MSLE": msle,
-    "kld": kld, "KLD": kld, "logcosh": logcosh, "bce": _losses.binary_crossentropy,
-    "acc": Accuracy, "accuracy": Accuracy, "cosine_similarity": CosineSimilarity, "auc": AUC,  # noqa: F405
+    **{identify.snake_case(n): c for n, c in _CLASSES.items()},
+    **_CLASSES,
+    **_FUNCTIONS,
+    "mse": mse,
+    "MSE": mse,
+    "mae": mae,
+    "MAE": mae,
+    "mape": mape,
+    "MAPE": mape,
+    "msle": msle,
+    "MSLE": msle,
+    "kld": kld,
+    "KLD": kld,
+    "logcosh": logcosh,
+    "bce": _losses.binary_crossentropy,
+    "acc": Accuracy,
+    "accuracy": Accuracy,
+    "cosine_similarity": CosineSimilarity,
+    "auc": AUC,
 }
 
-__all__ = sorted({*_CLASSES, *_FUNCTIONS, "mse", "MSE", "mae", "MAE", "mape", "MAPE", "msle", "MSLE", "kld", "KLD", "logcosh", "kullback_leibler_divergence", "get", "serialize", "deserialize"})
+__all__ = sorted(
+    {
+        *_CLASSES,
+        *_FUNCTIONS,
+        "mse",
+        "MSE",
+        "mae",
+        "MAE",
+        "mape",
+        "MAPE",
+        "msle",
+        "MSLE",
+        "kld",
+        "KLD",
+        "logcosh",
+        "kullback_leibler_divergence",
+        "get",
+        "serialize",
+        "deserialize",
+    }
+)
 
 
 def get(identifier: Any) -> Any:
@@ -113,4 +187,15 @@ def deserialize(config: Any, custom_objects: Any = None) -> Any:
     return identify.lookup(config, _TABLE, "metric function", custom_objects)
 
 
-_ = (MeanMetricWrapper, MeanTensor, Sum, FalseNegatives, FalsePositives, MeanIoU, Precision, Recall, TrueNegatives, TruePositives)
+_ = (
+    MeanMetricWrapper,
+    MeanTensor,
+    Sum,
+    FalseNegatives,
+    FalsePositives,
+    MeanIoU,
+    Precision,
+    Recall,
+    TrueNegatives,
+    TruePositives,
+)

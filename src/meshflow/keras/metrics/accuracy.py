@@ -26,7 +26,9 @@ def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
 
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
     """1.0 where the largest prediction is the label's class; one-hot labels."""
-    return math.cast(math.equal(math.argmax(y_true, axis=-1), math.argmax(y_pred, axis=-1)), backend.floatx())
+    return math.cast(
+        math.equal(math.argmax(y_true, axis=-1), math.argmax(y_pred, axis=-1)), backend.floatx()
+    )
 
 
 def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
@@ -34,7 +36,9 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
     y_true, y_pred = convert_to_tensor(y_true), convert_to_tensor(y_pred)
     if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
         y_true = array.squeeze(y_true, -1)
-    return math.cast(math.equal(math.cast(y_true, "int64"), math.argmax(y_pred, axis=-1)), backend.floatx())
+    return math.cast(
+        math.equal(math.cast(y_true, "int64"), math.argmax(y_pred, axis=-1)), backend.floatx()
+    )
 
 
 def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Any:
@@ -48,13 +52,31 @@ def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> A
     labels = math.cast(convert_to_tensor(y_true), "int64")
     classes = y_pred.shape[-1]
     shape = labels.shape
-    hits = math.in_top_k(array.reshape(labels, [-1]), array.reshape(y_pred, [-1, classes]), min(k, classes))
+    hits = math.in_top_k(
+        array.reshape(labels, [-1]), array.reshape(y_pred, [-1, classes]), min(k, classes)
+    )
     return math.cast(array.reshape(hits, shape), backend.floatx())
 
 
 Accuracy = define("Accuracy", accuracy, "Share of predictions equal to the labels.")
-BinaryAccuracy = define("BinaryAccuracy", binary_accuracy, "Share of predictions on the label's side of a threshold.")
-CategoricalAccuracy = define("CategoricalAccuracy", categorical_accuracy, "Share of right classes; one-hot labels.")
-SparseCategoricalAccuracy = define("SparseCategoricalAccuracy", sparse_categorical_accuracy, "Share of right classes; class numbers as labels.")
-TopKCategoricalAccuracy = define("TopKCategoricalAccuracy", top_k_categorical_accuracy, "Share of labels among the k largest predictions; one-hot labels.")
-SparseTopKCategoricalAccuracy = define("SparseTopKCategoricalAccuracy", sparse_top_k_categorical_accuracy, "Share of labels among the k largest predictions.")
+BinaryAccuracy = define(
+    "BinaryAccuracy", binary_accuracy, "Share of predictions on the label's side of a threshold."
+)
+CategoricalAccuracy = define(
+    "CategoricalAccuracy", categorical_accuracy, "Share of right classes; one-hot labels."
+)
+SparseCategoricalAccuracy = define(
+    "SparseCategoricalAccuracy",
+    sparse_categorical_accuracy,
+    "Share of right classes; class numbers as labels.",
+)
+TopKCategoricalAccuracy = define(
+    "TopKCategoricalAccuracy",
+    top_k_categorical_accuracy,
+    "Share of labels among the k largest predictions; one-hot labels.",
+)
+SparseTopKCategoricalAccuracy = define(
+    "SparseTopKCategoricalAccuracy",
+    sparse_top_k_categorical_accuracy,
+    "Share of labels among the k largest predictions.",
+)

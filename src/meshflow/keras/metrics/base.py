@@ -39,7 +39,9 @@ class Metric:
         if kwargs:
             raise TypeError(f"{type(self).__name__} got unexpected arguments {sorted(kwargs)}.")
         self._name = name or backend.unique_name(identify.snake_case(type(self).__name__))
-        self._dtype = dtypes.as_dtype(getattr(dtype, "variable_dtype", dtype) or backend.floatx()).name
+        self._dtype = dtypes.as_dtype(
+            getattr(dtype, "variable_dtype", dtype) or backend.floatx()
+        ).name
         self._weights: list[Variable] = []
 
     @property
@@ -92,7 +94,9 @@ class Metric:
     @property
     def variables(self) -> list[Variable]:
         """The state."""
-        nested = [v for m in vars(self).values() if getattr(m, "_is_metric", False) for v in m.variables]
+        nested = [
+            v for m in vars(self).values() if getattr(m, "_is_metric", False) for v in m.variables
+        ]
         return [*self._weights, *nested]
 
     weights = variables
@@ -181,10 +185,20 @@ class Reduce(Metric):
                 extra = list(range(len(values.shape), len(weights.shape)))
                 if any(weights.shape[i] != 1 for i in extra):
                     values = math.reduce_mean(values, axis=extra) if not extra else values
-                weights = array.squeeze(weights, extra) if all(weights.shape[i] == 1 for i in extra) else weights
+                weights = (
+                    array.squeeze(weights, extra)
+                    if all(weights.shape[i] == 1 for i in extra)
+                    else weights
+                )
             weights = match_rank(weights, values)
-            if len(weights.shape) == len(values.shape) and any(w != v and w != 1 for w, v in zip(weights.shape, values.shape, strict=True)):
-                axes = [i for i, (w, v) in enumerate(zip(weights.shape, values.shape, strict=True)) if w != v]
+            if len(weights.shape) == len(values.shape) and any(
+                w != v and w != 1 for w, v in zip(weights.shape, values.shape, strict=True)
+            ):
+                axes = [
+                    i
+                    for i, (w, v) in enumerate(zip(weights.shape, values.shape, strict=True))
+                    if w != v
+                ]
                 values = math.reduce_mean(values, axis=axes, keepdims=True)
             values = values * weights
         self.total.assign_add(math.reduce_sum(values))
@@ -232,7 +246,9 @@ class MeanTensor(Metric):
       shape: shape of the tensors; default that of the first.
     """
 
-    def __init__(self, name: str | None = "mean_tensor", dtype: Any = None, shape: Any = None) -> None:
+    def __init__(
+        self, name: str | None = "mean_tensor", dtype: Any = None, shape: Any = None
+    ) -> None:
         super().__init__(name, dtype)
         self._shape = None
         if shape is not None:
@@ -259,7 +275,9 @@ class MeanTensor(Metric):
         if self._shape is None:
             self._build(values.shape)
         elif tuple(values.shape) != self._shape:
-            raise ValueError(f"MeanTensor input values must always have the same shape. Expected shape (set during the first call): {self._shape}. Got: {tuple(values.shape)}.")
+            raise ValueError(
+                f"MeanTensor input values must always have the same shape. Expected shape (set during the first call): {self._shape}. Got: {tuple(values.shape)}."
+            )
         number = array.ones_like(values)
         if sample_weight is not None:
             weights = match_rank(self._float(sample_weight), values)
@@ -270,7 +288,9 @@ class MeanTensor(Metric):
     def result(self) -> Any:
         """The mean of each element."""
         if self._shape is None:
-            raise ValueError("MeanTensor does not have any value yet. Please call the MeanTensor instance or use `.update_state(value)` before retrieving the result.")
+            raise ValueError(
+                "MeanTensor does not have any value yet. Please call the MeanTensor instance or use `.update_state(value)` before retrieving the result."
+            )
         return math.divide_no_nan(self._total, self._count)
 
 
@@ -284,7 +304,9 @@ class MeanMetricWrapper(Mean):
       **kwargs: further arguments of the function.
     """
 
-    def __init__(self, fn: Callable[..., Any], name: str | None = None, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], name: str | None = None, dtype: Any = None, **kwargs: Any
+    ) -> None:
         super().__init__(name or fn.__name__, dtype)
         self._fn = fn
         self._arguments = kwargs
@@ -315,7 +337,9 @@ class MeanMetricWrapper(Mean):
         return {**own, **self._arguments, **super().get_config()}
 
 
-def define(name: str, fn: Callable[..., Any], doc: str, default_name: str | None = None) -> type[MeanMetricWrapper]:
+def define(
+    name: str, fn: Callable[..., Any], doc: str, default_name: str | None = None
+) -> type[MeanMetricWrapper]:
     """A metric class for a function; the function's further arguments become the class's."""
     import inspect
 
@@ -324,7 +348,11 @@ def define(name: str, fn: Callable[..., Any], doc: str, default_name: str | None
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         # Keras puts its own arguments first for losses as metrics, last for top-k.
-        names = [*(p.name for p in extra), "name", "dtype"] if extra and extra[0].name in ("k", "threshold") else ["name", "dtype", *(p.name for p in extra)]
+        names = (
+            [*(p.name for p in extra), "name", "dtype"]
+            if extra and extra[0].name in ("k", "threshold")
+            else ["name", "dtype", *(p.name for p in extra)]
+        )
         if extra and extra[0].name == "threshold":
             names = ["name", "dtype", "threshold"]
         values = {**{p.name: p.default for p in extra}, "name": own_name, "dtype": None}
@@ -335,4 +363,8 @@ def define(name: str, fn: Callable[..., Any], doc: str, default_name: str | None
             raise TypeError(f"{name} got unexpected arguments {sorted(unknown)}; it takes {names}.")
         MeanMetricWrapper.__init__(self, fn, **{**values, **given})
 
-    return type(name, (MeanMetricWrapper,), {"__init__": __init__, "__doc__": doc, "__module__": "meshflow.keras.metrics"})
+    return type(
+        name,
+        (MeanMetricWrapper,),
+        {"__init__": __init__, "__doc__": doc, "__module__": "meshflow.keras.metrics"},
+    )

@@ -13,7 +13,13 @@ from meshflow.ops import array, math
 
 
 def _decide(thresholds: Any, default: float = 0.5) -> list[float]:
-    values = [default] if thresholds is None else thresholds if isinstance(thresholds, (list, tuple)) else [thresholds]
+    values = (
+        [default]
+        if thresholds is None
+        else thresholds
+        if isinstance(thresholds, (list, tuple))
+        else [thresholds]
+    )
     if any(v is None or not 0 <= v <= 1 for v in values):
         raise ValueError(f"Threshold values must be in [0, 1]. Received: {thresholds}")
     return [float(v) for v in values]
@@ -22,7 +28,14 @@ def _decide(thresholds: Any, default: float = 0.5) -> list[float]:
 class ConfusionCounts(Metric):
     """Counts, for each threshold, of the four outcomes."""
 
-    def __init__(self, thresholds: list[float], name: str | None, dtype: Any, top_k: int | None = None, class_id: int | None = None) -> None:
+    def __init__(
+        self,
+        thresholds: list[float],
+        name: str | None,
+        dtype: Any,
+        top_k: int | None = None,
+        class_id: int | None = None,
+    ) -> None:
         super().__init__(name, dtype)
         self._thresholds = thresholds
         self.top_k, self.class_id = top_k, class_id
@@ -51,7 +64,9 @@ class ConfusionCounts(Metric):
         if sample_weight is not None:
             from meshflow.keras.losses.base import match_rank
 
-            weights = array.broadcast_to(match_rank(self._float(sample_weight), y_pred), y_pred.shape)
+            weights = array.broadcast_to(
+                match_rank(self._float(sample_weight), y_pred), y_pred.shape
+            )
             weights = array.reshape(weights, [1, -1])
         labels = array.reshape(math.cast(y_true, "bool"), [1, -1])
         limits = array.reshape(convert_to_tensor(np.array(self._thresholds, np.float32)), [-1, 1])
@@ -60,17 +75,24 @@ class ConfusionCounts(Metric):
             (self.true_positives, math.logical_and(positive, labels)),
             (self.false_positives, math.logical_and(positive, math.logical_not(labels))),
             (self.false_negatives, math.logical_and(math.logical_not(positive), labels)),
-            (self.true_negatives, math.logical_and(math.logical_not(positive), math.logical_not(labels))),
+            (
+                self.true_negatives,
+                math.logical_and(math.logical_not(positive), math.logical_not(labels)),
+            ),
         ):
             values = math.cast(outcome, self._dtype)
-            variable.assign_add(math.reduce_sum(values if weights is None else values * weights, axis=1))
+            variable.assign_add(
+                math.reduce_sum(values if weights is None else values * weights, axis=1)
+            )
 
     def _scalar(self, value: Any) -> Any:
         return value[0] if len(self._thresholds) == 1 else value
 
 
 def _count(name: str, attribute: str, doc: str) -> Any:
-    def __init__(self: Any, thresholds: Any = None, name: str | None = attribute, dtype: Any = None) -> None:
+    def __init__(
+        self: Any, thresholds: Any = None, name: str | None = attribute, dtype: Any = None
+    ) -> None:
         self.thresholds = thresholds
         ConfusionCounts.__init__(self, _decide(thresholds), name, dtype)
 
@@ -82,7 +104,13 @@ def _count(name: str, attribute: str, doc: str) -> Any:
         """The configuration."""
         return {**Metric.get_config(self), "thresholds": self.thresholds}
 
-    body = {"__init__": __init__, "result": result, "get_config": get_config, "__doc__": doc, "__module__": "meshflow.keras.metrics"}
+    body = {
+        "__init__": __init__,
+        "result": result,
+        "get_config": get_config,
+        "__doc__": doc,
+        "__module__": "meshflow.keras.metrics",
+    }
     return type(name, (ConfusionCounts,), body)
 
 
@@ -103,9 +131,18 @@ class Precision(ConfusionCounts):
       dtype: dtype of the state.
     """
 
-    def __init__(self, thresholds: Any = None, top_k: int | None = None, class_id: int | None = None, name: str | None = "precision", dtype: Any = None) -> None:
+    def __init__(
+        self,
+        thresholds: Any = None,
+        top_k: int | None = None,
+        class_id: int | None = None,
+        name: str | None = "precision",
+        dtype: Any = None,
+    ) -> None:
         self.thresholds = thresholds
-        super().__init__(_decide(thresholds, 0.5 if top_k is None else 0.0), name, dtype, top_k, class_id)
+        super().__init__(
+            _decide(thresholds, 0.5 if top_k is None else 0.0), name, dtype, top_k, class_id
+        )
 
     def result(self) -> Any:
         """The precision, for each threshold."""
@@ -114,13 +151,25 @@ class Precision(ConfusionCounts):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "thresholds": self.thresholds, "top_k": self.top_k, "class_id": self.class_id}
+        return {
+            **super().get_config(),
+            "thresholds": self.thresholds,
+            "top_k": self.top_k,
+            "class_id": self.class_id,
+        }
 
 
 class Recall(Precision):
     """True positives among all positive labels; arguments as `Precision`."""
 
-    def __init__(self, thresholds: Any = None, top_k: int | None = None, class_id: int | None = None, name: str | None = "recall", dtype: Any = None) -> None:
+    def __init__(
+        self,
+        thresholds: Any = None,
+        top_k: int | None = None,
+        class_id: int | None = None,
+        name: str | None = "recall",
+        dtype: Any = None,
+    ) -> None:
         super().__init__(thresholds, top_k, class_id, name, dtype)
 
     def result(self) -> Any:
@@ -143,25 +192,45 @@ class AUC(ConfusionCounts):
     """
 
     def __init__(
-        self, num_thresholds: int = 200, curve: str = "ROC", summation_method: str = "interpolation", name: str | None = "auc",
-        dtype: Any = None, thresholds: Any = None, from_logits: bool = False,
+        self,
+        num_thresholds: int = 200,
+        curve: str = "ROC",
+        summation_method: str = "interpolation",
+        name: str | None = "auc",
+        dtype: Any = None,
+        thresholds: Any = None,
+        from_logits: bool = False,
     ) -> None:
-        if curve not in ("ROC", "PR") or summation_method not in ("interpolation", "minoring", "majoring"):
-            raise ValueError(f"AUC: curve must be 'ROC' or 'PR' and summation_method 'interpolation', 'minoring' or 'majoring'; got {curve!r}, {summation_method!r}.")
+        if curve not in ("ROC", "PR") or summation_method not in (
+            "interpolation",
+            "minoring",
+            "majoring",
+        ):
+            raise ValueError(
+                f"AUC: curve must be 'ROC' or 'PR' and summation_method 'interpolation', 'minoring' or 'majoring'; got {curve!r}, {summation_method!r}."
+            )
         if thresholds is None:
             if num_thresholds <= 1:
-                raise ValueError(f"Argument `num_thresholds` must be an integer > 1. Received: num_thresholds={num_thresholds}")
+                raise ValueError(
+                    f"Argument `num_thresholds` must be an integer > 1. Received: num_thresholds={num_thresholds}"
+                )
             inner = [(i + 1) / (num_thresholds - 1) for i in range(num_thresholds - 2)]
         else:
             inner = sorted(thresholds)
-        self.num_thresholds, self.curve, self.summation_method = len(inner) + 2, curve, summation_method
+        self.num_thresholds, self.curve, self.summation_method = (
+            len(inner) + 2,
+            curve,
+            summation_method,
+        )
         self._given, self._from_logits = thresholds, from_logits
         super().__init__([-backend.epsilon(), *inner, 1.0 + backend.epsilon()], name, dtype)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds one batch."""
         y_pred = self._float(y_pred)
-        super().update_state(y_true, math.sigmoid(y_pred) if self._from_logits else y_pred, sample_weight)
+        super().update_state(
+            y_true, math.sigmoid(y_pred) if self._from_logits else y_pred, sample_weight
+        )
 
     def result(self) -> Any:
         """The area."""
@@ -190,15 +259,21 @@ class AUC(ConfusionCounts):
         slope = math.divide_no_nan(dtp, math.maximum(dp, 0.0))
         intercept = tp[1:] - slope * p[1:]
         both = math.logical_and(p[:-1] > 0.0, p[1:] > 0.0)
-        ratio = array.where(both, math.divide_no_nan(p[:-1], math.maximum(p[1:], 0.0)), array.ones_like(p[1:]))
+        ratio = array.where(
+            both, math.divide_no_nan(p[:-1], math.maximum(p[1:], 0.0)), array.ones_like(p[1:])
+        )
         area = slope * (dtp + intercept * math.log(ratio))
         return math.reduce_sum(math.divide_no_nan(area, math.maximum(tp[1:] + fn[1:], 0.0)))
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {
-            **super().get_config(), "num_thresholds": self.num_thresholds, "curve": self.curve,
-            "summation_method": self.summation_method, "thresholds": self._given, "from_logits": self._from_logits,
+            **super().get_config(),
+            "num_thresholds": self.num_thresholds,
+            "curve": self.curve,
+            "summation_method": self.summation_method,
+            "thresholds": self._given,
+            "from_logits": self._from_logits,
         }
 
 
@@ -218,9 +293,13 @@ class MeanIoU(Metric):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds one batch of class numbers."""
-        flat = [array.reshape(math.cast(convert_to_tensor(v), "int64"), [-1]) for v in (y_true, y_pred)]
+        flat = [
+            array.reshape(math.cast(convert_to_tensor(v), "int64"), [-1]) for v in (y_true, y_pred)
+        ]
         weights = None if sample_weight is None else array.reshape(self._float(sample_weight), [-1])
-        self.total_cm.assign_add(math.confusion_matrix(*flat, self.num_classes, weights=weights, dtype=self._dtype))
+        self.total_cm.assign_add(
+            math.confusion_matrix(*flat, self.num_classes, weights=weights, dtype=self._dtype)
+        )
 
     def result(self) -> Any:
         """The mean over classes that occur."""

@@ -35,7 +35,9 @@ class Policy:
 
     def __init__(self, name: str) -> None:
         if isinstance(name, dtypes.DType):
-            raise TypeError(f"'name' must be a string, not a DType. Instead, pass DType.name. Got: {name.name}")
+            raise TypeError(
+                f"'name' must be a string, not a DType. Instead, pass DType.name. Got: {name.name}"
+            )
         if not isinstance(name, str):
             raise TypeError(f"'name' must be a string, but got: {name!r}")
         self._name = name

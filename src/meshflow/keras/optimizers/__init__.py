@@ -9,9 +9,17 @@ from meshflow.keras.optimizers import rules as _rules
 from meshflow.keras.optimizers import schedules
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
-from meshflow.keras.optimizers.rules import *  # noqa: F403
+from meshflow.keras.optimizers.rules import *
 
-__all__ = [*_rules.__all__, "OptaxOptimizer", "Optimizer", "deserialize", "get", "schedules", "serialize"]
+__all__ = [
+    *_rules.__all__,
+    "OptaxOptimizer",
+    "Optimizer",
+    "deserialize",
+    "get",
+    "schedules",
+    "serialize",
+]
 
 _TABLE = identify.name_table(*[getattr(_rules, n) for n in _rules.__all__])
 
@@ -27,13 +35,18 @@ def get(identifier: Any) -> Any:
       >>> tf.keras.optimizers.get("adam").name
       'Adam'
     """
-    if isinstance(identifier, Optimizer) or hasattr(identifier, "apply_gradients"):
-        if not isinstance(identifier, type):
-            return identifier
-    if hasattr(identifier, "init") and hasattr(identifier, "update") and not isinstance(identifier, type):
+    if hasattr(identifier, "apply_gradients") and not isinstance(identifier, type):
+        return identifier
+    if (
+        hasattr(identifier, "init")
+        and hasattr(identifier, "update")
+        and not isinstance(identifier, type)
+    ):
         return OptaxOptimizer(identifier)
     if identifier is None or not isinstance(identifier, (str, dict, type)):
-        raise ValueError(f"Could not interpret optimizer identifier: {identifier!r}. Expected a name, an Optimizer, a configuration, or an optax transformation.")
+        raise ValueError(
+            f"Could not interpret optimizer identifier: {identifier!r}. Expected a name, an Optimizer, a configuration, or an optax transformation."
+        )
     return identify.lookup(identifier, _TABLE, "optimizer")
 
 

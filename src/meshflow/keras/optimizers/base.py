@@ -78,9 +78,13 @@ class Optimizer:
         self._decay = float(kwargs.pop("decay", 0.0) or 0.0)
         kwargs.pop("jit_compile", None), kwargs.pop("is_legacy_optimizer", None)
         rate = kwargs.pop("lr", None)
-        rate = kwargs.pop("learning_rate", rate if rate is not None else self._default_learning_rate)
+        rate = kwargs.pop(
+            "learning_rate", rate if rate is not None else self._default_learning_rate
+        )
         if kwargs:
-            raise TypeError(f"{name} got unexpected keyword argument(s): {sorted(kwargs)}. Allowed are learning_rate, lr, decay, clipnorm, clipvalue, global_clipnorm.")
+            raise TypeError(
+                f"{name} got unexpected keyword argument(s): {sorted(kwargs)}. Allowed are learning_rate, lr, decay, clipnorm, clipvalue, global_clipnorm."
+            )
         for key in ("clipnorm", "clipvalue", "global_clipnorm"):
             value = getattr(self, key)
             if value is not None and value < 0:
@@ -88,15 +92,27 @@ class Optimizer:
         if self._decay < 0:
             raise ValueError(f"decay cannot be less than 0. Received: decay={self._decay}.")
         if self.clipnorm is not None and self.global_clipnorm is not None:
-            raise ValueError(f"Cannot accept both `clipnorm` and `global_clipnorm`. Received: clipnorm={self.clipnorm}, global_clipnorm={self.global_clipnorm}.")
-        if gradient_transformers and any(getattr(self, k) is not None for k in ("clipnorm", "clipvalue", "global_clipnorm")):
-            raise ValueError("`gradient_transformers` and clipping (`clipnorm`, `clipvalue`, `global_clipnorm`) cannot be set both: put the clipping into a transformer.")
+            raise ValueError(
+                f"Cannot accept both `clipnorm` and `global_clipnorm`. Received: clipnorm={self.clipnorm}, global_clipnorm={self.global_clipnorm}."
+            )
+        if gradient_transformers and any(
+            getattr(self, k) is not None for k in ("clipnorm", "clipvalue", "global_clipnorm")
+        ):
+            raise ValueError(
+                "`gradient_transformers` and clipping (`clipnorm`, `clipvalue`, `global_clipnorm`) cannot be set both: put the clipping into a transformer."
+            )
         self.gradient_aggregator = gradient_aggregator
         self.gradient_transformers = list(gradient_transformers or [])
         self.weight_decay = weight_decay
         if use_ema and not 0 <= ema_momentum <= 1:
-            raise ValueError(f"`ema_momentum` must be in the range [0, 1]. Received: ema_momentum={ema_momentum}")
-        self.use_ema, self.ema_momentum, self.ema_overwrite_frequency = use_ema, ema_momentum, ema_overwrite_frequency
+            raise ValueError(
+                f"`ema_momentum` must be in the range [0, 1]. Received: ema_momentum={ema_momentum}"
+            )
+        self.use_ema, self.ema_momentum, self.ema_overwrite_frequency = (
+            use_ema,
+            ema_momentum,
+            ema_overwrite_frequency,
+        )
         self._hyper: dict[str, Any] = {}
         self._iterations: Variable | None = None
         self._slots: dict[int, dict[str, Variable]] = {}
@@ -116,7 +132,9 @@ class Optimizer:
 
     def _set_hyper(self, name: str, value: Any) -> None:
         """Sets a hyperparameter: a number, tensor, function, or schedule."""
-        if isinstance(value, LearningRateSchedule) or (callable(value) and not isinstance(value, (Tensor, Variable))):
+        if isinstance(value, LearningRateSchedule) or (
+            callable(value) and not isinstance(value, (Tensor, Variable))
+        ):
             self._hyper[name] = value
             return
         known = self._hyper.get(name)
@@ -138,9 +156,15 @@ class Optimizer:
             if not isinstance(value, Variable):
                 with init_scope():
                     start = value.numpy() if isinstance(value, Tensor) else value
-                    value = self._hyper[name] = Variable(np.float32(start), trainable=False, name=name)
+                    value = self._hyper[name] = Variable(
+                        np.float32(start), trainable=False, name=name
+                    )
             result = value
-        return math.cast(result, dtype) if dtype is not None and not isinstance(result, LearningRateSchedule) else result
+        return (
+            math.cast(result, dtype)
+            if dtype is not None and not isinstance(result, LearningRateSchedule)
+            else result
+        )
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("learning_rate", "lr"):
@@ -172,7 +196,9 @@ class Optimizer:
     @iterations.setter
     def iterations(self, variable: Variable) -> None:
         if self._iterations is not None:
-            raise RuntimeError("Cannot set `iterations` to a new Variable after the Optimizer weights have been created.")
+            raise RuntimeError(
+                "Cannot set `iterations` to a new Variable after the Optimizer weights have been created."
+            )
         self._iterations = variable
 
     def _decayed_lr(self, dtype: Any = "float32") -> Any:
@@ -187,7 +213,9 @@ class Optimizer:
 
     # ---- slots -----------------------------------------------------------------------------
 
-    def add_slot(self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None) -> Variable:
+    def add_slot(
+        self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None
+    ) -> Variable:
         """Makes (or finds) a variable that goes with a trained variable.
 
         Args:
@@ -203,8 +231,14 @@ class Optimizer:
             self._owners[id(var)] = var
             sizes = tuple(var.shape if shape is None else shape)
             with init_scope():
-                value = initializers.get(initializer)(sizes, dtype=var.dtype) if isinstance(initializer, str) or callable(initializer) else initializer
-                slot = Variable(value, trainable=False, name=f"{var._shared_name}/{slot_name}", dtype=var.dtype)
+                value = (
+                    initializers.get(initializer)(sizes, dtype=var.dtype)
+                    if isinstance(initializer, str) or callable(initializer)
+                    else initializer
+                )
+                slot = Variable(
+                    value, trainable=False, name=f"{var._shared_name}/{slot_name}", dtype=var.dtype
+                )
             slot._layout = getattr(var, "_layout", None)
             slots[slot_name] = slot
             self._slot_order.append(slot)
@@ -222,20 +256,35 @@ class Optimizer:
         """Names of the slots."""
         return list(self.slot_names)
 
-    def add_variable(self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None) -> Variable:
+    def add_variable(
+        self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None
+    ) -> Variable:
         """Makes a variable of the optimizer's own."""
         from meshflow.keras import initializers
 
         with init_scope():
-            made = Variable(initializers.get(initializer)(tuple(shape), dtype=dtype), trainable=False, name=name)
+            made = Variable(
+                initializers.get(initializer)(tuple(shape), dtype=dtype), trainable=False, name=name
+            )
         self._extra.append(made)
         return made
 
     add_weight = add_variable
 
-    def add_variable_from_reference(self, model_variable: Variable, variable_name: str, shape: Any = None, initial_value: Any = None) -> Variable:
+    def add_variable_from_reference(
+        self,
+        model_variable: Variable,
+        variable_name: str,
+        shape: Any = None,
+        initial_value: Any = None,
+    ) -> Variable:
         """Makes a variable like a model's, as `add_slot` does."""
-        return self.add_slot(model_variable, variable_name, "zeros" if initial_value is None else initial_value, shape)
+        return self.add_slot(
+            model_variable,
+            variable_name,
+            "zeros" if initial_value is None else initial_value,
+            shape,
+        )
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for var in var_list:
@@ -267,7 +316,13 @@ class Optimizer:
     @property
     def weights(self) -> list[Variable]:
         """The state: the step number, then slots."""
-        return VariableList([*([self._iterations] if self._iterations is not None else []), *self._slot_order, *self._extra])
+        return VariableList(
+            [
+                *([self._iterations] if self._iterations is not None else []),
+                *self._slot_order,
+                *self._extra,
+            ]
+        )
 
     @property
     def variables(self) -> VariableList:
@@ -286,15 +341,26 @@ class Optimizer:
         """
         own = self.weights
         if len(own) != len(weights):
-            raise ValueError(f"You called `set_weights(weights)` on optimizer {self._name} with a weight list of length {len(weights)}, but the optimizer was expecting {len(own)} weights.")
+            raise ValueError(
+                f"You called `set_weights(weights)` on optimizer {self._name} with a weight list of length {len(weights)}, but the optimizer was expecting {len(own)} weights."
+            )
         for variable, value in zip(own, weights, strict=True):
             if tuple(np.shape(value)) != tuple(variable.shape):
-                raise ValueError(f"Optimizer weight shape {tuple(variable.shape)} not compatible with provided weight shape {tuple(np.shape(value))} ({variable.name}).")
+                raise ValueError(
+                    f"Optimizer weight shape {tuple(variable.shape)} not compatible with provided weight shape {tuple(np.shape(value))} ({variable.name})."
+                )
             variable.assign(np.asarray(value).astype(variable.dtype.dtype))
 
     # ---- gradients -------------------------------------------------------------------------
 
-    def minimize(self, loss: Any, var_list: Any, grad_loss: Any = None, name: str | None = None, tape: Any = None) -> Any:
+    def minimize(
+        self,
+        loss: Any,
+        var_list: Any,
+        grad_loss: Any = None,
+        name: str | None = None,
+        tape: Any = None,
+    ) -> Any:
         """Computes gradients of a loss and applies them.
 
         Args:
@@ -313,13 +379,19 @@ class Optimizer:
         pairs = self._compute_gradients(loss, var_list, grad_loss, tape)
         return self.apply_gradients(pairs, name=name)
 
-    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Any, Variable]]:
+    def compute_gradients(
+        self, loss: Any, var_list: Any, tape: Any = None
+    ) -> list[tuple[Any, Variable]]:
         """Gradients of a loss; arguments as in `minimize`."""
         return self._compute_gradients(loss, var_list, None, tape)
 
-    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> list[tuple[Any, Variable]]:
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Variable]]:
         if not callable(loss) and tape is None:
-            raise ValueError(f"`tape` is required when a `Tensor` loss is passed. Received: loss={loss}, tape={tape}.")
+            raise ValueError(
+                f"`tape` is required when a `Tensor` loss is passed. Received: loss={loss}, tape={tape}."
+            )
         tape = GradientTape() if tape is None else tape
         if callable(loss) and not isinstance(loss, Tensor):
             with tape:
@@ -341,19 +413,27 @@ class Optimizer:
     def _transform_loss(self, loss: Any) -> Any:
         return loss
 
-    def _get_gradients(self, tape: GradientTape, loss: Any, var_list: Any, grad_loss: Any = None) -> Any:
+    def _get_gradients(
+        self, tape: GradientTape, loss: Any, var_list: Any, grad_loss: Any = None
+    ) -> Any:
         return tape.gradient(loss, var_list, grad_loss)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
         """Not available with eager execution; use `tf.GradientTape`."""
-        raise RuntimeError("`get_gradients` is not supported with eager execution: use tf.GradientTape.")
+        raise RuntimeError(
+            "`get_gradients` is not supported with eager execution: use tf.GradientTape."
+        )
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
         """Gradients summed over replicas."""
         return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        return grads_and_vars if self.gradient_aggregator is None else self.gradient_aggregator(grads_and_vars)
+        return (
+            grads_and_vars
+            if self.gradient_aggregator is None
+            else self.gradient_aggregator(grads_and_vars)
+        )
 
     def _transform_unaggregated_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars
@@ -363,9 +443,13 @@ class Optimizer:
             limit = float(self.clipvalue)
             grads_and_vars = [(math.clip_by_value(g, -limit, limit), v) for g, v in grads_and_vars]
         if self.clipnorm is not None:
-            grads_and_vars = [(math.clip_by_norm(g, float(self.clipnorm)), v) for g, v in grads_and_vars]
+            grads_and_vars = [
+                (math.clip_by_norm(g, float(self.clipnorm)), v) for g, v in grads_and_vars
+            ]
         if self.global_clipnorm is not None:
-            gradients, _ = math.clip_by_global_norm([g for g, _ in grads_and_vars], float(self.global_clipnorm))
+            gradients, _ = math.clip_by_global_norm(
+                [g for g, _ in grads_and_vars], float(self.global_clipnorm)
+            )
             grads_and_vars = list(zip(gradients, [v for _, v in grads_and_vars], strict=True))
         for transform in self.gradient_transformers:
             grads_and_vars = transform(grads_and_vars)
@@ -413,7 +497,9 @@ class Optimizer:
     def _check_known(self, variables: list[Variable]) -> None:
         if self._built_for is None:
             return
-        unknown = [v for v in variables if id(v) not in self._owners and id(v) not in self._built_for]
+        unknown = [
+            v for v in variables if id(v) not in self._owners and id(v) not in self._built_for
+        ]
         if unknown and self._slot_order and not self._allow_new_variables:
             raise ValueError(
                 f"The optimizer {self._name} cannot recognize variables {[v.name for v in unknown]}. This usually means "
@@ -433,13 +519,17 @@ class Optimizer:
             if hasattr(gradient, "indices") and hasattr(gradient, "values"):
                 self._apply_sparse(gradient, var, state)
             else:
-                self._resource_apply_dense(convert_to_tensor(gradient, dtype_hint=var.dtype), var, state)
+                self._resource_apply_dense(
+                    convert_to_tensor(gradient, dtype_hint=var.dtype), var, state
+                )
             if var.constraint is not None:
                 var.assign(var.constraint(var.value()))
 
     def _apply_sparse(self, gradient: Any, var: Variable, state: Any) -> None:
         if var.constraint is not None:
-            raise RuntimeError(f"Cannot use a constraint function on a sparse variable ({var.name}).")
+            raise RuntimeError(
+                f"Cannot use a constraint function on a sparse variable ({var.name})."
+            )
         custom = type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
         if custom:
             self._resource_apply_sparse(gradient.values, var, gradient.indices, state)
@@ -467,7 +557,9 @@ class Optimizer:
             slot._write(value)
         return None
 
-    def _resource_apply_sparse(self, grad: Any, var: Variable, indices: Any, apply_state: Any = None) -> Any:
+    def _resource_apply_sparse(
+        self, grad: Any, var: Variable, indices: Any, apply_state: Any = None
+    ) -> Any:
         """Updates rows of one variable; by default done as a dense update."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
@@ -485,16 +577,26 @@ class Optimizer:
     def _call_rule(cls, operands: Any, static: Any) -> Any:
         var, grad, slots, values = operands
         names, *settings = static
-        return [r.astype(var.dtype) for r in cls.rule(var, grad.astype(var.dtype), slots, dict(zip(names, values, strict=True)), *settings)]
+        return [
+            r.astype(var.dtype)
+            for r in cls.rule(
+                var, grad.astype(var.dtype), slots, dict(zip(names, values, strict=True)), *settings
+            )
+        ]
 
     @staticmethod
     def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], *settings: Any) -> list[Any]:
         """The update: new value of the variable, then of each slot. Pure, on arrays."""
-        raise NotImplementedError("Optimizer subclasses define `rule`, `_resource_apply_dense` or `update_step`.")
+        raise NotImplementedError(
+            "Optimizer subclasses define `rule`, `_resource_apply_dense` or `update_step`."
+        )
 
     def _step_values(self, dtype: Any) -> dict[str, Any]:
         """Scalars of this step that the rule needs."""
-        values = {"lr": self._decayed_lr(dtype), "step": math.cast(self.iterations.value(), dtype) + 1.0}
+        values = {
+            "lr": self._decayed_lr(dtype),
+            "step": math.cast(self.iterations.value(), dtype) + 1.0,
+        }
         for name in self.hyper_names:
             values[name] = self._get_hyper(name, dtype)
         return values
@@ -528,7 +630,9 @@ class Optimizer:
             average = self.get_slot(var, "average")
             average.assign(average.value() * momentum + var.value() * (1.0 - momentum))
         if self.ema_overwrite_frequency:
-            due = math.equal(math.floormod(self.iterations.value(), int(self.ema_overwrite_frequency)), 0)
+            due = math.equal(
+                math.floormod(self.iterations.value(), int(self.ema_overwrite_frequency)), 0
+            )
             for var in variables:
                 var.assign(where(due, self.get_slot(var, "average").value(), var.value()))
 
@@ -554,14 +658,21 @@ class Optimizer:
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        config: dict[str, Any] = {"name": self._name, "learning_rate": self._serialize_hyperparameter("learning_rate")}
+        config: dict[str, Any] = {
+            "name": self._name,
+            "learning_rate": self._serialize_hyperparameter("learning_rate"),
+        }
         for key in ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay"):
             if getattr(self, key) is not None:
                 config[key] = getattr(self, key)
         if self._decay:
             config["decay"] = self._decay
         if self.use_ema:
-            config |= {"use_ema": True, "ema_momentum": self.ema_momentum, "ema_overwrite_frequency": self.ema_overwrite_frequency}
+            config |= {
+                "use_ema": True,
+                "ema_momentum": self.ema_momentum,
+                "ema_overwrite_frequency": self.ema_overwrite_frequency,
+            }
         for name in self.hyper_names:
             config[name] = self._serialize_hyperparameter(name)
         return config
@@ -594,9 +705,14 @@ def _filter(pairs: list[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
     kept = [(g, v) for g, v in pairs if g is not None]
     missing = [v.name for g, v in pairs if g is None]
     if not kept:
-        raise ValueError(f"No gradients provided for any variable: {missing}. Provided `grads_and_vars` is {pairs}.")
+        raise ValueError(
+            f"No gradients provided for any variable: {missing}. Provided `grads_and_vars` is {pairs}."
+        )
     if missing:
-        warnings.warn(f"Gradients do not exist for variables {missing} when minimizing the loss. If you're using `model.compile()`, did you forget to provide a `loss` argument?", stacklevel=3)
+        warnings.warn(
+            f"Gradients do not exist for variables {missing} when minimizing the loss. If you're using `model.compile()`, did you forget to provide a `loss` argument?",
+            stacklevel=3,
+        )
     return kept
 
 

@@ -48,7 +48,10 @@ class OptaxOptimizer(Optimizer):
             with init_scope():
                 state = self.transformation.init([jax.numpy.asarray(v._value) for v in var_list])
                 leaves, self._tree = jax.tree.flatten(state)
-                self._state = [Variable(np.asarray(x), trainable=False, name=f"optax_{i}") for i, x in enumerate(leaves)]
+                self._state = [
+                    Variable(np.asarray(x), trainable=False, name=f"optax_{i}")
+                    for i, x in enumerate(leaves)
+                ]
             self._extra.extend(self._state)
             self._order = [id(v) for v in var_list]
             self._built_for = set(self._order)
@@ -70,7 +73,10 @@ class OptaxOptimizer(Optimizer):
     def _apply(self, pairs: Any) -> None:
         variables = [v for _, v in pairs]
         state: list[Variable] = self._state  # type: ignore[assignment]
-        outputs = apply(self._op, ([v.value() for v in variables], [g for g, _ in pairs], [s.value() for s in state]))
+        outputs = apply(
+            self._op,
+            ([v.value() for v in variables], [g for g, _ in pairs], [s.value() for s in state]),
+        )
         for variable, value in zip([*variables, *state], outputs, strict=True):
             variable._write(value)
         for variable in variables:
@@ -83,4 +89,6 @@ class OptaxOptimizer(Optimizer):
         Raises:
           NotImplementedError: always.
         """
-        raise NotImplementedError("An optax transformation cannot be serialized; pass it again after loading the model.")
+        raise NotImplementedError(
+            "An optax transformation cannot be serialized; pass it again after loading the model."
+        )

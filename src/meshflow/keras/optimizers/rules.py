@@ -9,7 +9,18 @@ import jax.numpy as jnp
 from meshflow.keras import backend
 from meshflow.keras.optimizers.base import Optimizer
 
-__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Lion",
+    "Nadam",
+    "RMSprop",
+]
 
 
 class SGD(Optimizer):
@@ -33,10 +44,19 @@ class SGD(Optimizer):
     hyper_names = ("momentum",)
     _default_learning_rate = 0.01
 
-    def __init__(self, learning_rate: Any = 0.01, momentum: float = 0.0, nesterov: bool = False, name: str = "SGD", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        name: str = "SGD",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         if isinstance(momentum, (int, float)) and not 0 <= momentum <= 1:
-            raise ValueError(f"`momentum` must be between [0, 1]. Received: momentum={momentum} (of type {type(momentum)}).")
+            raise ValueError(
+                f"`momentum` must be between [0, 1]. Received: momentum={momentum} (of type {type(momentum)})."
+            )
         self._uses_momentum = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
         self._set_hyper("momentum", momentum)
         self.nesterov = nesterov
@@ -47,7 +67,14 @@ class SGD(Optimizer):
         return self._uses_momentum, self.nesterov
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], uses_momentum: bool = False, nesterov: bool = False) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        uses_momentum: bool = False,
+        nesterov: bool = False,
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         step = values["lr"] * grad
         if not uses_momentum:
@@ -75,20 +102,41 @@ class RMSprop(Optimizer):
 
     hyper_names = ("rho", "momentum")
 
-    def __init__(self, learning_rate: Any = 0.001, rho: float = 0.9, momentum: float = 0.0, epsilon: float = 1e-7, centered: bool = False, name: str = "RMSprop", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-7,
+        centered: bool = False,
+        name: str = "RMSprop",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("rho", rho)
         self._set_hyper("momentum", momentum)
         self.epsilon = backend.epsilon() if epsilon is None else epsilon
         self.centered = centered
         self._uses_momentum = bool(momentum)
-        self.slot_names = ("rms", *(("momentum",) if momentum else ()), *(("mg",) if centered else ()))
+        self.slot_names = (
+            "rms",
+            *(("momentum",) if momentum else ()),
+            *(("mg",) if centered else ()),
+        )
 
     def _rule_settings(self) -> tuple[Any, ...]:
         return self.epsilon, self.centered, self._uses_momentum
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7, centered: bool = False, uses_momentum: bool = False) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        centered: bool = False,
+        uses_momentum: bool = False,
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         rho = values["rho"]
         rms = rho * slots[0] + (1 - rho) * grad * grad
@@ -99,7 +147,9 @@ class RMSprop(Optimizer):
             mean = rho * slots[-1] + (1 - rho) * grad
             under = rms - mean * mean
         if uses_momentum:
-            velocity = values["momentum"] * slots[1] + values["lr"] * grad / jnp.sqrt(under + epsilon)
+            velocity = values["momentum"] * slots[1] + values["lr"] * grad / jnp.sqrt(
+                under + epsilon
+            )
             new.append(velocity)
             step = velocity
         else:
@@ -130,7 +180,16 @@ class Adam(Optimizer):
 
     hyper_names = ("beta_1", "beta_2")
 
-    def __init__(self, learning_rate: Any = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7, amsgrad: bool = False, name: str = "Adam", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        name: str = "Adam",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)
@@ -142,7 +201,14 @@ class Adam(Optimizer):
         return self.epsilon, self.amsgrad
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7, amsgrad: bool = False) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
         rate = values["lr"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
@@ -171,10 +237,31 @@ class AdamW(Adam):
       **kwargs: arguments of `Optimizer`.
     """
 
-    def __init__(self, learning_rate: Any = 0.001, weight_decay: float = 0.004, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7, amsgrad: bool = False, name: str = "AdamW", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        name: str = "AdamW",
+        **kwargs: Any,
+    ) -> None:
         if weight_decay is None:
-            raise ValueError("Missing value of `weight_decay` which is required and must be a float value.")
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name, weight_decay=weight_decay, **kwargs)
+            raise ValueError(
+                "Missing value of `weight_decay` which is required and must be a float value."
+            )
+        super().__init__(
+            learning_rate,
+            beta_1,
+            beta_2,
+            epsilon,
+            amsgrad,
+            name,
+            weight_decay=weight_decay,
+            **kwargs,
+        )
 
 
 class Adamax(Optimizer):
@@ -192,7 +279,15 @@ class Adamax(Optimizer):
     slot_names = ("m", "v")
     hyper_names = ("beta_1", "beta_2")
 
-    def __init__(self, learning_rate: Any = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7, name: str = "Adamax", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        name: str = "Adamax",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)
@@ -202,7 +297,9 @@ class Adamax(Optimizer):
         return (self.epsilon,)
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         b1, b2 = values["beta_1"], values["beta_2"]
         m = slots[0] + (grad - slots[0]) * (1 - b1)
@@ -219,7 +316,15 @@ class Nadam(Adamax):
 
     slot_names = ("m", "v")
 
-    def __init__(self, learning_rate: Any = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7, name: str = "Nadam", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        name: str = "Nadam",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name, **kwargs)
         self._schedule: Any = None
 
@@ -238,14 +343,20 @@ class Nadam(Adamax):
         return {**values, "now": now, "following": following, "product": product}
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         b1, b2 = values["beta_1"], values["beta_2"]
         now, following, product = values["now"], values["following"], values["product"]
         m = b1 * slots[0] + (1 - b1) * grad
         v = b2 * slots[1] + (1 - b2) * grad * grad
         mean = (1 - now) * grad / (1 - product) + following * m / (1 - product * following)
-        return [var - values["lr"] * mean / (jnp.sqrt(v / (1 - b2 ** values["step"])) + epsilon), m, v]
+        return [
+            var - values["lr"] * mean / (jnp.sqrt(v / (1 - b2 ** values["step"])) + epsilon),
+            m,
+            v,
+        ]
 
 
 class Adagrad(Optimizer):
@@ -261,9 +372,18 @@ class Adagrad(Optimizer):
 
     slot_names = ("accumulator",)
 
-    def __init__(self, learning_rate: Any = 0.001, initial_accumulator_value: float = 0.1, epsilon: float = 1e-7, name: str = "Adagrad", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        initial_accumulator_value: float = 0.1,
+        epsilon: float = 1e-7,
+        name: str = "Adagrad",
+        **kwargs: Any,
+    ) -> None:
         if initial_accumulator_value < 0:
-            raise ValueError(f"initial_accumulator_value must be non-negative: {initial_accumulator_value}")
+            raise ValueError(
+                f"initial_accumulator_value must be non-negative: {initial_accumulator_value}"
+            )
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self.initial_accumulator_value, self.epsilon = initial_accumulator_value, epsilon
 
@@ -276,14 +396,20 @@ class Adagrad(Optimizer):
         return (self.epsilon,)
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         total = slots[0] + grad * grad
         return [var - values["lr"] * grad / (jnp.sqrt(total) + epsilon), total]
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "initial_accumulator_value": self.initial_accumulator_value, "epsilon": self.epsilon}
+        return {
+            **super().get_config(),
+            "initial_accumulator_value": self.initial_accumulator_value,
+            "epsilon": self.epsilon,
+        }
 
 
 class Adadelta(Optimizer):
@@ -300,7 +426,14 @@ class Adadelta(Optimizer):
     slot_names = ("accum_grad", "accum_var")
     hyper_names = ("rho",)
 
-    def __init__(self, learning_rate: Any = 0.001, rho: float = 0.95, epsilon: float = 1e-7, name: str = "Adadelta", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.95,
+        epsilon: float = 1e-7,
+        name: str = "Adadelta",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("rho", rho)
         self.epsilon = epsilon
@@ -309,7 +442,9 @@ class Adadelta(Optimizer):
         return (self.epsilon,)
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         rho = values["rho"]
         squares = rho * slots[0] + (1 - rho) * grad * grad
@@ -340,15 +475,39 @@ class Ftrl(Optimizer):
     slot_names = ("accumulator", "linear")
 
     def __init__(
-        self, learning_rate: Any = 0.001, learning_rate_power: float = -0.5, initial_accumulator_value: float = 0.1, l1_regularization_strength: float = 0.0,
-        l2_regularization_strength: float = 0.0, name: str = "Ftrl", l2_shrinkage_regularization_strength: float = 0.0, beta: float = 0.0, **kwargs: Any,
+        self,
+        learning_rate: Any = 0.001,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        name: str = "Ftrl",
+        l2_shrinkage_regularization_strength: float = 0.0,
+        beta: float = 0.0,
+        **kwargs: Any,
     ) -> None:
-        if initial_accumulator_value < 0 or learning_rate_power > 0 or l1_regularization_strength < 0 or l2_regularization_strength < 0:
-            raise ValueError("Ftrl: initial_accumulator_value and the regularization strengths must not be negative, learning_rate_power not positive.")
+        if (
+            initial_accumulator_value < 0
+            or learning_rate_power > 0
+            or l1_regularization_strength < 0
+            or l2_regularization_strength < 0
+        ):
+            raise ValueError(
+                "Ftrl: initial_accumulator_value and the regularization strengths must not be negative, learning_rate_power not positive."
+            )
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
-        self.learning_rate_power, self.initial_accumulator_value = learning_rate_power, initial_accumulator_value
-        self.l1_regularization_strength, self.l2_regularization_strength = l1_regularization_strength, l2_regularization_strength
-        self.l2_shrinkage_regularization_strength, self.beta = l2_shrinkage_regularization_strength, beta
+        self.learning_rate_power, self.initial_accumulator_value = (
+            learning_rate_power,
+            initial_accumulator_value,
+        )
+        self.l1_regularization_strength, self.l2_regularization_strength = (
+            l1_regularization_strength,
+            l2_regularization_strength,
+        )
+        self.l2_shrinkage_regularization_strength, self.beta = (
+            l2_shrinkage_regularization_strength,
+            beta,
+        )
 
     def _slot_initializer(self, name: str) -> Any:
         from meshflow.keras.initializers import Constant
@@ -356,10 +515,26 @@ class Ftrl(Optimizer):
         return Constant(self.initial_accumulator_value if name == "accumulator" else 0.0)
 
     def _rule_settings(self) -> tuple[Any, ...]:
-        return self.learning_rate_power, self.l1_regularization_strength, self.l2_regularization_strength, self.l2_shrinkage_regularization_strength, self.beta
+        return (
+            self.learning_rate_power,
+            self.l1_regularization_strength,
+            self.l2_regularization_strength,
+            self.l2_shrinkage_regularization_strength,
+            self.beta,
+        )
 
     @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], power: float = -0.5, l1: float = 0.0, l2: float = 0.0, shrinkage: float = 0.0, beta: float = 0.0) -> list[Any]:  # type: ignore[override]
+    def rule(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        power: float = -0.5,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        shrinkage: float = 0.0,
+        beta: float = 0.0,
+    ) -> list[Any]:  # type: ignore[override]
         """The update."""
         lr = values["lr"]
         l2 = l2 + beta / (2 * lr)
@@ -373,7 +548,14 @@ class Ftrl(Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        own = ("learning_rate_power", "initial_accumulator_value", "l1_regularization_strength", "l2_regularization_strength", "l2_shrinkage_regularization_strength", "beta")
+        own = (
+            "learning_rate_power",
+            "initial_accumulator_value",
+            "l1_regularization_strength",
+            "l2_regularization_strength",
+            "l2_shrinkage_regularization_strength",
+            "beta",
+        )
         return {**super().get_config(), **{k: getattr(self, k) for k in own}}
 
 
@@ -391,7 +573,14 @@ class Lion(Optimizer):
     slot_names = ("momentum",)
     hyper_names = ("beta_1", "beta_2")
 
-    def __init__(self, learning_rate: Any = 0.0001, beta_1: float = 0.9, beta_2: float = 0.99, name: str = "Lion", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        learning_rate: Any = 0.0001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.99,
+        name: str = "Lion",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)

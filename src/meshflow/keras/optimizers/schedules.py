@@ -10,8 +10,15 @@ from meshflow.keras import identify
 from meshflow.ops import array, math
 
 __all__ = [
-    *("CosineDecay", "CosineDecayRestarts", "ExponentialDecay", "InverseTimeDecay", "LearningRateSchedule"),
-    *("PiecewiseConstantDecay", "PolynomialDecay", "deserialize", "serialize"),
+    "CosineDecay",
+    "CosineDecayRestarts",
+    "ExponentialDecay",
+    "InverseTimeDecay",
+    "LearningRateSchedule",
+    "PiecewiseConstantDecay",
+    "PolynomialDecay",
+    "deserialize",
+    "serialize",
 ]
 
 
@@ -47,14 +54,23 @@ class ExponentialDecay(LearningRateSchedule):
       name: ignored.
     """
 
-    def __init__(self, initial_learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False, name: str | None = None) -> None:
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        decay_rate: float,
+        staircase: bool = False,
+        name: str | None = None,
+    ) -> None:
         self.initial_learning_rate, self.decay_steps = initial_learning_rate, decay_steps
         self.decay_rate, self.staircase, self.name = decay_rate, staircase, name
 
     def __call__(self, step: Any) -> Any:
         """The learning rate at a step."""
         p = self._step(step) / float(self.decay_steps)
-        return self.initial_learning_rate * math.pow(float(self.decay_rate), math.floor(p) if self.staircase else p)
+        return self.initial_learning_rate * math.pow(
+            float(self.decay_rate), math.floor(p) if self.staircase else p
+        )
 
 
 class InverseTimeDecay(ExponentialDecay):
@@ -63,7 +79,9 @@ class InverseTimeDecay(ExponentialDecay):
     def __call__(self, step: Any) -> Any:
         """The learning rate at a step."""
         p = self._step(step) / float(self.decay_steps)
-        return self.initial_learning_rate / (1.0 + self.decay_rate * (math.floor(p) if self.staircase else p))
+        return self.initial_learning_rate / (
+            1.0 + self.decay_rate * (math.floor(p) if self.staircase else p)
+        )
 
 
 class PiecewiseConstantDecay(LearningRateSchedule):
@@ -77,14 +95,18 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
     def __init__(self, boundaries: Any, values: Any, name: str | None = None) -> None:
         if len(boundaries) != len(values) - 1:
-            raise ValueError(f"The length of boundaries should be 1 less than the length of values. Received: boundaries={boundaries} of length {len(boundaries)}, and values={values} of length {len(values)}.")
+            raise ValueError(
+                f"The length of boundaries should be 1 less than the length of values. Received: boundaries={boundaries} of length {len(boundaries)}, and values={values} of length {len(values)}."
+            )
         self.boundaries, self.values, self.name = list(boundaries), list(values), name
 
     def __call__(self, step: Any) -> Any:
         """The learning rate at a step."""
         step = self._step(step)
         rate: Any = convert_to_tensor(float(self.values[-1]))
-        for boundary, value in zip(reversed(self.boundaries), reversed(self.values[:-1]), strict=True):
+        for boundary, value in zip(
+            reversed(self.boundaries), reversed(self.values[:-1]), strict=True
+        ):
             rate = array.where(step <= float(boundary), float(value), rate)
         return rate
 
@@ -101,8 +123,20 @@ class PolynomialDecay(LearningRateSchedule):
       name: ignored.
     """
 
-    def __init__(self, initial_learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0001, power: float = 1.0, cycle: bool = False, name: str | None = None) -> None:
-        self.initial_learning_rate, self.decay_steps, self.end_learning_rate = initial_learning_rate, decay_steps, end_learning_rate
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        end_learning_rate: float = 0.0001,
+        power: float = 1.0,
+        cycle: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self.initial_learning_rate, self.decay_steps, self.end_learning_rate = (
+            initial_learning_rate,
+            decay_steps,
+            end_learning_rate,
+        )
         self.power, self.cycle, self.name = power, cycle, name
 
     def __call__(self, step: Any) -> Any:
@@ -113,7 +147,9 @@ class PolynomialDecay(LearningRateSchedule):
         else:
             step = math.minimum(step, steps)
         share = math.pow(1.0 - step / steps, float(self.power))
-        return (self.initial_learning_rate - self.end_learning_rate) * share + self.end_learning_rate
+        return (
+            self.initial_learning_rate - self.end_learning_rate
+        ) * share + self.end_learning_rate
 
 
 class CosineDecay(LearningRateSchedule):
@@ -128,8 +164,20 @@ class CosineDecay(LearningRateSchedule):
       warmup_steps: steps of the warm-up.
     """
 
-    def __init__(self, initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, name: str | None = None, warmup_target: float | None = None, warmup_steps: int = 0) -> None:
-        self.initial_learning_rate, self.decay_steps, self.alpha = initial_learning_rate, decay_steps, alpha
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        alpha: float = 0.0,
+        name: str | None = None,
+        warmup_target: float | None = None,
+        warmup_steps: int = 0,
+    ) -> None:
+        self.initial_learning_rate, self.decay_steps, self.alpha = (
+            initial_learning_rate,
+            decay_steps,
+            alpha,
+        )
         self.name, self.warmup_target, self.warmup_steps = name, warmup_target, warmup_steps
 
     def __call__(self, step: Any) -> Any:
@@ -137,11 +185,17 @@ class CosineDecay(LearningRateSchedule):
         step = self._step(step)
         start = self.initial_learning_rate if self.warmup_target is None else self.warmup_target
         after = step if self.warmup_target is None else step - float(self.warmup_steps)
-        share = math.minimum(math.maximum(after, 0.0), float(self.decay_steps)) / float(self.decay_steps)
-        decayed = start * ((1 - self.alpha) * 0.5 * (1.0 + math.cos(_python_math.pi * share)) + self.alpha)
+        share = math.minimum(math.maximum(after, 0.0), float(self.decay_steps)) / float(
+            self.decay_steps
+        )
+        decayed = start * (
+            (1 - self.alpha) * 0.5 * (1.0 + math.cos(_python_math.pi * share)) + self.alpha
+        )
         if self.warmup_target is None or not self.warmup_steps:
             return decayed
-        warm = self.initial_learning_rate + (self.warmup_target - self.initial_learning_rate) * step / float(self.warmup_steps)
+        warm = self.initial_learning_rate + (
+            self.warmup_target - self.initial_learning_rate
+        ) * step / float(self.warmup_steps)
         return array.where(step < float(self.warmup_steps), warm, decayed)
 
 
@@ -157,8 +211,19 @@ class CosineDecayRestarts(LearningRateSchedule):
       name: ignored.
     """
 
-    def __init__(self, initial_learning_rate: float, first_decay_steps: int, t_mul: float = 2.0, m_mul: float = 1.0, alpha: float = 0.0, name: str | None = None) -> None:
-        self.initial_learning_rate, self.first_decay_steps = initial_learning_rate, first_decay_steps
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        first_decay_steps: int,
+        t_mul: float = 2.0,
+        m_mul: float = 1.0,
+        alpha: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        self.initial_learning_rate, self.first_decay_steps = (
+            initial_learning_rate,
+            first_decay_steps,
+        )
         self.t_mul, self.m_mul, self.alpha, self.name = t_mul, m_mul, alpha, name
 
     def __call__(self, step: Any) -> Any:
@@ -168,7 +233,9 @@ class CosineDecayRestarts(LearningRateSchedule):
             restart = math.floor(share)
             share = share - restart
         else:
-            restart = math.floor(math.log(1.0 - share * (1.0 - self.t_mul)) / _python_math.log(self.t_mul))
+            restart = math.floor(
+                math.log(1.0 - share * (1.0 - self.t_mul)) / _python_math.log(self.t_mul)
+            )
             power = math.pow(float(self.t_mul), restart)
             share = (share - (1.0 - power) / (1.0 - self.t_mul)) / power
         factor = math.pow(float(self.m_mul), restart)
@@ -176,7 +243,14 @@ class CosineDecayRestarts(LearningRateSchedule):
         return self.initial_learning_rate * ((1 - self.alpha) * decayed + self.alpha)
 
 
-_TABLE = identify.name_table(ExponentialDecay, InverseTimeDecay, PiecewiseConstantDecay, PolynomialDecay, CosineDecay, CosineDecayRestarts)
+_TABLE = identify.name_table(
+    ExponentialDecay,
+    InverseTimeDecay,
+    PiecewiseConstantDecay,
+    PolynomialDecay,
+    CosineDecay,
+    CosineDecayRestarts,
+)
 
 
 def serialize(learning_rate_schedule: Any) -> Any:

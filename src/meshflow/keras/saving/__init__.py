@@ -11,6 +11,15 @@ from meshflow.keras.saving.models import load_model, model_from_json, model_to_j
 from meshflow.keras.saving.weights import load_weights, save_weights
 
 __all__ = [
-    *("custom_object_scope", "get_custom_objects", "get_registered_name", "get_registered_object", "load_model"),
-    *("load_weights", "model_from_json", "model_to_json", "register_keras_serializable", "save_model", "save_weights"),
+    "custom_object_scope",
+    "get_custom_objects",
+    "get_registered_name",
+    "get_registered_object",
+    "load_model",
+    "load_weights",
+    "model_from_json",
+    "model_to_json",
+    "register_keras_serializable",
+    "save_model",
+    "save_weights",
 ]

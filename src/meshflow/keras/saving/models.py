@@ -25,7 +25,9 @@ def _plain(value: Any) -> Any:
         return identify.serialize(value)
     if callable(value):
         return identify.get_registered_name(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written to a model's configuration.")
+    raise TypeError(
+        f"{value!r} of type {type(value).__name__} cannot be written to a model's configuration."
+    )
 
 
 def _model_config(model: Any) -> dict[str, Any]:
@@ -66,7 +68,14 @@ def _training_config(model: Any) -> dict[str, Any] | None:
         return None
 
 
-def save_model(model: Any, filepath: Any, overwrite: bool = True, save_format: str | None = None, include_optimizer: bool = True, **kwargs: Any) -> None:
+def save_model(
+    model: Any,
+    filepath: Any,
+    overwrite: bool = True,
+    save_format: str | None = None,
+    include_optimizer: bool = True,
+    **kwargs: Any,
+) -> None:
     """Saves a model.
 
     Args:
@@ -85,8 +94,16 @@ def save_model(model: Any, filepath: Any, overwrite: bool = True, save_format: s
         raise FileExistsError(f"{path} exists and overwrite is False.")
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     training = _training_config(model)
-    meta = {"model_config": _model_config(model), "training_config": training, "built_shape": _built_shape(model)}
-    state = model.optimizer.get_weights() if include_optimizer and training and hasattr(model.optimizer, "get_weights") else []
+    meta = {
+        "model_config": _model_config(model),
+        "training_config": training,
+        "built_shape": _built_shape(model),
+    }
+    state = (
+        model.optimizer.get_weights()
+        if include_optimizer and training and hasattr(model.optimizer, "get_weights")
+        else []
+    )
     part = f"{path}.part"
     if path.endswith((".h5", ".hdf5")) or save_format == "h5":
         with _h5py().File(part, "w") as file:
@@ -129,7 +146,13 @@ def _write_h5(model: Any, file: Any, meta: dict[str, Any], state: list[Any]) -> 
         group.create_dataset(f"{i:05d}", data=value)
 
 
-def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, options: Any = None, **kwargs: Any) -> Any:
+def load_model(
+    filepath: Any,
+    custom_objects: Any = None,
+    compile: bool = True,
+    options: Any = None,
+    **kwargs: Any,
+) -> Any:
     """Loads a model saved by `save_model`.
 
     Args:
@@ -152,7 +175,10 @@ def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, 
     if os.path.isdir(path):
         return _load_folder(path, custom_objects, compile)
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive, _h5py().File(io.BytesIO(archive.read("model.weights.h5")), "r") as file:
+        with (
+            zipfile.ZipFile(path) as archive,
+            _h5py().File(io.BytesIO(archive.read("model.weights.h5")), "r") as file,
+        ):
             return _load_h5(file, custom_objects, compile, path)
     with _h5py().File(path, "r") as file:
         return _load_h5(file, custom_objects, compile, path)
@@ -169,8 +195,14 @@ def _make(meta: dict[str, Any], custom_objects: Any) -> Any:
 
 def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
     if "model_config" not in file.attrs:
-        raise ValueError(f"No model config found in the file at {path}: it may hold weights only, to be loaded with Model.load_weights.")
-    meta = {key: json.loads(file.attrs[key]) for key in ("model_config", "training_config", "built_shape") if key in file.attrs}
+        raise ValueError(
+            f"No model config found in the file at {path}: it may hold weights only, to be loaded with Model.load_weights."
+        )
+    meta = {
+        key: json.loads(file.attrs[key])
+        for key in ("model_config", "training_config", "built_shape")
+        if key in file.attrs
+    }
     model = _make(meta, custom_objects)
     read_h5(model, file["model_weights"], by_name=False, skip_mismatch=False)
     state = [file["optimizer_state"][k][()] for k in sorted(file.get("optimizer_state", {}))]
@@ -181,7 +213,9 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
 def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
     config = Path(path) / "model.json"
     if not config.exists():
-        raise ValueError(f"{path} holds no model (model.json is missing); TensorFlow SavedModels cannot be read.")
+        raise ValueError(
+            f"{path} holds no model (model.json is missing); TensorFlow SavedModels cannot be read."
+        )
     meta = json.loads(config.read_text())
     model = _make(meta, custom_objects)
     stored = read_folder(path)
@@ -191,7 +225,9 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
     return model
 
 
-def _compile(model: Any, training: dict[str, Any] | None, state: list[Any], custom_objects: Any) -> None:
+def _compile(
+    model: Any, training: dict[str, Any] | None, state: list[Any], custom_objects: Any
+) -> None:
     if not training:
         return
     from meshflow.keras import losses, metrics, optimizers
@@ -209,9 +245,13 @@ def _compile(model: Any, training: dict[str, Any] | None, state: list[Any], cust
         optimizer = training.pop("optimizer_config")
     known = {k: training.get(k) for k in ("loss_weights", "steps_per_execution", "run_eagerly")}
     model.compile(
-        optimizers.deserialize(optimizer, custom_objects) if isinstance(optimizer, dict) else optimizer,
-        loss=decode(training.get("loss"), losses), metrics=decode(training.get("metrics"), metrics),
-        weighted_metrics=decode(training.get("weighted_metrics"), metrics), **known,
+        optimizers.deserialize(optimizer, custom_objects)
+        if isinstance(optimizer, dict)
+        else optimizer,
+        loss=decode(training.get("loss"), losses),
+        metrics=decode(training.get("metrics"), metrics),
+        weighted_metrics=decode(training.get("weighted_metrics"), metrics),
+        **known,
     )
     if state and hasattr(model.optimizer, "build"):
         model.optimizer.build(model.trainable_variables)

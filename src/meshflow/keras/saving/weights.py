@@ -29,11 +29,15 @@ def _is_h5(path: str, save_format: str | None) -> bool:
     return save_format in ("h5", "keras") or path.endswith((".h5", ".keras", ".hdf5"))
 
 
-def save_weights(model: Any, filepath: Any, overwrite: bool = True, save_format: str | None = None) -> None:
+def save_weights(
+    model: Any, filepath: Any, overwrite: bool = True, save_format: str | None = None
+) -> None:
     """Saves a model's weights; see `Model.save_weights`."""
     path = os.fspath(filepath)
     if not model.built and not model.weights:
-        raise ValueError(f"Unable to save weights of model {model.name}: it has not created its weights yet. Build it or call it on data first.")
+        raise ValueError(
+            f"Unable to save weights of model {model.name}: it has not created its weights yet. Build it or call it on data first."
+        )
     if _is_h5(path, save_format):
         if os.path.exists(path) and not overwrite:
             raise FileExistsError(f"{path} exists and overwrite is False.")
@@ -46,16 +50,20 @@ def save_weights(model: Any, filepath: Any, overwrite: bool = True, save_format:
         write_folder(path, {f"{i:05d}": (w.name, w.numpy()) for i, w in enumerate(model.weights)})
 
 
-def load_weights(model: Any, filepath: Any, skip_mismatch: bool = False, by_name: bool = False) -> None:
+def load_weights(
+    model: Any, filepath: Any, skip_mismatch: bool = False, by_name: bool = False
+) -> None:
     """Loads a model's weights; see `Model.load_weights`."""
     path = os.fspath(filepath)
     if not model.built and not model.weights:
-        raise ValueError(f"Unable to load weights into model {model.name}, which has not created its variables yet. Call the model first, then load the weights.")
+        raise ValueError(
+            f"Unable to load weights into model {model.name}, which has not created its variables yet. Call the model first, then load the weights."
+        )
     if _is_h5(path, None):
         if not os.path.exists(path):
             raise FileNotFoundError(f"No weights file at {path}.")
         with _h5py().File(path, "r") as file:
-            group = file["model_weights"] if "model_weights" in file else file
+            group = file.get("model_weights", file)
             read_h5(model, group, by_name, skip_mismatch)
         return
     if by_name:
@@ -73,7 +81,9 @@ def _assign(pairs: list[tuple[Any, Any]], skip_mismatch: bool, where: str) -> No
         if tuple(variable.shape) != tuple(value.shape):
             if skip_mismatch:
                 continue
-            raise ValueError(f"{where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored value has shape {tuple(value.shape)}.")
+            raise ValueError(
+                f"{where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored value has shape {tuple(value.shape)}."
+            )
         variable.assign(np.asarray(value).astype(variable.dtype.dtype))
 
 
@@ -83,7 +93,11 @@ def _stored_layers(model: Any) -> list[Any]:
 
 
 def _ordered(layer: Any) -> list[Any]:
-    return [*layer.trainable_weights, *layer.non_trainable_weights] if not hasattr(layer, "layers") else list(layer.weights)
+    return (
+        [*layer.trainable_weights, *layer.non_trainable_weights]
+        if not hasattr(layer, "layers")
+        else list(layer.weights)
+    )
 
 
 def write_h5(model: Any, group: Any) -> None:
@@ -108,10 +122,14 @@ def write_h5(model: Any, group: Any) -> None:
 
 def read_h5(model: Any, group: Any, by_name: bool, skip_mismatch: bool) -> None:
     """Reads weights in Keras 2's layout."""
+
     def names(attrs: Any, key: str) -> list[str]:
         return [n.decode() if isinstance(n, bytes) else str(n) for n in attrs.get(key, [])]
 
-    stored = [(n, [group[n][w][()] for w in names(group[n].attrs, "weight_names")]) for n in names(group.attrs, "layer_names")]
+    stored = [
+        (n, [group[n][w][()] for w in names(group[n].attrs, "weight_names")])
+        for n in names(group.attrs, "layer_names")
+    ]
     layers = [layer for layer in _stored_layers(model) if layer.weights]
     if by_name:
         by = dict(stored)
@@ -119,14 +137,18 @@ def read_h5(model: Any, group: Any, by_name: bool, skip_mismatch: bool) -> None:
     else:
         stored = [(n, v) for n, v in stored if v]
         if len(stored) != len(layers):
-            raise ValueError(f"Layer count mismatch when loading weights from file. Model {model.name} expected {len(layers)} layers, found {len(stored)} saved layers.")
+            raise ValueError(
+                f"Layer count mismatch when loading weights from file. Model {model.name} expected {len(layers)} layers, found {len(stored)} saved layers."
+            )
         matched = [(layer, values) for layer, (_, values) in zip(layers, stored, strict=True)]
     for layer, values in matched:
         own = _ordered(layer)
         if len(own) != len(values):
             if skip_mismatch:
                 continue
-            raise ValueError(f"Weight count mismatch for layer {layer.name}: it has {len(own)} weights, the file {len(values)}.")
+            raise ValueError(
+                f"Weight count mismatch for layer {layer.name}: it has {len(own)} weights, the file {len(values)}."
+            )
         _assign(list(zip(own, values, strict=True)), skip_mismatch, f"layer {layer.name}")
     if "top_level_model_weights" in group:
         known = {id(w) for layer in _stored_layers(model) for w in layer.weights}
@@ -186,7 +208,12 @@ def read_folder(path: str) -> dict[str, tuple[str, np.ndarray]]:
         try:
             raw = np.load(file)
             dtype = np.dtype(entry["dtype"])
-            result[key] = entry["name"], (raw.view(dtype) if raw.dtype != dtype else raw).reshape(entry["shape"])
+            result[key] = (
+                entry["name"],
+                (raw.view(dtype) if raw.dtype != dtype else raw).reshape(entry["shape"]),
+            )
         except (OSError, ValueError, EOFError) as error:
-            raise DataLossError(f"{file} (weight {entry['name']}) is missing or damaged: {error}.") from error
+            raise DataLossError(
+                f"{file} (weight {entry['name']}) is missing or damaged: {error}."
+            ) from error
     return result

@@ -20,7 +20,9 @@ def set_random_seed(seed: int) -> None:
       ValueError: when it is not an integer.
     """
     if not isinstance(seed, int):
-        raise ValueError(f"Expected `seed` argument to be an integer. Received: seed={seed} (of type {type(seed)})")
+        raise ValueError(
+            f"Expected `seed` argument to be an integer. Received: seed={seed} (of type {type(seed)})"
+        )
     random.seed(seed)
     np.random.seed(seed % 2**32)
     set_seed(seed)
@@ -51,7 +53,9 @@ def to_categorical(y: Any, num_classes: int | None = None, dtype: Any = "float32
         y = y[..., 0]
     count = int(y.max()) + 1 if num_classes is None else num_classes
     if y.size and (y.min() < 0 or y.max() >= count):
-        raise ValueError(f"to_categorical: class numbers must be in [0, {count}), got {y.min()} to {y.max()}.")
+        raise ValueError(
+            f"to_categorical: class numbers must be in [0, {count}), got {y.min()} to {y.max()}."
+        )
     return np.eye(count, dtype=dtype)[y]
 
 
@@ -69,7 +73,12 @@ def normalize(x: Any, axis: int = -1, order: int = 2) -> np.ndarray:
 
 
 def pad_sequences(
-    sequences: Any, maxlen: int | None = None, dtype: Any = "int32", padding: str = "pre", truncating: str = "pre", value: Any = 0.0
+    sequences: Any,
+    maxlen: int | None = None,
+    dtype: Any = "int32",
+    padding: str = "pre",
+    truncating: str = "pre",
+    value: Any = 0.0,
 ) -> np.ndarray:
     """One array from sequences of different lengths.
 
@@ -85,14 +94,18 @@ def pad_sequences(
       ValueError: for other words.
     """
     if padding not in ("pre", "post") or truncating not in ("pre", "post"):
-        raise ValueError(f"pad_sequences: padding and truncating must be 'pre' or 'post', got {padding!r}, {truncating!r}.")
+        raise ValueError(
+            f"pad_sequences: padding and truncating must be 'pre' or 'post', got {padding!r}, {truncating!r}."
+        )
     length = max((len(s) for s in sequences), default=0) if maxlen is None else maxlen
     inner = next((np.shape(s)[1:] for s in sequences if len(s)), ())
     result = np.full((len(sequences), length, *inner), value, dtype=dtype)
     for i, sequence in enumerate(sequences):
         if not len(sequence) or not length:
             continue
-        cut = np.asarray(sequence[-length:] if truncating == "pre" else sequence[:length], dtype=dtype)
+        cut = np.asarray(
+            sequence[-length:] if truncating == "pre" else sequence[:length], dtype=dtype
+        )
         if padding == "post":
             result[i, : len(cut)] = cut
         else:

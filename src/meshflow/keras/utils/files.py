@@ -78,7 +78,9 @@ def get_file(
     if not target.exists() or (expected and _hash(target, algorithm) != expected):
         _download(origin, target)
         if expected and _hash(target, algorithm) != expected:
-            raise ValueError(f"Incomplete or corrupted file detected: the {algorithm} checksum of {target} (from {origin}) does not match {expected}. Delete it and try again.")
+            raise ValueError(
+                f"Incomplete or corrupted file detected: the {algorithm} checksum of {target} (from {origin}) does not match {expected}. Delete it and try again."
+            )
     if untar or extract:
         _unpack(target, folder)
         return str(folder / name.removesuffix(".tar.gz")) if untar else str(target)
@@ -118,7 +120,9 @@ def _unpack(path: Path, folder: Path) -> None:
             for member in archive.namelist():
                 inside = (folder / member).resolve()
                 if not inside.is_relative_to(folder.resolve()):
-                    raise ValueError(f"{path} holds {member!r}, which would be written outside {folder}.")
+                    raise ValueError(
+                        f"{path} holds {member!r}, which would be written outside {folder}."
+                    )
             archive.extractall(folder)
     else:
         shutil.copy(path, folder / path.name)

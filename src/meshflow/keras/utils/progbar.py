@@ -25,7 +25,15 @@ class Progbar:
       unit_name: 'step' or 'sample'.
     """
 
-    def __init__(self, target: int | None, width: int = 30, verbose: int = 1, interval: float = 0.05, stateful_metrics: Any = None, unit_name: str = "step") -> None:
+    def __init__(
+        self,
+        target: int | None,
+        width: int = 30,
+        verbose: int = 1,
+        interval: float = 0.05,
+        stateful_metrics: Any = None,
+        unit_name: str = "step",
+    ) -> None:
         self.target, self.width, self.verbose, self.interval = target, width, verbose, interval
         self.stateful_metrics = set(stateful_metrics or [])
         self.unit_name = unit_name
@@ -44,7 +52,9 @@ class Progbar:
           values: pairs (name, value); others than stateful metrics are averaged over steps.
           finalize: whether this is the last update; default when `current` reaches the target.
         """
-        finalize = (self.target is not None and current >= self.target) if finalize is None else finalize
+        finalize = (
+            (self.target is not None and current >= self.target) if finalize is None else finalize
+        )
         for name, value in values or []:
             if name in self.stateful_metrics:
                 self._values[name] = [value, 1]
@@ -68,14 +78,22 @@ class Progbar:
     def _draw(self, current: int, now: float, finalize: bool) -> None:
         elapsed = now - self._start
         each = elapsed / max(current, 1)
-        bar = self._bar(current) if self.verbose == 1 else f"{current}/{self.target if self.target is not None else current}"
+        bar = (
+            self._bar(current)
+            if self.verbose == 1
+            else f"{current}/{self.target if self.target is not None else current}"
+        )
         if finalize:
-            timing = f" - {_duration(elapsed)}" + (f" {_each(each)}/{self.unit_name}" if self.verbose == 1 else "")
+            timing = f" - {_duration(elapsed)}" + (
+                f" {_each(each)}/{self.unit_name}" if self.verbose == 1 else ""
+            )
         elif self.target is not None:
             timing = f" - ETA: {_eta(each * (self.target - current))}"
         else:
             timing = f" - {_duration(elapsed)} {_each(each)}/{self.unit_name}"
-        info = "".join(f" - {name}: {_shown(total, count)}" for name, (total, count) in self._values.items())
+        info = "".join(
+            f" - {name}: {_shown(total, count)}" for name, (total, count) in self._values.items()
+        )
         line = bar + timing + info
         if self._dynamic and self.verbose == 1:
             sys.stdout.write("\r" + line.ljust(self._length))

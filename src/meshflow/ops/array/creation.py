@@ -16,20 +16,43 @@ from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("eye", "fill", "identity", "identity_n", "linspace", "meshgrid", "no_op", "one_hot", "ones", "ones_like"),
-    *("range", "rank", "sequence_mask", "shape", "shape_n", "size", "stop_gradient", "zeros", "zeros_like"),
-    *("get_static_value", "group", "tuple", "ensure_shape", "grad_pass_through"),
+    "ensure_shape",
+    "eye",
+    "fill",
+    "get_static_value",
+    "grad_pass_through",
+    "group",
+    "identity",
+    "identity_n",
+    "linspace",
+    "meshgrid",
+    "no_op",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "range",
+    "rank",
+    "sequence_mask",
+    "shape",
+    "shape_n",
+    "size",
+    "stop_gradient",
+    "tuple",
+    "zeros",
+    "zeros_like",
 ]
 
 _python_tuple = tuple
+Sizes = tuple[int, ...]
+Statics = tuple[Any, ...]
 _python_range = range
 
 
-def _full(shape: tuple[int, ...], value: Any, dtype: dtypes.DType) -> Tensor:
+def _full(shape: Sizes, value: Any, dtype: dtypes.DType) -> Tensor:
     return apply(_FULL, (), (shape, value, dtype.name))
 
 
-def _full_array(_: Any, static: tuple[Any, ...]) -> Any:
+def _full_array(_: Any, static: Statics) -> Any:
     shape, value, name = static
     return jnp.full(shape, value, as_dtype(name).dtype)
 
@@ -37,7 +60,7 @@ def _full_array(_: Any, static: tuple[Any, ...]) -> Any:
 _FULL = Op("fill", _full_array)
 
 
-def as_sizes(shape: Any, name: str = "shape") -> tuple[int, ...]:
+def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     """A shape argument as a tuple of Python integers.
 
     Raises:
@@ -108,18 +131,26 @@ def _like(input: TensorLike, dtype: Any, value: int) -> Tensor:
     return jnp.full(input.shape, value, input.dtype if dtype is None else dtype.dtype)
 
 
-def zeros_like(input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def zeros_like(
+    input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Zeros of a tensor's shape, and of its dtype unless given."""
     return _like(input, None if dtype is None else as_dtype(dtype), 0)
 
 
-def ones_like(input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def ones_like(
+    input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Ones of a tensor's shape, and of its dtype unless given."""
     return _like(input, None if dtype is None else as_dtype(dtype), 1)
 
 
 def eye(
-    num_rows: Any, num_columns: Any = None, batch_shape: Any = None, dtype: Any = dtypes.float32, name: str | None = None
+    num_rows: Any,
+    num_columns: Any = None,
+    batch_shape: Any = None,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
 ) -> Tensor:
     """Identity matrices of shape [*batch_shape, num_rows, num_columns]."""
     rows = int(num_rows)
@@ -130,11 +161,15 @@ def eye(
 
 _EYE = Op(
     "eye",
-    lambda _, s: jnp.broadcast_to(jnp.eye(s[0], s[1], dtype=as_dtype(s[3]).dtype), (*s[2], s[0], s[1])),
+    lambda _, s: jnp.broadcast_to(
+        jnp.eye(s[0], s[1], dtype=as_dtype(s[3]).dtype), (*s[2], s[0], s[1])
+    ),
 )
 
 
-def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range") -> Tensor:
+def range(
+    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
+) -> Tensor:
     """Numbers from `start` up to, not including, `limit`.
 
     Args:
@@ -161,7 +196,14 @@ def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name
     values = [static_value(v, "tf.range argument") for v in (start, limit, delta)]
     if dtype is None:
         kinds = [convert_to_tensor(v).dtype for v in (start, limit, delta)]
-        order = [dtypes.int32, dtypes.int64, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]
+        order = [
+            dtypes.int32,
+            dtypes.int64,
+            dtypes.float16,
+            dtypes.bfloat16,
+            dtypes.float32,
+            dtypes.float64,
+        ]
         kind = max((k for k in kinds if k in order), key=order.index, default=kinds[0])
     else:
         kind = as_dtype(dtype)
@@ -210,7 +252,9 @@ def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
 
 
 @op(same=("on_value", "off_value"), name="one_hot")
-def _one_hot(indices: TensorLike, on_value: TensorLike, off_value: TensorLike, depth: int, axis: int) -> Tensor:
+def _one_hot(
+    indices: TensorLike, on_value: TensorLike, off_value: TensorLike, depth: int, axis: int
+) -> Tensor:
     axis = axis % (indices.ndim + 1)
     positions = jnp.arange(depth, dtype=indices.dtype).reshape(
         [-1 if i == axis else 1 for i in _python_range(indices.ndim + 1)]
@@ -251,8 +295,14 @@ def one_hot(
         given = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
         dtype = given[0] if given else dtypes.float32
     kind = as_dtype(dtype)
-    on = convert_to_tensor(1 if on_value is None else on_value, dtype=kind if not kind.is_bool or on_value is not None else None)
-    off = convert_to_tensor(0 if off_value is None else off_value, dtype=kind if not kind.is_bool or off_value is not None else None)
+    on = convert_to_tensor(
+        1 if on_value is None else on_value,
+        dtype=kind if not kind.is_bool or on_value is not None else None,
+    )
+    off = convert_to_tensor(
+        0 if off_value is None else off_value,
+        dtype=kind if not kind.is_bool or off_value is not None else None,
+    )
     if kind.is_bool:
         from meshflow.ops.math import cast
 
@@ -260,7 +310,9 @@ def one_hot(
     return _one_hot(indices, on, off, static_value(depth, "depth"), -1 if axis is None else axis)
 
 
-def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None) -> Tensor:
+def sequence_mask(
+    lengths: TensorLike, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
+) -> Tensor:
     """For each length n, n times True and then False up to `maxlen`.
 
     Args:
@@ -387,7 +439,9 @@ def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 
     tensor = convert_to_tensor(x)
     if not TensorShape(shape).is_compatible_with(tensor.shape):
-        raise InvalidValueError(f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}.")
+        raise InvalidValueError(
+            f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}."
+        )
     return tensor
 
 

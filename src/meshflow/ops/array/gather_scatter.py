@@ -15,9 +15,18 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("boolean_mask", "dynamic_partition", "dynamic_stitch", "gather", "gather_nd", "scatter_nd"),
-    *("tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min", "tensor_scatter_nd_sub"),
-    *("tensor_scatter_nd_update", "where"),
+    "boolean_mask",
+    "dynamic_partition",
+    "dynamic_stitch",
+    "gather",
+    "gather_nd",
+    "scatter_nd",
+    "tensor_scatter_nd_add",
+    "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min",
+    "tensor_scatter_nd_sub",
+    "tensor_scatter_nd_update",
+    "where",
 ]
 
 
@@ -37,7 +46,9 @@ def _check_range(indices: Any, size: int, what: str) -> None:
 def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
     axis = axis % params.ndim
     batch_dims = batch_dims % (indices.ndim + 1) if batch_dims < 0 else batch_dims
-    function = lambda p, i: jnp.take(p, i, axis=axis - batch_dims, mode="fill" if _floats(p) else "clip")  # noqa: E731
+    function = lambda p, i: jnp.take(
+        p, i, axis=axis - batch_dims, mode="fill" if _floats(p) else "clip"
+    )
     for _ in range(batch_dims):
         function = jax.vmap(function)
     return function(params, indices)
@@ -86,7 +97,9 @@ def gather(
             if params.dtype is dtypes.string:
                 return Tensor(np.take(params._value, indices.numpy(), axis=axis))
             if not -params.ndim <= axis < params.ndim:
-                raise InvalidValueError(f"gather: axis {axis} is out of range for params of rank {params.ndim}.")
+                raise InvalidValueError(
+                    f"gather: axis {axis} is out of range for params of rank {params.ndim}."
+                )
             _check_range(indices, params._value.shape[axis], "gather")
     return _gather(params, indices, axis, batch_dims)
 
@@ -101,7 +114,9 @@ def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tens
     return pick(params, indices)
 
 
-def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None) -> Tensor:
+def gather_nd(
+    params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None
+) -> Tensor:
     """Picks elements or slices by coordinates.
 
     Args:
@@ -117,7 +132,11 @@ def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0, name
       InvalidArgumentError: for coordinates out of range.
     """
     params, indices = convert_to_tensor(params), convert_to_tensor(indices)
-    if isinstance(indices, Tensor) and isinstance(params, Tensor) and not isinstance(indices._value, jax.core.Tracer):
+    if (
+        isinstance(indices, Tensor)
+        and isinstance(params, Tensor)
+        and not isinstance(indices._value, jax.core.Tracer)
+    ):
         coordinates = np.asarray(indices._value)
         for k in range(coordinates.shape[-1]):
             _check_range(coordinates[..., k], params._value.shape[batch_dims + k], "gather_nd")
@@ -129,7 +148,9 @@ def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
     return jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
 
 
-def scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+def scatter_nd(
+    indices: TensorLike, updates: TensorLike, shape: Any, name: str | None = None
+) -> Tensor:
     """Zeros with updates added at coordinates; updates at equal coordinates add up.
 
     Args:
@@ -143,7 +164,9 @@ def scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any, name: str |
 
 def _tensor_scatter(kind: str, verb: str) -> Any:
     @op(same=("tensor", "updates"), name=f"tensor_scatter_nd_{verb}")
-    def scatter(tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor:
+    def scatter(
+        tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+    ) -> Tensor:
         place = tensor.at[tuple(jnp.moveaxis(indices, -1, 0))]
         return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
 
@@ -197,12 +220,16 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
     if (x is None) != (y is None):
         raise ValueError("x and y must both be non-None or both be None.")
     if x is None:
-        known = convert_to_tensor(condition)._concrete("the condition of tf.where without x and y (its result's shape depends on the values)")
+        known = convert_to_tensor(condition)._concrete(
+            "the condition of tf.where without x and y (its result's shape depends on the values)"
+        )
         return convert_to_tensor(np.argwhere(known).astype(np.int64))
     return _select(condition, x, y)
 
 
-def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int | None = None, name: str = "boolean_mask") -> Tensor:
+def boolean_mask(
+    tensor: TensorLike, mask: TensorLike, axis: int | None = None, name: str = "boolean_mask"
+) -> Tensor:
     """The elements (or slices) where a mask is true.
 
     Args:
@@ -215,20 +242,30 @@ def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int | None = None, 
       A tensor with one dimension in place of the masked ones.
     """
     tensor = convert_to_tensor(tensor)
-    known = convert_to_tensor(mask)._concrete("a mask (the result's shape depends on it; use tf.where)").astype(bool)
+    known = (
+        convert_to_tensor(mask)
+        ._concrete("a mask (the result's shape depends on it; use tf.where)")
+        .astype(bool)
+    )
     axis = 0 if axis is None else int(axis) % tensor.ndim
     shape = tensor._value.shape
     if tuple(shape[axis : axis + known.ndim]) != known.shape:
-        raise ValueError(f"Shapes {tuple(shape[axis:])} and {known.shape} are incompatible: the mask must cover the tensor from axis {axis}.")
+        raise ValueError(
+            f"Shapes {tuple(shape[axis:])} and {known.shape} are incompatible: the mask must cover the tensor from axis {axis}."
+        )
     from meshflow.ops.array.shaping import reshape
 
     flat = reshape(tensor, (*shape[:axis], known.size, *shape[axis + known.ndim :]))
     return gather(flat, np.flatnonzero(known), axis=axis)
 
 
-def dynamic_partition(data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None) -> list[Tensor]:
+def dynamic_partition(
+    data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
     """Splits rows into lists by number; `partitions` must be known."""
-    numbers = convert_to_tensor(partitions)._concrete("partitions (the results' shapes depend on them)")
+    numbers = convert_to_tensor(partitions)._concrete(
+        "partitions (the results' shapes depend on them)"
+    )
     return [boolean_mask(data, numbers == i) for i in range(num_partitions)]
 
 

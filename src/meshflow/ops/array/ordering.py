@@ -12,16 +12,27 @@ from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype, int32
 from meshflow.core.tensor import Tensor, TensorLike
 
-__all__ = ["argsort", "histogram_fixed_width", "searchsorted", "sort", "unique", "unique_with_counts"]
+__all__ = [
+    "argsort",
+    "histogram_fixed_width",
+    "searchsorted",
+    "sort",
+    "unique",
+    "unique_with_counts",
+]
 
 
 def _check(direction: str) -> None:
     if direction not in ("ASCENDING", "DESCENDING"):
-        raise ValueError(f"Argument `direction` should be one of 'ASCENDING' or 'DESCENDING'. Received: {direction}")
+        raise ValueError(
+            f"Argument `direction` should be one of 'ASCENDING' or 'DESCENDING'. Received: {direction}"
+        )
 
 
 @op(same=())
-def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
+def sort(
+    values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
+) -> Tensor:
     """Sorts along a dimension.
 
     Args:
@@ -41,15 +52,23 @@ def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name:
 
 @op(same=(), differentiable=False)
 def argsort(
-    values: TensorLike, axis: int = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
+    values: TensorLike,
+    axis: int = -1,
+    direction: str = "ASCENDING",
+    stable: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Positions that sort along a dimension, int32; always stable."""
     _check(direction)
-    return jnp.argsort(values, axis=axis, stable=True, descending=direction == "DESCENDING").astype(jnp.int32)
+    return jnp.argsort(values, axis=axis, stable=True, descending=direction == "DESCENDING").astype(
+        jnp.int32
+    )
 
 
 @op(same=("sorted_sequence", "values"), differentiable=False, name="searchsorted")
-def _searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: Any) -> Tensor:
+def _searchsorted(
+    sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: Any
+) -> Tensor:
     shape = values.shape
     rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
     queries = values.reshape(rows.shape[0], -1)
@@ -60,7 +79,11 @@ def _searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str, ou
 
 
 def searchsorted(
-    sorted_sequence: TensorLike, values: TensorLike, side: str = "left", out_type: Any = int32, name: str | None = None
+    sorted_sequence: TensorLike,
+    values: TensorLike,
+    side: str = "left",
+    out_type: Any = int32,
+    name: str | None = None,
 ) -> Tensor:
     """Positions at which values would be inserted into sorted rows.
 
@@ -72,7 +95,9 @@ def searchsorted(
       name: ignored.
     """
     if side not in ("left", "right"):
-        raise ValueError(f"Argument `side` must be either 'right' or 'left'. Received: `side` = '{side}'.")
+        raise ValueError(
+            f"Argument `side` must be either 'right' or 'left'. Received: `side` = '{side}'."
+        )
     return _searchsorted(sorted_sequence, values, side, as_dtype(out_type))
 
 
@@ -92,14 +117,20 @@ class UniqueWithCounts(NamedTuple):
 
 
 def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
-    array = convert_to_tensor(x)._concrete("the argument of tf.unique (the result's shape depends on it)")
+    array = convert_to_tensor(x)._concrete(
+        "the argument of tf.unique (the result's shape depends on it)"
+    )
     if array.ndim != 1:
         raise ValueError(f"unique expects a 1D vector, got shape {array.shape}.")
     kind = as_dtype(out_idx).dtype
     if array.dtype == object:
-        values, first, inverse, counts = np.unique(array.astype("S"), return_index=True, return_inverse=True, return_counts=True)
+        values, first, inverse, counts = np.unique(
+            array.astype("S"), return_index=True, return_inverse=True, return_counts=True
+        )
     else:
-        values, first, inverse, counts = np.unique(array, return_index=True, return_inverse=True, return_counts=True)
+        values, first, inverse, counts = np.unique(
+            array, return_index=True, return_inverse=True, return_counts=True
+        )
     # TensorFlow keeps the order of first appearance.
     order = np.argsort(first)
     rank = np.argsort(order)
@@ -126,10 +157,14 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
     return Unique(convert_to_tensor(values), convert_to_tensor(inverse))
 
 
-def unique_with_counts(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> UniqueWithCounts:
+def unique_with_counts(
+    x: TensorLike, out_idx: Any = int32, name: str | None = None
+) -> UniqueWithCounts:
     """`unique`, and how often each value occurs."""
     values, inverse, counts = _unique(x, out_idx)
-    return UniqueWithCounts(convert_to_tensor(values), convert_to_tensor(inverse), convert_to_tensor(counts))
+    return UniqueWithCounts(
+        convert_to_tensor(values), convert_to_tensor(inverse), convert_to_tensor(counts)
+    )
 
 
 @op(same=("values",), differentiable=False, name="histogram_fixed_width")
@@ -140,7 +175,11 @@ def _histogram(values: TensorLike, low: float, high: float, nbins: int, dtype: A
 
 
 def histogram_fixed_width(
-    values: TensorLike, value_range: Any, nbins: int = 100, dtype: Any = int32, name: str | None = None
+    values: TensorLike,
+    value_range: Any,
+    nbins: int = 100,
+    dtype: Any = int32,
+    name: str | None = None,
 ) -> Tensor:
     """Counts of values in `nbins` equal bins; values outside go to the outermost bins."""
     low, high = (float(v) for v in value_range)

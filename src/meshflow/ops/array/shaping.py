@@ -19,10 +19,32 @@ from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("batch_to_space", "bitcast", "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat"),
-    *("depth_to_space", "expand_dims", "newaxis", "pad", "parallel_stack", "repeat", "reshape", "reverse"),
-    *("reverse_sequence", "roll", "slice", "space_to_batch", "space_to_depth", "split", "squeeze", "stack"),
-    *("strided_slice", "tile", "transpose", "unstack"),
+    "batch_to_space",
+    "bitcast",
+    "broadcast_dynamic_shape",
+    "broadcast_static_shape",
+    "broadcast_to",
+    "concat",
+    "depth_to_space",
+    "expand_dims",
+    "newaxis",
+    "pad",
+    "parallel_stack",
+    "repeat",
+    "reshape",
+    "reverse",
+    "reverse_sequence",
+    "roll",
+    "slice",
+    "space_to_batch",
+    "space_to_depth",
+    "split",
+    "squeeze",
+    "stack",
+    "strided_slice",
+    "tile",
+    "transpose",
+    "unstack",
 ]
 
 newaxis = None
@@ -83,13 +105,17 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Ten
         axes = tuple(_axis(a, input.ndim, "squeeze") for a in axes)
         for a in axes:
             if input.shape[a] != 1:
-                raise InvalidValueError(f"Can not squeeze dim[{a}], expected a dimension of 1, got {input.shape[a]}.")
+                raise InvalidValueError(
+                    f"Can not squeeze dim[{a}], expected a dimension of 1, got {input.shape[a]}."
+                )
         return jnp.squeeze(input, axes)
     return jnp.squeeze(input)
 
 
 @op(same=(), name="transpose")
-def transpose(a: TensorLike, perm: Any = None, conjugate: bool = False, name: str | None = None) -> Tensor:
+def transpose(
+    a: TensorLike, perm: Any = None, conjugate: bool = False, name: str | None = None
+) -> Tensor:
     """Permutes dimensions; default reverses them.
 
     Args:
@@ -99,7 +125,9 @@ def transpose(a: TensorLike, perm: Any = None, conjugate: bool = False, name: st
       name: ignored.
     """
     if perm is not None and sorted(p % max(a.ndim, 1) for p in perm) != list(range(a.ndim)):
-        raise InvalidValueError(f"transpose expects a permutation of the {a.ndim} dimensions, got {list(perm)}.")
+        raise InvalidValueError(
+            f"transpose expects a permutation of the {a.ndim} dimensions, got {list(perm)}."
+        )
     result = jnp.transpose(a, perm)
     return jnp.conj(result) if conjugate else result
 
@@ -167,12 +195,17 @@ parallel_stack = stack
 
 def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
     """A tensor from nested lists that hold tensors."""
-    items = [_pack(v, dtype) if isinstance(v, (list, tuple)) and convert._holds_tensors(v) else v for v in value]
+    items = [
+        _pack(v, dtype) if isinstance(v, (list, tuple)) and convert._holds_tensors(v) else v
+        for v in value
+    ]
     if dtype is not None:
         items = [convert_to_tensor(v, dtype_hint=dtype) for v in items]
     result = stack(items)
     if dtype is not None and result.dtype is not dtype:
-        raise TypeError(f"Cannot convert a list of {result.dtype.name} tensors to dtype {dtype.name}: use tf.cast.")
+        raise TypeError(
+            f"Cannot convert a list of {result.dtype.name} tensors to dtype {dtype.name}: use tf.cast."
+        )
     return result
 
 
@@ -185,7 +218,9 @@ def _unstack(value: TensorLike, axis: int) -> Any:
     return [jax.lax.index_in_dim(value, i, axis, keepdims=False) for i in range(value.shape[axis])]
 
 
-def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
+def unstack(
+    value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack"
+) -> list[Tensor]:
     """The parts of a tensor along a dimension, as a list.
 
     Raises:
@@ -203,17 +238,27 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
     total = value.shape[axis]
     if isinstance(sizes, int):
         if sizes <= 0 or total % sizes:
-            raise InvalidValueError(f"Dimension size {total}, must be evenly divisible by {sizes} [Op:Split]")
+            raise InvalidValueError(
+                f"Dimension size {total}, must be evenly divisible by {sizes} [Op:Split]"
+            )
         sizes = (total // sizes,) * sizes
     if -1 in sizes:
         rest = total - sum(s for s in sizes if s != -1)
         sizes = tuple(rest if s == -1 else s for s in sizes)
     if sum(sizes) != total:
-        raise InvalidValueError(f"split sizes {list(sizes)} must add up to {total}, the size of dimension {axis}.")
+        raise InvalidValueError(
+            f"split sizes {list(sizes)} must add up to {total}, the size of dimension {axis}."
+        )
     return jnp.split(value, np.cumsum(sizes)[:-1].tolist(), axis)
 
 
-def split(value: TensorLike, num_or_size_splits: Any, axis: int = 0, num: int | None = None, name: str = "split") -> list[Tensor]:
+def split(
+    value: TensorLike,
+    num_or_size_splits: Any,
+    axis: int = 0,
+    num: int | None = None,
+    name: str = "split",
+) -> list[Tensor]:
     """Splits a tensor along a dimension.
 
     Args:
@@ -236,7 +281,9 @@ def split(value: TensorLike, num_or_size_splits: Any, axis: int = 0, num: int | 
 def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
     """Repeats a tensor `multiples[i]` times along dimension i."""
     if len(multiples) != input.ndim:
-        raise InvalidValueError(f"tile needs one multiple per dimension ({input.ndim}), got {list(multiples)}.")
+        raise InvalidValueError(
+            f"tile needs one multiple per dimension ({input.ndim}), got {list(multiples)}."
+        )
     return jnp.tile(input, multiples)
 
 
@@ -258,7 +305,13 @@ def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
     return jnp.pad(tensor, paddings, mode=mode)
 
 
-def pad(tensor: TensorLike, paddings: Any, mode: str = "CONSTANT", constant_values: Any = 0, name: str | None = None) -> Tensor:
+def pad(
+    tensor: TensorLike,
+    paddings: Any,
+    mode: str = "CONSTANT",
+    constant_values: Any = 0,
+    name: str | None = None,
+) -> Tensor:
     """Adds elements before and after, along each dimension.
 
     Args:
@@ -283,7 +336,9 @@ def pad(tensor: TensorLike, paddings: Any, mode: str = "CONSTANT", constant_valu
             return _pad_constant(tensor, constant_values, pairs)
         return _pad_constant(tensor, convert_to_tensor(constant_values, dtype=tensor.dtype), pairs)
     if mode not in ("REFLECT", "SYMMETRIC"):
-        raise ValueError(f"Value of argument `mode` expected to be one of 'CONSTANT', 'REFLECT' or 'SYMMETRIC'. Received {mode!r}.")
+        raise ValueError(
+            f"Value of argument `mode` expected to be one of 'CONSTANT', 'REFLECT' or 'SYMMETRIC'. Received {mode!r}."
+        )
     return _pad_mirror(tensor, pairs, mode.lower())
 
 
@@ -301,7 +356,11 @@ def roll(input: TensorLike, shift: Any, axis: Any, name: str | None = None) -> T
 
 @op(same=(), name="reverse_sequence")
 def reverse_sequence(
-    input: TensorLike, seq_lengths: TensorLike, seq_axis: Any = None, batch_axis: Any = None, name: str | None = None
+    input: TensorLike,
+    seq_lengths: TensorLike,
+    seq_axis: Any = None,
+    batch_axis: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Reverses the first `seq_lengths[i]` elements of each example."""
     seq_axis = 1 if seq_axis is None else seq_axis
@@ -310,7 +369,9 @@ def reverse_sequence(
     steps = jnp.arange(moved.shape[1])[None, :]
     lengths = seq_lengths[:, None]
     index = jnp.where(steps < lengths, lengths - 1 - steps, steps)
-    result = jnp.take_along_axis(moved, index.reshape(index.shape + (1,) * (moved.ndim - 2)), axis=1)
+    result = jnp.take_along_axis(
+        moved, index.reshape(index.shape + (1,) * (moved.ndim - 2)), axis=1
+    )
     return jnp.moveaxis(result, (0, 1), (batch_axis, seq_axis))
 
 
@@ -326,12 +387,18 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
     Raises:
       ValueError: when they do not broadcast.
     """
-    return TensorShape(np.broadcast_shapes(tuple(TensorShape(shape_x).as_list()), tuple(TensorShape(shape_y).as_list())))
+    return TensorShape(
+        np.broadcast_shapes(
+            tuple(TensorShape(shape_x).as_list()), tuple(TensorShape(shape_y).as_list())
+        )
+    )
 
 
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
     """The shape that two shapes, given as integer tensors, broadcast to."""
-    sizes = [tuple(int(v) for v in convert_to_tensor(s)._concrete("a shape")) for s in (shape_x, shape_y)]
+    sizes = [
+        tuple(int(v) for v in convert_to_tensor(s)._concrete("a shape")) for s in (shape_x, shape_y)
+    ]
     return convert_to_tensor(list(np.broadcast_shapes(*sizes)), dtype=dtypes.int32)
 
 
@@ -369,18 +436,33 @@ def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) ->
 
     if hasattr(input_, "_keras_history"):
         sizes = static_value(size)
-        return input_[tuple(_python_slice(b, None if s == -1 else b + s) for b, s in zip(begin, sizes, strict=True))]
+        return input_[
+            tuple(
+                _python_slice(b, None if s == -1 else b + s)
+                for b, s in zip(begin, sizes, strict=True)
+            )
+        ]
     tensor = convert_to_tensor(input_)
     sizes = static_value(size, "size")
     try:
         begins = static_value(begin, "begin")
     except TypeError:
-        begins = [convert_to_tensor(b) for b in (list(begin) if isinstance(begin, (list, tuple)) else unstack(begin))]
+        begins = [
+            convert_to_tensor(b)
+            for b in (list(begin) if isinstance(begin, (list, tuple)) else unstack(begin))
+        ]
         return apply(_SLICE, (tensor, begins), sizes)
     for dim, (b, s, n) in enumerate(zip(begins, sizes, tensor._value.shape, strict=True)):
         if b < 0 or (s != -1 and b + s > n):
-            raise InvalidValueError(f"slice: begin {b} and size {s} leave dimension {dim} of size {n}. [Op:Slice]")
-    return getitem(tensor, tuple(_python_slice(b, None if s == -1 else b + s) for b, s in zip(begins, sizes, strict=True)))
+            raise InvalidValueError(
+                f"slice: begin {b} and size {s} leave dimension {dim} of size {n}. [Op:Slice]"
+            )
+    return getitem(
+        tensor,
+        tuple(
+            _python_slice(b, None if s == -1 else b + s) for b, s in zip(begins, sizes, strict=True)
+        ),
+    )
 
 
 def strided_slice(
@@ -411,11 +493,15 @@ def strided_slice(
         elif shrink_axis_mask & bit:
             key.append(b)
         else:
-            key.append(_python_slice(None if begin_mask & bit else b, None if end_mask & bit else e, s))
+            key.append(
+                _python_slice(None if begin_mask & bit else b, None if end_mask & bit else e, s)
+            )
     return getitem(convert_to_tensor(input_), tuple(key))
 
 
-def space_to_depth(input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None) -> Tensor:
+def space_to_depth(
+    input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
+) -> Tensor:
     """Moves blocks of height and width into channels."""
     return _space_to_depth(input, block_size, data_format)
 
@@ -425,13 +511,17 @@ def _space_to_depth(input: TensorLike, block: int, data_format: str) -> Tensor:
     x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
     b, h, w, c = x.shape
     if h % block or w % block:
-        raise InvalidValueError(f"space_to_depth: height {h} and width {w} must be divisible by {block}.")
+        raise InvalidValueError(
+            f"space_to_depth: height {h} and width {w} must be divisible by {block}."
+        )
     x = x.reshape(b, h // block, block, w // block, block, c).transpose(0, 1, 3, 2, 4, 5)
     x = x.reshape(b, h // block, w // block, block * block * c)
     return jnp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
 
 
-def depth_to_space(input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None) -> Tensor:
+def depth_to_space(
+    input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
+) -> Tensor:
     """Moves channels into blocks of height and width; the inverse of `space_to_depth`."""
     return _depth_to_space(input, block_size, data_format)
 
@@ -441,14 +531,18 @@ def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
     x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
     b, h, w, c = x.shape
     if c % (block * block):
-        raise InvalidValueError(f"depth_to_space: {c} channels must be divisible by {block * block}.")
+        raise InvalidValueError(
+            f"depth_to_space: {c} channels must be divisible by {block * block}."
+        )
     x = x.reshape(b, h, w, block, block, c // block**2).transpose(0, 1, 3, 2, 4, 5)
     x = x.reshape(b, h * block, w * block, c // block**2)
     return jnp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
 
 
 @op(same=(), name="space_to_batch")
-def space_to_batch(input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
+def space_to_batch(
+    input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None
+) -> Tensor:
     """Pads, then moves blocks of the spatial dimensions into the batch."""
     blocks = (block_shape,) * len(paddings) if isinstance(block_shape, int) else block_shape
     m = len(blocks)
@@ -460,11 +554,17 @@ def space_to_batch(input: TensorLike, block_shape: Any, paddings: Any, name: str
     inner = [2 + 2 * i for i in range(m)]
     outer = [1 + 2 * i for i in range(m)]
     x = x.transpose(*inner, 0, *outer, *range(1 + 2 * m, x.ndim))
-    return x.reshape(batch * int(np.prod(blocks)), *[s // b for s, b in zip(spatial[:m], blocks, strict=True)], *rest)
+    return x.reshape(
+        batch * int(np.prod(blocks)),
+        *[s // b for s, b in zip(spatial[:m], blocks, strict=True)],
+        *rest,
+    )
 
 
 @op(same=(), name="batch_to_space")
-def batch_to_space(input: TensorLike, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
+def batch_to_space(
+    input: TensorLike, block_shape: Any, crops: Any, name: str | None = None
+) -> Tensor:
     """Moves the batch back into blocks of the spatial dimensions, then crops."""
     blocks = (block_shape,) * len(crops) if isinstance(block_shape, int) else block_shape
     m = len(blocks)
@@ -472,6 +572,8 @@ def batch_to_space(input: TensorLike, block_shape: Any, crops: Any, name: str | 
     spatial, rest = input.shape[1 : m + 1], input.shape[m + 1 :]
     x = input.reshape(*blocks, batch, *spatial, *rest)
     order = [m] + [v for i in range(m) for v in (m + 1 + i, i)] + list(range(2 * m + 1, x.ndim))
-    x = x.transpose(order).reshape(batch, *[s * b for s, b in zip(spatial, blocks, strict=True)], *rest)
+    x = x.transpose(order).reshape(
+        batch, *[s * b for s, b in zip(spatial, blocks, strict=True)], *rest
+    )
     cuts = [_python_slice(a, x.shape[1 + i] - b) for i, (a, b) in enumerate(crops)]
     return x[(_python_slice(None), *cuts)]

@@ -13,12 +13,25 @@ from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast, clip_by_value, saturate_cast
 
 __all__ = [
-    *("adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue", "adjust_saturation", "convert_image_dtype"),
-    *("grayscale_to_rgb", "hsv_to_rgb", "per_image_standardization", "rgb_to_grayscale", "rgb_to_hsv", "total_variation", "psnr"),
+    "adjust_brightness",
+    "adjust_contrast",
+    "adjust_gamma",
+    "adjust_hue",
+    "adjust_saturation",
+    "convert_image_dtype",
+    "grayscale_to_rgb",
+    "hsv_to_rgb",
+    "per_image_standardization",
+    "psnr",
+    "rgb_to_grayscale",
+    "rgb_to_hsv",
+    "total_variation",
 ]
 
 
-def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None) -> Tensor:
+def convert_image_dtype(
+    image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None
+) -> Tensor:
     """Another dtype, scaled: floats run from 0 to 1, integers over their positive range.
 
     Args:
@@ -49,7 +62,9 @@ def _in_floats(image: Any, change: Any) -> Tensor:
     image = convert_to_tensor(image)
     if image.dtype.is_floating and image.dtype.name != "float16":
         return change(image)
-    return convert_image_dtype(change(convert_image_dtype(image, float32)), image.dtype, saturate=True)
+    return convert_image_dtype(
+        change(convert_image_dtype(image, float32)), image.dtype, saturate=True
+    )
 
 
 def adjust_brightness(image: TensorLike, delta: Any) -> Tensor:
@@ -86,7 +101,12 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
     high, low = jnp.max(images, -1), jnp.min(images, -1)
     span = high - low
     safe = jnp.where(span == 0, 1, span)
-    hue = jnp.where(high == r, (g - b) / safe, jnp.where(high == g, 2 + (b - r) / safe, 4 + (r - g) / safe)) / 6
+    hue = (
+        jnp.where(
+            high == r, (g - b) / safe, jnp.where(high == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
+        )
+        / 6
+    )
     hue = jnp.where(span == 0, 0, hue % 1)
     saturation = jnp.where(high == 0, 0, span / jnp.where(high == 0, 1, high))
     return jnp.stack([hue, saturation, high], -1).astype(images.dtype)
@@ -103,12 +123,20 @@ def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
 
 def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | None = None) -> Tensor:
     """Saturation times a factor."""
-    return _in_floats(image, lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(saturation_factor, x.dtype), cast(0, x.dtype))))
+    return _in_floats(
+        image,
+        lambda x: hsv_to_rgb(
+            _scale_hsv(rgb_to_hsv(x), cast(saturation_factor, x.dtype), cast(0, x.dtype))
+        ),
+    )
 
 
 def adjust_hue(image: TensorLike, delta: Any, name: str | None = None) -> Tensor:
     """Hue moved by `delta`, in turns."""
-    return _in_floats(image, lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(1, x.dtype), cast(delta, x.dtype))))
+    return _in_floats(
+        image,
+        lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(1, x.dtype), cast(delta, x.dtype))),
+    )
 
 
 @op
@@ -119,7 +147,9 @@ def _scale_hsv(hsv: TensorLike, factor: TensorLike, delta: TensorLike) -> Tensor
 
 @op(name="rgb_to_grayscale", kinds="f")
 def _gray(images: TensorLike) -> Tensor:
-    return jnp.sum(images * jnp.array([0.2989, 0.5870, 0.1140], images.dtype), axis=-1, keepdims=True)
+    return jnp.sum(
+        images * jnp.array([0.2989, 0.5870, 0.1140], images.dtype), axis=-1, keepdims=True
+    )
 
 
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
@@ -131,7 +161,9 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     """One channel three times."""
     if images.shape[-1] != 1:
-        raise ValueError(f"Last dimension of a grayscale image should be size 1, got shape {list(images.shape)}.")
+        raise ValueError(
+            f"Last dimension of a grayscale image should be size 1, got shape {list(images.shape)}."
+        )
     return jnp.broadcast_to(images, (*images.shape[:-1], 3))
 
 
@@ -141,7 +173,9 @@ def per_image_standardization(image: TensorLike) -> Tensor:
     x = image if jnp.issubdtype(image.dtype, jnp.floating) else image.astype(jnp.float32)
     axes = (-3, -2, -1)
     count = x.shape[-1] * x.shape[-2] * x.shape[-3]
-    deviation = jnp.maximum(jnp.std(x, axis=axes, keepdims=True), 1 / jnp.sqrt(jnp.asarray(count, x.dtype)))
+    deviation = jnp.maximum(
+        jnp.std(x, axis=axes, keepdims=True), 1 / jnp.sqrt(jnp.asarray(count, x.dtype))
+    )
     return (x - jnp.mean(x, axis=axes, keepdims=True)) / deviation
 
 

@@ -13,8 +13,17 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("ResizeMethod", "central_crop", "crop_to_bounding_box", "flip_left_right", "flip_up_down", "pad_to_bounding_box"),
-    *("resize", "resize_with_crop_or_pad", "resize_with_pad", "rot90", "transpose"),
+    "ResizeMethod",
+    "central_crop",
+    "crop_to_bounding_box",
+    "flip_left_right",
+    "flip_up_down",
+    "pad_to_bounding_box",
+    "resize",
+    "resize_with_crop_or_pad",
+    "resize_with_pad",
+    "rot90",
+    "transpose",
 ]
 
 
@@ -30,7 +39,9 @@ class ResizeMethod:
 
 def _check_rank(image: Any, name: str) -> None:
     if image.ndim not in (3, 4):
-        raise InvalidValueError(f"tf.image.{name}: an image must have 3 dimensions or 4 (a batch), got shape {list(image.shape)}.")
+        raise InvalidValueError(
+            f"tf.image.{name}: an image must have 3 dimensions or 4 (a batch), got shape {list(image.shape)}."
+        )
 
 
 @op(same=(), name="resize")
@@ -51,7 +62,12 @@ def _nearest(new: int, old: int) -> Any:
 
 
 def resize(
-    images: TensorLike, size: Any, method: str = ResizeMethod.BILINEAR, preserve_aspect_ratio: bool = False, antialias: bool = False, name: str | None = None
+    images: TensorLike,
+    size: Any,
+    method: str = ResizeMethod.BILINEAR,
+    preserve_aspect_ratio: bool = False,
+    antialias: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Another height and width, by interpolation between pixel centres.
 
@@ -79,7 +95,9 @@ def resize(
         raise ValueError(f"tf.image.resize: method must be one of {known}, got {method!r}.")
     images = images if hasattr(images, "_keras_history") else convert_to_tensor(images)
     if len(images.shape) not in (3, 4):
-        raise ValueError(f"'images' must have either 3 or 4 dimensions, got shape {tuple(images.shape)}.")
+        raise ValueError(
+            f"'images' must have either 3 or 4 dimensions, got shape {tuple(images.shape)}."
+        )
     height, width = (int(s) for s in static_value(size, "size"))
     if preserve_aspect_ratio:
         scale = min(height / images.shape[-3], width / images.shape[-2])
@@ -87,26 +105,47 @@ def resize(
     return _resize(images, height, width, method, antialias)
 
 
-def resize_with_pad(image: TensorLike, target_height: int, target_width: int, method: str = "bilinear", antialias: bool = False) -> Tensor:
+def resize_with_pad(
+    image: TensorLike,
+    target_height: int,
+    target_width: int,
+    method: str = "bilinear",
+    antialias: bool = False,
+) -> Tensor:
     """Resized without distortion, with zeros around."""
     small = resize(image, (target_height, target_width), method, True, antialias)
     top, left = (target_height - small.shape[-3]) // 2, (target_width - small.shape[-2]) // 2
     return pad_to_bounding_box(small, top, left, target_height, target_width)
 
 
-def crop_to_bounding_box(image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int) -> Tensor:
+def crop_to_bounding_box(
+    image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
+) -> Tensor:
     """The part of an image at an offset.
 
     Raises:
       ValueError: when the part is not inside the image.
     """
     image = convert_to_tensor(image)
-    if min(offset_height, offset_width) < 0 or offset_height + target_height > image.shape[-3] or offset_width + target_width > image.shape[-2]:
-        raise ValueError(f"crop_to_bounding_box: the box at ({offset_height}, {offset_width}) of size ({target_height}, {target_width}) is not inside an image of shape {tuple(image.shape)}.")
-    return image[..., offset_height : offset_height + target_height, offset_width : offset_width + target_width, :]  # type: ignore[index]
+    if (
+        min(offset_height, offset_width) < 0
+        or offset_height + target_height > image.shape[-3]
+        or offset_width + target_width > image.shape[-2]
+    ):
+        raise ValueError(
+            f"crop_to_bounding_box: the box at ({offset_height}, {offset_width}) of size ({target_height}, {target_width}) is not inside an image of shape {tuple(image.shape)}."
+        )
+    return image[
+        ...,
+        offset_height : offset_height + target_height,
+        offset_width : offset_width + target_width,
+        :,
+    ]  # type: ignore[index]
 
 
-def pad_to_bounding_box(image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int) -> Tensor:
+def pad_to_bounding_box(
+    image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
+) -> Tensor:
     """An image inside a larger one of zeros.
 
     Raises:
@@ -115,9 +154,14 @@ def pad_to_bounding_box(image: TensorLike, offset_height: int, offset_width: int
     from meshflow.ops.array import pad
 
     image = convert_to_tensor(image)
-    below, right = target_height - offset_height - image.shape[-3], target_width - offset_width - image.shape[-2]
+    below, right = (
+        target_height - offset_height - image.shape[-3],
+        target_width - offset_width - image.shape[-2],
+    )
     if min(offset_height, offset_width, below, right) < 0:
-        raise ValueError(f"pad_to_bounding_box: an image of shape {tuple(image.shape)} at ({offset_height}, {offset_width}) does not fit into ({target_height}, {target_width}).")
+        raise ValueError(
+            f"pad_to_bounding_box: an image of shape {tuple(image.shape)} at ({offset_height}, {offset_width}) does not fit into ({target_height}, {target_width})."
+        )
     edges = [(offset_height, below), (offset_width, right), (0, 0)]
     return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
 
@@ -126,8 +170,12 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
     """The middle of an image cut out, or the image in the middle of zeros."""
     image = convert_to_tensor(image)
     height, width = min(target_height, image.shape[-3]), min(target_width, image.shape[-2])
-    cut = crop_to_bounding_box(image, (image.shape[-3] - height) // 2, (image.shape[-2] - width) // 2, height, width)
-    return pad_to_bounding_box(cut, (target_height - height) // 2, (target_width - width) // 2, target_height, target_width)
+    cut = crop_to_bounding_box(
+        image, (image.shape[-3] - height) // 2, (image.shape[-2] - width) // 2, height, width
+    )
+    return pad_to_bounding_box(
+        cut, (target_height - height) // 2, (target_width - width) // 2, target_height, target_width
+    )
 
 
 def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
@@ -142,7 +190,9 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     image = convert_to_tensor(image)
     top = int((image.shape[-3] - image.shape[-3] * central_fraction) / 2)
     left = int((image.shape[-2] - image.shape[-2] * central_fraction) / 2)
-    return crop_to_bounding_box(image, top, left, image.shape[-3] - 2 * top, image.shape[-2] - 2 * left)
+    return crop_to_bounding_box(
+        image, top, left, image.shape[-3] - 2 * top, image.shape[-2] - 2 * left
+    )
 
 
 @op(same=())

@@ -14,10 +14,20 @@ from meshflow.ops.array import slice as slice_
 from meshflow.ops.image import color, geometry
 
 __all__ = [
-    *("random_brightness", "random_contrast", "random_crop", "random_flip_left_right", "random_flip_up_down"),
-    *("random_hue", "random_saturation", "stateless_random_brightness", "stateless_random_contrast"),
-    *("stateless_random_crop", "stateless_random_flip_left_right", "stateless_random_flip_up_down"),
-    *("stateless_random_hue", "stateless_random_saturation"),
+    "random_brightness",
+    "random_contrast",
+    "random_crop",
+    "random_flip_left_right",
+    "random_flip_up_down",
+    "random_hue",
+    "random_saturation",
+    "stateless_random_brightness",
+    "stateless_random_contrast",
+    "stateless_random_crop",
+    "stateless_random_flip_left_right",
+    "stateless_random_flip_up_down",
+    "stateless_random_hue",
+    "stateless_random_saturation",
 ]
 
 
@@ -130,6 +140,8 @@ def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None
     return _crop(op_key(seed), value, size)
 
 
-def stateless_random_crop(value: TensorLike, size: Any, seed: Any, name: str | None = None) -> Tensor:
+def stateless_random_crop(
+    value: TensorLike, size: Any, seed: Any, name: str | None = None
+) -> Tensor:
     """`random_crop` decided by the seed only."""
     return _crop(random_ops.seed_key(seed), value, size)

@@ -1,14 +1,14 @@
 """`tf.math`, `tf.add`, ...: arithmetic, elementwise functions, reductions."""
 
-from meshflow.ops.math.arithmetic import *  # noqa: F403
+from meshflow.ops.math.arithmetic import *
 from meshflow.ops.math.arithmetic import __all__ as _arithmetic
-from meshflow.ops.math.clipping import *  # noqa: F403
+from meshflow.ops.math.clipping import *
 from meshflow.ops.math.clipping import __all__ as _clipping
-from meshflow.ops.math.elementwise import *  # noqa: F403
+from meshflow.ops.math.elementwise import *
 from meshflow.ops.math.elementwise import __all__ as _elementwise
-from meshflow.ops.math.reductions import *  # noqa: F403
+from meshflow.ops.math.reductions import *
 from meshflow.ops.math.reductions import __all__ as _reductions
-from meshflow.ops.math.segments import *  # noqa: F403
+from meshflow.ops.math.segments import *
 from meshflow.ops.math.segments import __all__ as _segments
 
 __all__ = [*_arithmetic, *_clipping, *_elementwise, *_reductions, *_segments]

@@ -16,13 +16,54 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("add", "add_n", "accumulate_n", "subtract", "multiply", "multiply_no_nan", "scalar_mul", "divide"),
-    *("truediv", "floordiv", "floormod", "mod", "divide_no_nan", "pow", "matmul", "maximum", "minimum"),
-    *("squared_difference", "atan2", "nextafter", "xlogy", "xlog1py", "xdivy", "equal", "not_equal"),
-    *("less", "less_equal", "greater", "greater_equal", "approximate_equal", "logical_and", "logical_or"),
-    *("logical_xor", "logical_or_bitwise_and", "logical_or_bitwise_or", "logical_or_bitwise_xor"),
-    *("logical_or_bitwise_not", "logical_not", "cast", "saturate_cast", "complex", "cross", "tensordot"),
-    *("igamma", "igammac", "zeta", "polygamma", "betainc"),
+    "accumulate_n",
+    "add",
+    "add_n",
+    "approximate_equal",
+    "atan2",
+    "betainc",
+    "cast",
+    "complex",
+    "cross",
+    "divide",
+    "divide_no_nan",
+    "equal",
+    "floordiv",
+    "floormod",
+    "greater",
+    "greater_equal",
+    "igamma",
+    "igammac",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_or_bitwise_and",
+    "logical_or_bitwise_not",
+    "logical_or_bitwise_or",
+    "logical_or_bitwise_xor",
+    "logical_xor",
+    "matmul",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "multiply_no_nan",
+    "nextafter",
+    "not_equal",
+    "polygamma",
+    "pow",
+    "saturate_cast",
+    "scalar_mul",
+    "squared_difference",
+    "subtract",
+    "tensordot",
+    "truediv",
+    "xdivy",
+    "xlog1py",
+    "xlogy",
+    "zeta",
 ]
 
 
@@ -76,7 +117,9 @@ def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="fc")
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x * y`, and 0 where `y` is 0 even if `x` is infinite or NaN."""
-    return jnp.where(y == 0, jnp.zeros((), x.dtype), x * jnp.where(y == 0, jnp.ones((), y.dtype), y))
+    return jnp.where(
+        y == 0, jnp.zeros((), x.dtype), x * jnp.where(y == 0, jnp.ones((), y.dtype), y)
+    )
 
 
 def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
@@ -106,7 +149,9 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
       ValueError: for an empty list or different shapes.
     """
     if not inputs:
-        raise ValueError("Inputs must be a list of at least one Tensor with the same dtype and shape.")
+        raise ValueError(
+            "Inputs must be a list of at least one Tensor with the same dtype and shape."
+        )
     shapes = {i.shape for i in inputs}
     if len(shapes) > 1:
         raise ValueError(f"add_n needs tensors of one shape, got {sorted(shapes)}.")
@@ -363,7 +408,9 @@ def logical_or_bitwise_not(x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(same=(), name="cast")
 def _cast(x: TensorLike, dtype: DType) -> Tensor:
-    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype.dtype, jnp.complexfloating):
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(
+        dtype.dtype, jnp.complexfloating
+    ):
         x = jnp.real(x)
     if dtype.is_bool:
         return x != 0
@@ -456,14 +503,28 @@ def matmul(
       array([[11.]], dtype=float32)
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
-        raise ValueError("Only one of transpose_a and adjoint_a (transpose_b and adjoint_b) can be True.")
+        raise ValueError(
+            "Only one of transpose_a and adjoint_a (transpose_b and adjoint_b) can be True."
+        )
     if a.ndim < 2 or b.ndim < 2:
         raise InvalidValueError(
             f"In[0] and In[1] of matmul must have at least 2 dimensions, got shapes {list(a.shape)} and "
             f"{list(b.shape)}."
         )
-    a = jnp.conj(jnp.swapaxes(a, -1, -2)) if adjoint_a else jnp.swapaxes(a, -1, -2) if transpose_a else a
-    b = jnp.conj(jnp.swapaxes(b, -1, -2)) if adjoint_b else jnp.swapaxes(b, -1, -2) if transpose_b else b
+    a = (
+        jnp.conj(jnp.swapaxes(a, -1, -2))
+        if adjoint_a
+        else jnp.swapaxes(a, -1, -2)
+        if transpose_a
+        else a
+    )
+    b = (
+        jnp.conj(jnp.swapaxes(b, -1, -2))
+        if adjoint_b
+        else jnp.swapaxes(b, -1, -2)
+        if transpose_b
+        else b
+    )
     if a.shape[-1] != b.shape[-2]:
         raise InvalidValueError(
             f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"

@@ -38,7 +38,9 @@ def clip_by_value(
 
 
 @op(same=("t", "clip_norm"), kinds="fc")
-def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
+def clip_by_norm(
+    t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None
+) -> Tensor:
     """Scales a tensor down so that its L2 norm is at most `clip_norm`."""
     squares = jnp.sum(t * t, axis=axes, keepdims=True)
     positive = squares > 0
@@ -96,8 +98,14 @@ def _global_scale(norm: TensorLike, clip_norm: TensorLike) -> Tensor:
 
 @op(kinds="fc")
 def l2_normalize(
-    x: TensorLike, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
+    x: TensorLike,
+    axis: Any = None,
+    epsilon: float = 1e-12,
+    name: str | None = None,
+    dim: Any = None,
 ) -> Tensor:
     """Scales to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`."""
     squares = jnp.sum(jnp.square(jnp.abs(x)), axis=axis if dim is None else dim, keepdims=True)
-    return x * (1 / jnp.sqrt(jnp.maximum(squares, jnp.asarray(epsilon, squares.dtype)))).astype(x.dtype)
+    return x * (1 / jnp.sqrt(jnp.maximum(squares, jnp.asarray(epsilon, squares.dtype)))).astype(
+        x.dtype
+    )

@@ -15,7 +15,11 @@ __all__: list[str] = []
 
 
 def _define(
-    name: str, function: Callable[[Any], Any], doc: str, kinds: str | None = "fc", differentiable: bool = True
+    name: str,
+    function: Callable[[Any], Any],
+    doc: str,
+    kinds: str | None = "fc",
+    differentiable: bool = True,
 ) -> Callable[..., Any]:
     """A public elementwise op; all of them are one line of a table."""
 
@@ -36,14 +40,22 @@ def _angle(x: Any) -> Any:
 _special = jax.scipy.special
 abs = _define("abs", jnp.abs, "Absolute value.", kinds=None)
 negative = _define("negative", jnp.negative, "`-x`.", kinds=None)
-sign = _define("sign", jnp.sign, "-1, 0 or 1; for complex numbers `x / |x|`.", kinds="ifc", differentiable=False)
+sign = _define(
+    "sign",
+    jnp.sign,
+    "-1, 0 or 1; for complex numbers `x / |x|`.",
+    kinds="ifc",
+    differentiable=False,
+)
 square = _define("square", jnp.square, "`x * x`.", kinds="ifc")
 sqrt = _define("sqrt", jnp.sqrt, "Square root.")
 rsqrt = _define("rsqrt", jax.lax.rsqrt, "`1 / sqrt(x)`.")
 reciprocal = _define("reciprocal", lambda x: jnp.ones((), x.dtype) / x, "`1 / x`.")
 reciprocal_no_nan = _define(
     "reciprocal_no_nan",
-    lambda x: jnp.where(x == 0, jnp.zeros((), x.dtype), 1 / jnp.where(x == 0, jnp.ones((), x.dtype), x)),
+    lambda x: jnp.where(
+        x == 0, jnp.zeros((), x.dtype), 1 / jnp.where(x == 0, jnp.ones((), x.dtype), x)
+    ),
     "`1 / x`, and 0 where x is 0.",
 )
 exp = _define("exp", jnp.exp, "`e^x`.")
@@ -63,11 +75,18 @@ asinh = _define("asinh", jnp.arcsinh, "Inverse hyperbolic sine.")
 acosh = _define("acosh", jnp.arccosh, "Inverse hyperbolic cosine.")
 atanh = _define("atanh", jnp.arctanh, "Inverse hyperbolic tangent.")
 sigmoid = _define("sigmoid", jax.nn.sigmoid, "`1 / (1 + e^-x)`.")
-log_sigmoid = _define("log_sigmoid", jax.nn.log_sigmoid, "`log(sigmoid(x))`, accurate for large |x|.", kinds="f")
+log_sigmoid = _define(
+    "log_sigmoid", jax.nn.log_sigmoid, "`log(sigmoid(x))`, accurate for large |x|.", kinds="f"
+)
 erf = _define("erf", _special.erf, "Gauss error function.", kinds="f")
 erfc = _define("erfc", _special.erfc, "`1 - erf(x)`.", kinds="f")
 erfinv = _define("erfinv", _special.erfinv, "Inverse of erf.", kinds="f")
-erfcinv = _define("erfcinv", lambda x: -_special.ndtri(0.5 * x) / jnp.sqrt(jnp.asarray(2, x.dtype)), "Inverse of erfc.", kinds="f")
+erfcinv = _define(
+    "erfcinv",
+    lambda x: -_special.ndtri(0.5 * x) / jnp.sqrt(jnp.asarray(2, x.dtype)),
+    "Inverse of erfc.",
+    kinds="f",
+)
 ndtri = _define("ndtri", _special.ndtri, "Quantile of the standard normal distribution.", kinds="f")
 lgamma = _define("lgamma", _special.gammaln, "Logarithm of |Gamma(x)|.", kinds="f")
 digamma = _define("digamma", _special.digamma, "Derivative of lgamma.", kinds="f")
@@ -77,11 +96,21 @@ bessel_i1 = _define("bessel_i1", _special.i1, "Modified Bessel function of order
 bessel_i1e = _define("bessel_i1e", _special.i1e, "bessel_i1, exponentially scaled.", kinds="f")
 floor = _define("floor", jnp.floor, "Largest integer not above x.", kinds="f", differentiable=False)
 ceil = _define("ceil", jnp.ceil, "Smallest integer not below x.", kinds="f", differentiable=False)
-round = _define("round", jnp.round, "Nearest integer, halves to the even one.", kinds="if", differentiable=False)
-rint = _define("rint", jnp.round, "Nearest integer, halves to the even one.", kinds="f", differentiable=False)
+round = _define(
+    "round", jnp.round, "Nearest integer, halves to the even one.", kinds="if", differentiable=False
+)
+rint = _define(
+    "rint", jnp.round, "Nearest integer, halves to the even one.", kinds="f", differentiable=False
+)
 is_nan = _define("is_nan", jnp.isnan, "Whether x is NaN.", kinds="f", differentiable=False)
 is_inf = _define("is_inf", jnp.isinf, "Whether x is infinite.", kinds="f", differentiable=False)
-is_finite = _define("is_finite", jnp.isfinite, "Whether x is neither NaN nor infinite.", kinds="f", differentiable=False)
+is_finite = _define(
+    "is_finite",
+    jnp.isfinite,
+    "Whether x is neither NaN nor infinite.",
+    kinds="f",
+    differentiable=False,
+)
 conj = _define("conj", jnp.conj, "Complex conjugate.", kinds=None)
 real = _define("real", jnp.real, "Real part.", kinds=None)
 imag = _define("imag", jnp.imag, "Imaginary part.", kinds=None)

@@ -15,15 +15,29 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("argmax", "argmin", "cumprod", "cumsum", "cumulative_logsumexp", "count_nonzero", "zero_fraction"),
-    *("in_top_k", "top_k", "is_non_decreasing", "is_strictly_increasing", "bincount", "confusion_matrix", "polyval"),
+    "argmax",
+    "argmin",
+    "bincount",
+    "confusion_matrix",
+    "count_nonzero",
+    "cumprod",
+    "cumsum",
+    "cumulative_logsumexp",
+    "in_top_k",
+    "is_non_decreasing",
+    "is_strictly_increasing",
+    "polyval",
+    "top_k",
+    "zero_fraction",
 ]
 
 
 def _check_axis(axis: Any, rank: int) -> Any:
     for a in (axis,) if isinstance(axis, int) else axis or ():
         if not -rank <= a < rank:
-            raise InvalidValueError(f"Invalid reduction dimension {a} for input with {rank} dimensions.")
+            raise InvalidValueError(
+                f"Invalid reduction dimension {a} for input with {rank} dimensions."
+            )
     return axis
 
 
@@ -104,20 +118,32 @@ def _logsumexp(x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 reduce_sum = _define("reduce_sum", _sum, "Sum over dimensions.", kinds="ifc")
-reduce_mean = _define("reduce_mean", _mean, "Mean over dimensions; of integers, rounded down.", kinds="ifc")
+reduce_mean = _define(
+    "reduce_mean", _mean, "Mean over dimensions; of integers, rounded down.", kinds="ifc"
+)
 reduce_prod = _define("reduce_prod", _prod, "Product over dimensions.", kinds="ifc")
 reduce_max = _define("reduce_max", _max, "Maximum over dimensions.", kinds="if")
 reduce_min = _define("reduce_min", _min, "Minimum over dimensions.", kinds="if")
-reduce_any = _define("reduce_any", jnp.any, "Whether any element is true.", kinds="b", differentiable=False)
-reduce_all = _define("reduce_all", jnp.all, "Whether all elements are true.", kinds="b", differentiable=False)
-reduce_variance = _define("reduce_variance", _variance, "Variance over dimensions, divided by n.", kinds="fc")
+reduce_any = _define(
+    "reduce_any", jnp.any, "Whether any element is true.", kinds="b", differentiable=False
+)
+reduce_all = _define(
+    "reduce_all", jnp.all, "Whether all elements are true.", kinds="b", differentiable=False
+)
+reduce_variance = _define(
+    "reduce_variance", _variance, "Variance over dimensions, divided by n.", kinds="fc"
+)
 reduce_std = _define("reduce_std", _std, "Standard deviation over dimensions.", kinds="fc")
-reduce_logsumexp = _define("reduce_logsumexp", _logsumexp, "`log(sum(exp(x)))`, without overflow.", kinds="f")
+reduce_logsumexp = _define(
+    "reduce_logsumexp", _logsumexp, "`log(sum(exp(x)))`, without overflow.", kinds="f"
+)
 reduce_euclidean_norm = _define("reduce_euclidean_norm", _norm, "`sqrt(sum(|x|^2))`.", kinds="fc")
 
 
 @op(differentiable=False)
-def argmax(input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None) -> Tensor:
+def argmax(
+    input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
+) -> Tensor:
     """Position of the largest element along a dimension, the first of equals.
 
     Args:
@@ -134,16 +160,24 @@ def argmax(input: TensorLike, axis: Any = None, output_type: Any = int64, name: 
       >>> tf.argmax([[1, 5], [7, 2]], axis=1).numpy()
       array([1, 0])
     """
-    return jnp.argmax(input, axis=_check_axis(axis or 0, input.ndim)).astype(as_dtype(output_type).dtype)
+    return jnp.argmax(input, axis=_check_axis(axis or 0, input.ndim)).astype(
+        as_dtype(output_type).dtype
+    )
 
 
 @op(differentiable=False)
-def argmin(input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None) -> Tensor:
+def argmin(
+    input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
+) -> Tensor:
     """Position of the smallest element along a dimension; arguments as in `argmax`."""
-    return jnp.argmin(input, axis=_check_axis(axis or 0, input.ndim)).astype(as_dtype(output_type).dtype)
+    return jnp.argmin(input, axis=_check_axis(axis or 0, input.ndim)).astype(
+        as_dtype(output_type).dtype
+    )
 
 
-def _cumulative(function: Callable[..., Any], x: Any, axis: int, exclusive: bool, reverse: bool, start: float) -> Any:
+def _cumulative(
+    function: Callable[..., Any], x: Any, axis: int, exclusive: bool, reverse: bool, start: float
+) -> Any:
     if reverse:
         x = jnp.flip(x, axis)
     result = function(x, axis=axis).astype(x.dtype)
@@ -156,7 +190,11 @@ def _cumulative(function: Callable[..., Any], x: Any, axis: int, exclusive: bool
 
 @op
 def cumsum(
-    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: int = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Sums up to each position along a dimension.
 
@@ -180,7 +218,11 @@ def cumsum(
 
 @op
 def cumprod(
-    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: int = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Products up to each position along a dimension; arguments as in `cumsum`."""
     return _cumulative(jnp.cumprod, x, axis % builtins.max(x.ndim, 1), exclusive, reverse, 1)
@@ -188,7 +230,11 @@ def cumprod(
 
 @op(kinds="f")
 def cumulative_logsumexp(
-    x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: int = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """`log(cumsum(exp(x)))`, without overflow; arguments as in `cumsum`."""
     axis = axis % builtins.max(x.ndim, 1)
@@ -201,7 +247,11 @@ def cumulative_logsumexp(
 
 @op(differentiable=False)
 def count_nonzero(
-    input: TensorLike, axis: Any = None, keepdims: bool | None = None, dtype: Any = int64, name: str | None = None
+    input: TensorLike,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = int64,
+    name: str | None = None,
 ) -> Tensor:
     """Number of elements that are not zero."""
     return jnp.sum(input != 0, axis=axis, keepdims=bool(keepdims), dtype=as_dtype(dtype).dtype)
@@ -221,7 +271,11 @@ def _top_k(input: TensorLike, k: int) -> Any:
 
 
 def top_k(
-    input: TensorLike, k: int = 1, sorted: bool = True, index_type: Any = None, name: str | None = None
+    input: TensorLike,
+    k: int = 1,
+    sorted: bool = True,
+    index_type: Any = None,
+    name: str | None = None,
 ) -> Any:
     """The k largest elements of the last dimension and their positions.
 
@@ -267,7 +321,9 @@ class TopKV2(tuple):
 
 
 @op(same=(), differentiable=False)
-def in_top_k(targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None) -> Tensor:
+def in_top_k(
+    targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None
+) -> Tensor:
     """Whether the prediction for the target class is among the k largest.
 
     Args:

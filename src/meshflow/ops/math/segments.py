@@ -21,20 +21,30 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
     rows = data.reshape((flat_ids.shape[0], *data.shape[segment_ids.ndim :]))
     inside = (flat_ids >= 0) & (flat_ids < num_segments)
     ids = jnp.where(inside, flat_ids, num_segments)
-    counts = jax.ops.segment_sum(jnp.ones(ids.shape, jnp.int32), ids, num_segments + 1)[:num_segments]
+    counts = jax.ops.segment_sum(jnp.ones(ids.shape, jnp.int32), ids, num_segments + 1)[
+        :num_segments
+    ]
     shaped = counts.reshape((-1,) + (1,) * (rows.ndim - 1))
     if kind in ("sum", "mean", "sqrt_n"):
         total = jax.ops.segment_sum(rows, ids, num_segments + 1)[:num_segments]
         divisor = jnp.maximum(shaped, 1).astype(total.dtype)
-        return {"sum": total, "mean": total / divisor, "sqrt_n": total / jnp.sqrt(divisor)}[kind].astype(data.dtype)
-    function = {"max": jax.ops.segment_max, "min": jax.ops.segment_min, "prod": jax.ops.segment_prod}[kind]
+        return {"sum": total, "mean": total / divisor, "sqrt_n": total / jnp.sqrt(divisor)}[
+            kind
+        ].astype(data.dtype)
+    function = {
+        "max": jax.ops.segment_max,
+        "min": jax.ops.segment_min,
+        "prod": jax.ops.segment_prod,
+    }[kind]
     return function(rows, ids, num_segments + 1)[:num_segments]
 
 
 def _segment(kind: str, fill_empty: bool) -> Callable[..., Any]:
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
         ids = convert_to_tensor(segment_ids)
-        numbers = ids._concrete(f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})")
+        numbers = ids._concrete(
+            f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
+        )
         count = int(numbers.max()) + 1 if numbers.size else 0
         if (numbers[1:] < numbers[:-1]).any():
             from meshflow.core.errors import InvalidArgumentError
@@ -65,11 +75,15 @@ def _zero_empty(result: Tensor, ids: Tensor, count: int) -> Tensor:
 @op(same=("result",), name="segment_mask")
 def _masked(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
     present = jnp.zeros((count,), bool).at[ids].set(True)
-    return jnp.where(present.reshape((-1,) + (1,) * (result.ndim - 1)), result, jnp.zeros((), result.dtype))
+    return jnp.where(
+        present.reshape((-1,) + (1,) * (result.ndim - 1)), result, jnp.zeros((), result.dtype)
+    )
 
 
 def _unsorted(kind: str) -> Callable[..., Any]:
-    def segment(data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None) -> Tensor:
+    def segment(
+        data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+    ) -> Tensor:
         count = static_value(num_segments, "num_segments")
         return _reduce(convert_to_tensor(data), convert_to_tensor(segment_ids), count, kind)
 

@@ -14,8 +14,26 @@ from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
 
 __all__ = [
-    *("bias_add", "crelu", "dropout", "elu", "embedding_lookup", "gelu", "leaky_relu", "log_sigmoid", "log_softmax"),
-    *("relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softplus", "softsign", "stateless_dropout", "swish", "tanh"),
+    "bias_add",
+    "crelu",
+    "dropout",
+    "elu",
+    "embedding_lookup",
+    "gelu",
+    "leaky_relu",
+    "log_sigmoid",
+    "log_softmax",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "stateless_dropout",
+    "swish",
+    "tanh",
 ]
 
 
@@ -113,7 +131,9 @@ def log_softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -
 
 
 @op
-def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
+def bias_add(
+    value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None
+) -> Tensor:
     """Adds a vector to the channels.
 
     Args:
@@ -128,14 +148,22 @@ def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None
     first = data_format is not None and data_format.startswith("NC") and data_format != "N...C"
     channels = value.shape[1 if first else -1]
     if bias.ndim != 1 or bias.shape[0] != channels:
-        raise ValueError(f"bias must be a vector of the {channels} channels, got shape {list(bias.shape)}.")
+        raise ValueError(
+            f"bias must be a vector of the {channels} channels, got shape {list(bias.shape)}."
+        )
     return value + (bias.reshape((-1,) + (1,) * (value.ndim - 2)) if first else bias)
 
 
 @op(same=("x",), kinds="f", name="dropout")
 def _dropout(x: TensorLike, key: TensorLike, rate: TensorLike, noise_shape: Any) -> Tensor:
-    shape = x.shape if noise_shape is None else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
-    uniform = jax.random.uniform(jax.random.wrap_key_data(key, impl="threefry2x32"), shape, jnp.float32)
+    shape = (
+        x.shape
+        if noise_shape is None
+        else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
+    )
+    uniform = jax.random.uniform(
+        jax.random.wrap_key_data(key, impl="threefry2x32"), shape, jnp.float32
+    )
     kept = uniform >= rate.astype(jnp.float32)
     scale = (1 / (1 - rate.astype(jnp.float32))).astype(x.dtype)
     return jnp.where(kept, x * scale, jnp.zeros((), x.dtype))
@@ -147,7 +175,9 @@ def dropout_from_key(x: TensorLike, key: Tensor, rate: Any, noise_shape: Any = N
     return _dropout(x, key, convert_to_tensor(rate, dtype_hint="float32"), shape)
 
 
-def dropout(x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None) -> Tensor:
+def dropout(
+    x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+) -> Tensor:
     """Sets a random fraction of elements to 0 and scales the others up.
 
     Args:
@@ -165,20 +195,31 @@ def dropout(x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None,
     """
     if isinstance(rate, (int, float)):
         if not 0 <= rate < 1:
-            raise ValueError(f"`rate` must be a scalar tensor or a float in the range [0, 1). Received: rate={rate}")
+            raise ValueError(
+                f"`rate` must be a scalar tensor or a float in the range [0, 1). Received: rate={rate}"
+            )
         if rate == 0:
             return convert_to_tensor(x)
     return dropout_from_key(x, op_key(seed), rate, noise_shape)
 
 
-def stateless_dropout(x: TensorLike, rate: Any, seed: Any, rng_alg: Any = None, noise_shape: Any = None, name: str | None = None) -> Tensor:
+def stateless_dropout(
+    x: TensorLike,
+    rate: Any,
+    seed: Any,
+    rng_alg: Any = None,
+    noise_shape: Any = None,
+    name: str | None = None,
+) -> Tensor:
     """`dropout` whose mask depends on the seed (two integers) only."""
     from meshflow.ops.random_ops import seed_key
 
     return dropout_from_key(x, seed_key(seed), rate, noise_shape)
 
 
-def embedding_lookup(params: TensorLike, ids: TensorLike, max_norm: float | None = None, name: str | None = None) -> Tensor:
+def embedding_lookup(
+    params: TensorLike, ids: TensorLike, max_norm: float | None = None, name: str | None = None
+) -> Tensor:
     """Rows of a table.
 
     Args:
@@ -196,4 +237,6 @@ def embedding_lookup(params: TensorLike, ids: TensorLike, max_norm: float | None
     rows = gather(params, ids)
     if max_norm is None:
         return rows
-    return clip_by_norm(rows, float(max_norm), axes=list(range(len(rows.shape) - 1, len(rows.shape))))
+    return clip_by_norm(
+        rows, float(max_norm), axes=list(range(len(rows.shape) - 1, len(rows.shape)))
+    )

@@ -18,8 +18,17 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("atrous_conv2d", "conv1d", "conv1d_transpose", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose"),
-    *("conv_transpose", "convolution", "depthwise_conv2d", "separable_conv2d"),
+    "atrous_conv2d",
+    "conv1d",
+    "conv1d_transpose",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
+    "conv_transpose",
+    "convolution",
+    "depthwise_conv2d",
+    "separable_conv2d",
 ]
 
 
@@ -46,7 +55,9 @@ def spatial_sizes(value: Any, rank: int, channels_first: bool, name: str) -> tup
     if len(value) == rank + 2:
         return tuple(value[2:] if channels_first else value[1:-1])
     if len(value) != rank:
-        raise ValueError(f"{name} should be of length 1, {rank} or {rank + 2}. Received: {name}={value} of length {len(value)}")
+        raise ValueError(
+            f"{name} should be of length 1, {rank} or {rank + 2}. Received: {name}={value} of length {len(value)}"
+        )
     return tuple(value)
 
 
@@ -58,7 +69,9 @@ def padding_pairs(padding: Any, rank: int, channels_first: bool) -> Any:
     """
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID"):
-            raise ValueError(f"padding must be 'SAME', 'VALID' or a list of pairs, got {padding!r}.")
+            raise ValueError(
+                f"padding must be 'SAME', 'VALID' or a list of pairs, got {padding!r}."
+            )
         return padding.upper()
     pairs = tuple(tuple(p) for p in static_value(padding, "padding"))
     return (pairs[2:] if channels_first else pairs[1:-1]) if len(pairs) == rank + 2 else pairs
@@ -66,20 +79,31 @@ def padding_pairs(padding: Any, rank: int, channels_first: bool) -> Any:
 
 @op(name="convolution", kinds="f")
 def conv(
-    input: TensorLike, filters: TensorLike, strides: Any, padding: Any, dilations: Any, channels_first: bool, groups: int
+    input: TensorLike,
+    filters: TensorLike,
+    strides: Any,
+    padding: Any,
+    dilations: Any,
+    channels_first: bool,
+    groups: int,
 ) -> Tensor:
     """Convolution of a batch: [batch, *spatial, in] (or channels first) with [*spatial, in / groups, out]."""
     rank = filters.ndim - 2
     channels = input.shape[1 if channels_first else -1]
     if input.ndim != rank + 2:
-        raise InvalidValueError(f"convolution expects input of rank {rank + 2}, got shape {list(input.shape)}.")
+        raise InvalidValueError(
+            f"convolution expects input of rank {rank + 2}, got shape {list(input.shape)}."
+        )
     if channels != filters.shape[-2] * groups:
         raise InvalidValueError(
             f"input depth {channels} must be {groups} group(s) times the filters' depth {filters.shape[-2]} (input "
             f"{list(input.shape)}, filters {list(filters.shape)})."
         )
     return jax.lax.conv_general_dilated(
-        input, filters, strides, padding,
+        input,
+        filters,
+        strides,
+        padding,
         rhs_dilation=dilations,
         dimension_numbers=numbers(channels_first, rank),
         feature_group_count=groups,
@@ -124,23 +148,37 @@ def convolution(
     depth = shape[1 if first else -1]
     groups = max(int(depth) // int(filters.shape[-2]), 1) if depth else 1
     return conv(
-        input, filters,
+        input,
+        filters,
         spatial_sizes(strides, rank, first, "strides"),
         padding_pairs(padding, rank, first),
         spatial_sizes(dilations, rank, first, "dilations"),
-        first, groups,
+        first,
+        groups,
     )
 
 
 def conv1d(
-    input: TensorLike, filters: TensorLike, stride: Any, padding: Any, data_format: str = "NWC", dilations: Any = None, name: str | None = None
+    input: TensorLike,
+    filters: TensorLike,
+    stride: Any,
+    padding: Any,
+    data_format: str = "NWC",
+    dilations: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Convolution over one spatial dimension; see `convolution`."""
     return convolution(input, filters, stride, padding, data_format, dilations)
 
 
 def conv2d(
-    input: TensorLike, filters: TensorLike, strides: Any, padding: Any, data_format: str = "NHWC", dilations: Any = None, name: str | None = None
+    input: TensorLike,
+    filters: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Convolution over two spatial dimensions; see `convolution`.
 
@@ -153,19 +191,33 @@ def conv2d(
 
 
 def conv3d(
-    input: TensorLike, filters: TensorLike, strides: Any, padding: Any, data_format: str = "NDHWC", dilations: Any = None, name: str | None = None
+    input: TensorLike,
+    filters: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    dilations: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Convolution over three spatial dimensions; see `convolution`."""
     return convolution(input, filters, strides, padding, data_format, dilations)
 
 
-def atrous_conv2d(value: TensorLike, filters: TensorLike, rate: int, padding: str, name: str | None = None) -> Tensor:
+def atrous_conv2d(
+    value: TensorLike, filters: TensorLike, rate: int, padding: str, name: str | None = None
+) -> Tensor:
     """2-D convolution with filter elements `rate` apart."""
     return convolution(value, filters, 1, padding, "NHWC", rate)
 
 
 def depthwise_conv2d(
-    input: TensorLike, filter: TensorLike, strides: Any, padding: Any, data_format: str | None = None, dilations: Any = None, name: str | None = None
+    input: TensorLike,
+    filter: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """2-D convolution of each channel by itself.
 
@@ -188,8 +240,13 @@ def depthwise_conv2d(
     h, w, depth, multiplier = filter.shape
     kernel = reshape(filter, [h, w, 1, depth * multiplier])
     return conv(
-        input, kernel, spatial_sizes(strides, 2, first, "strides"), padding_pairs(padding, 2, first),
-        spatial_sizes(dilations, 2, first, "dilations"), first, int(depth),
+        input,
+        kernel,
+        spatial_sizes(strides, 2, first, "strides"),
+        padding_pairs(padding, 2, first),
+        spatial_sizes(dilations, 2, first, "dilations"),
+        first,
+        int(depth),
     )
 
 
@@ -210,7 +267,13 @@ def separable_conv2d(
 
 @op(name="conv_transpose", kinds="f")
 def _conv_transpose(
-    input: TensorLike, filters: TensorLike, output_sizes: Any, strides: Any, padding: Any, dilations: Any, channels_first: bool
+    input: TensorLike,
+    filters: TensorLike,
+    output_sizes: Any,
+    strides: Any,
+    padding: Any,
+    dilations: Any,
+    channels_first: bool,
 ) -> Tensor:
     """The gradient of `conv` with respect to its input; filters are [*spatial, out, in]."""
     rank = filters.ndim - 2
@@ -220,7 +283,12 @@ def _conv_transpose(
 
     def forward(x: Any) -> Any:
         return jax.lax.conv_general_dilated(
-            x, filters, strides, padding, rhs_dilation=dilations, dimension_numbers=numbers(channels_first, rank)
+            x,
+            filters,
+            strides,
+            padding,
+            rhs_dilation=dilations,
+            dimension_numbers=numbers(channels_first, rank),
         )
 
     like = jax.ShapeDtypeStruct(shape, input.dtype)
@@ -263,27 +331,53 @@ def conv_transpose(
     sizes = static_value(output_shape, "output_shape")
     spatial = (sizes[2:] if first else sizes[1:-1]) if len(sizes) == rank + 2 else sizes
     return _conv_transpose(
-        input, filters, tuple(int(s) for s in spatial), spatial_sizes(strides, rank, first, "strides"),
-        padding_pairs(padding, rank, first), spatial_sizes(dilations, rank, first, "dilations"), first,
+        input,
+        filters,
+        tuple(int(s) for s in spatial),
+        spatial_sizes(strides, rank, first, "strides"),
+        padding_pairs(padding, rank, first),
+        spatial_sizes(dilations, rank, first, "dilations"),
+        first,
     )
 
 
 def conv1d_transpose(
-    input: TensorLike, filters: TensorLike, output_shape: Any, strides: Any, padding: Any = "SAME", data_format: str = "NWC", dilations: Any = None, name: str | None = None
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NWC",
+    dilations: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Transposed convolution over one dimension; see `conv_transpose`."""
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
 
 
 def conv2d_transpose(
-    input: TensorLike, filters: TensorLike, output_shape: Any, strides: Any, padding: Any = "SAME", data_format: str = "NHWC", dilations: Any = None, name: str | None = None
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Transposed convolution over two dimensions; see `conv_transpose`."""
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
 
 
 def conv3d_transpose(
-    input: TensorLike, filters: TensorLike, output_shape: Any, strides: Any, padding: Any = "SAME", data_format: str = "NDHWC", dilations: Any = None, name: str | None = None
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NDHWC",
+    dilations: Any = None,
+    name: str | None = None,
 ) -> Tensor:
     """Transposed convolution over three dimensions; see `conv_transpose`."""
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)

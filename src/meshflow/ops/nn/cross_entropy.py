@@ -14,20 +14,28 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
-    *("compute_average_loss", "l2_loss", "scale_regularization_loss", "sigmoid_cross_entropy_with_logits"),
-    *("softmax_cross_entropy_with_logits", "sparse_softmax_cross_entropy_with_logits"),
-    *("weighted_cross_entropy_with_logits",),
+    "compute_average_loss",
+    "l2_loss",
+    "scale_regularization_loss",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits",
+    "sparse_softmax_cross_entropy_with_logits",
+    "weighted_cross_entropy_with_logits",
 ]
 
 
 @op(name="softmax_cross_entropy_with_logits", kinds="f")
 def _softmax_cross_entropy(labels: TensorLike, logits: TensorLike, axis: int) -> Tensor:
     if labels.shape[axis] != logits.shape[axis]:
-        raise InvalidValueError(f"logits and labels must be broadcastable: logits_size={list(logits.shape)} labels_size={list(labels.shape)}")
+        raise InvalidValueError(
+            f"logits and labels must be broadcastable: logits_size={list(logits.shape)} labels_size={list(labels.shape)}"
+        )
     return -jnp.sum(labels * jax.nn.log_softmax(logits, axis=axis), axis=axis)
 
 
-def softmax_cross_entropy_with_logits(labels: TensorLike, logits: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
+def softmax_cross_entropy_with_logits(
+    labels: TensorLike, logits: TensorLike, axis: int = -1, name: str | None = None
+) -> Tensor:
     """Cross entropy between label distributions and the softmax of logits.
 
     Args:
@@ -52,12 +60,16 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
         )
     valid = (labels >= 0) & (labels < classes)
     index = jnp.where(valid, labels, 0).astype(jnp.int32)
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), index[..., None], axis=-1)[..., 0]
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), index[..., None], axis=-1)[
+        ..., 0
+    ]
     # A label that names no class gives NaN: it must not train as if it were another class.
     return jnp.where(valid, -chosen, jnp.asarray(jnp.nan, logits.dtype))
 
 
-def sparse_softmax_cross_entropy_with_logits(labels: TensorLike, logits: TensorLike, name: str | None = None) -> Tensor:
+def sparse_softmax_cross_entropy_with_logits(
+    labels: TensorLike, logits: TensorLike, name: str | None = None
+) -> Tensor:
     """Cross entropy between class numbers and the softmax of logits.
 
     Args:
@@ -97,11 +109,15 @@ def _check_labels(labels: Tensor, classes: int) -> None:
 @op(name="sigmoid_cross_entropy_with_logits", kinds="f")
 def _sigmoid_cross_entropy(labels: TensorLike, logits: TensorLike) -> Tensor:
     if labels.shape != logits.shape:
-        raise InvalidValueError(f"`logits` and `labels` must have the same shape, received ({logits.shape} vs {labels.shape}).")
+        raise InvalidValueError(
+            f"`logits` and `labels` must have the same shape, received ({logits.shape} vs {labels.shape})."
+        )
     return jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
 
 
-def sigmoid_cross_entropy_with_logits(labels: Any = None, logits: Any = None, name: str | None = None) -> Tensor:
+def sigmoid_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, name: str | None = None
+) -> Tensor:
     """Cross entropy between labels in [0, 1] and the sigmoid of logits, element by element."""
     return _sigmoid_cross_entropy(labels, logits)
 
@@ -128,7 +144,9 @@ class Replicas:
     count = 1
 
 
-def compute_average_loss(per_example_loss: TensorLike, sample_weight: Any = None, global_batch_size: Any = None) -> Tensor:
+def compute_average_loss(
+    per_example_loss: TensorLike, sample_weight: Any = None, global_batch_size: Any = None
+) -> Tensor:
     """Sum of per-example losses divided by the global batch size.
 
     Args:

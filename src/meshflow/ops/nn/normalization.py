@@ -12,8 +12,17 @@ from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import in_top_k, l2_normalize, top_k, zero_fraction
 
 __all__ = [
-    *("batch_normalization", "in_top_k", "l2_normalize", "local_response_normalization", "lrn", "moments"),
-    *("normalize_moments", "sufficient_statistics", "top_k", "weighted_moments", "zero_fraction"),
+    "batch_normalization",
+    "in_top_k",
+    "l2_normalize",
+    "local_response_normalization",
+    "lrn",
+    "moments",
+    "normalize_moments",
+    "sufficient_statistics",
+    "top_k",
+    "weighted_moments",
+    "zero_fraction",
 ]
 
 
@@ -27,7 +36,9 @@ def _moments(x: TensorLike, axes: Any, keepdims: bool) -> Any:
     return mean.astype(x.dtype), variance.astype(x.dtype)
 
 
-def moments(x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None) -> Any:
+def moments(
+    x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+) -> Any:
     """Mean and variance over dimensions.
 
     Args:
@@ -43,7 +54,13 @@ def moments(x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False,
     return tuple(_moments(x, axes if isinstance(axes, int) else list(axes), keepdims))
 
 
-def weighted_moments(x: TensorLike, axes: Any, frequency_weights: TensorLike, keepdims: bool = False, name: str | None = None) -> Any:
+def weighted_moments(
+    x: TensorLike,
+    axes: Any,
+    frequency_weights: TensorLike,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> Any:
     """Mean and variance in which elements count by weight."""
     from meshflow.ops.math import cast, divide_no_nan, reduce_sum, square
 
@@ -51,13 +68,17 @@ def weighted_moments(x: TensorLike, axes: Any, frequency_weights: TensorLike, ke
     weights = cast(convert_to_tensor(frequency_weights), x.dtype) + x * 0  # type: ignore[operator]
     total = reduce_sum(weights, axes, True)
     mean = divide_no_nan(reduce_sum(weights * x, axes, True), total)
-    variance = divide_no_nan(reduce_sum(weights * square(x - mean), axes, keepdims), reduce_sum(weights, axes, keepdims))
+    variance = divide_no_nan(
+        reduce_sum(weights * square(x - mean), axes, keepdims), reduce_sum(weights, axes, keepdims)
+    )
     if not keepdims:
         mean = reduce_sum(mean, axes)
     return mean, variance
 
 
-def sufficient_statistics(x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None) -> Any:
+def sufficient_statistics(
+    x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+) -> Any:
     """Count, sum, sum of squares and shift, from which `normalize_moments` makes mean and variance."""
     from meshflow.ops.math import reduce_sum, square
 
@@ -74,7 +95,13 @@ def sufficient_statistics(x: TensorLike, axes: Any, shift: Any = None, keepdims:
     )
 
 
-def normalize_moments(counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: Any, name: str | None = None) -> Any:
+def normalize_moments(
+    counts: TensorLike,
+    mean_ss: TensorLike,
+    variance_ss: TensorLike,
+    shift: Any,
+    name: str | None = None,
+) -> Any:
     """Mean and variance from sufficient statistics."""
     from meshflow.ops.math import square
 
@@ -124,10 +151,17 @@ def batch_normalization(
 
 @op(kinds="f")
 def local_response_normalization(
-    input: TensorLike, depth_radius: int = 5, bias: float = 1, alpha: float = 1, beta: float = 0.5, name: str | None = None
+    input: TensorLike,
+    depth_radius: int = 5,
+    bias: float = 1,
+    alpha: float = 1,
+    beta: float = 0.5,
+    name: str | None = None,
 ) -> Tensor:
     """Divides by the summed squares of neighbouring channels (Krizhevsky et al. 2012)."""
-    squares = jnp.pad(jnp.square(input), [(0, 0)] * (input.ndim - 1) + [(depth_radius, depth_radius)])
+    squares = jnp.pad(
+        jnp.square(input), [(0, 0)] * (input.ndim - 1) + [(depth_radius, depth_radius)]
+    )
     depth = input.shape[-1]
     total = sum(squares[..., i : i + depth] for i in range(2 * depth_radius + 1))
     return input / (bias + alpha * total) ** beta

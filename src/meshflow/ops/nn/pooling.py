@@ -18,16 +18,30 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import _channels_first, padding_pairs, spatial_sizes
 
-__all__ = ["avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "pool"]
+__all__ = [
+    "avg_pool",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "max_pool",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "pool",
+]
 
 
 def _full(sizes: tuple[int, ...], channels_first: bool) -> tuple[int, ...]:
     return (1, 1, *sizes) if channels_first else (1, *sizes, 1)
 
 
-def _pairs(x: Any, window: tuple[int, ...], strides: tuple[int, ...], padding: Any, first: bool) -> Any:
+def _pairs(
+    x: Any, window: tuple[int, ...], strides: tuple[int, ...], padding: Any, first: bool
+) -> Any:
     if isinstance(padding, str):
-        return jax.lax.padtype_to_pads(x.shape, _full(window, first), _full(strides, first), padding)
+        return jax.lax.padtype_to_pads(
+            x.shape, _full(window, first), _full(strides, first), padding
+        )
     return [(0, 0), (0, 0), *padding] if first else [(0, 0), *padding, (0, 0)]
 
 
@@ -69,7 +83,9 @@ def _first_max_backward(stack: Any, g: Any) -> Any:
 _first_max.defvjp(_first_max_forward, _first_max_backward)
 
 
-def _tiles(x: Any, window: tuple[int, ...], strides: tuple[int, ...], pads: Any, first: bool) -> bool:
+def _tiles(
+    x: Any, window: tuple[int, ...], strides: tuple[int, ...], pads: Any, first: bool
+) -> bool:
     spatial = x.shape[2:] if first else x.shape[1:-1]
     divides = all(size % k == 0 for size, k in zip(spatial, window, strict=True))
     return window == strides and divides and all(p == (0, 0) for p in map(tuple, pads))
@@ -82,7 +98,9 @@ def _max_pool(input: TensorLike, window: Any, strides: Any, padding: Any, first:
         return _first_max(_split_windows(input, window, first))
     # A literal, so that JAX recognizes the reduction and knows its gradient.
     start = np.asarray(_lowest(input.dtype), input.dtype)
-    return jax.lax.reduce_window(input, start, jax.lax.max, _full(window, first), _full(strides, first), pads)
+    return jax.lax.reduce_window(
+        input, start, jax.lax.max, _full(window, first), _full(strides, first), pads
+    )
 
 
 @op(name="avg_pool", kinds="f")
@@ -99,14 +117,24 @@ def _avg_pool(input: TensorLike, window: Any, strides: Any, padding: Any, first:
     return total / jax.lax.reduce_window(ones, zero, *args)
 
 
-def _pool(function: Any, input: Any, ksize: Any, strides: Any, padding: Any, data_format: str | None, rank: int | None) -> Tensor:
+def _pool(
+    function: Any,
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None,
+    rank: int | None,
+) -> Tensor:
     first = _channels_first(data_format)
     if rank is None:
         rank = len(input.shape) - 2
     window = spatial_sizes(ksize, rank, first, "ksize")
     steps = spatial_sizes(ksize if strides is None else strides, rank, first, "strides")
     if len(input.shape) != rank + 2:
-        raise InvalidValueError(f"pooling expects input of rank {rank + 2}, got shape {tuple(input.shape)}.")
+        raise InvalidValueError(
+            f"pooling expects input of rank {rank + 2}, got shape {tuple(input.shape)}."
+        )
     return function(input, window, steps, padding_pairs(padding, rank, first), first)
 
 
@@ -116,7 +144,14 @@ def _as_tensor(input: Any) -> Any:
     return convert_to_tensor(input)
 
 
-def max_pool(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None) -> Tensor:
+def max_pool(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    name: str | None = None,
+) -> Tensor:
     """The maximum of each window.
 
     Args:
@@ -138,37 +173,86 @@ def max_pool(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_for
     return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, None)
 
 
-def avg_pool(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str | None = None, name: str | None = None) -> Tensor:
+def avg_pool(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    name: str | None = None,
+) -> Tensor:
     """The mean of each window; arguments as in `max_pool`. Padding does not count."""
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, None)
 
 
-def max_pool1d(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NWC", name: str | None = None) -> Tensor:
+def max_pool1d(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NWC",
+    name: str | None = None,
+) -> Tensor:
     """`max_pool` over one dimension."""
     return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 1)
 
 
-def max_pool2d(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None) -> Tensor:
+def max_pool2d(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    name: str | None = None,
+) -> Tensor:
     """`max_pool` over two dimensions."""
     return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 2)
 
 
-def max_pool3d(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NDHWC", name: str | None = None) -> Tensor:
+def max_pool3d(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    name: str | None = None,
+) -> Tensor:
     """`max_pool` over three dimensions."""
     return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 3)
 
 
-def avg_pool1d(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NWC", name: str | None = None) -> Tensor:
+def avg_pool1d(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NWC",
+    name: str | None = None,
+) -> Tensor:
     """`avg_pool` over one dimension."""
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 1)
 
 
-def avg_pool2d(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None) -> Tensor:
+def avg_pool2d(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    name: str | None = None,
+) -> Tensor:
     """`avg_pool` over two dimensions."""
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 2)
 
 
-def avg_pool3d(input: TensorLike, ksize: Any, strides: Any, padding: Any, data_format: str = "NDHWC", name: str | None = None) -> Tensor:
+def avg_pool3d(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    name: str | None = None,
+) -> Tensor:
     """`avg_pool` over three dimensions."""
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 3)
 
@@ -204,4 +288,12 @@ def pool(
     if pooling_type not in ("AVG", "MAX"):
         raise ValueError(f"pooling_type must be 'AVG' or 'MAX', got {pooling_type!r}.")
     function = _max_pool if pooling_type == "MAX" else _avg_pool
-    return _pool(function, _as_tensor(input), window_shape, 1 if strides is None else strides, padding, data_format, len(window_shape))
+    return _pool(
+        function,
+        _as_tensor(input),
+        window_shape,
+        1 if strides is None else strides,
+        padding,
+        data_format,
+        len(window_shape),
+    )

@@ -13,6 +13,19 @@ from meshflow.core.autograph.runtime.loops import for_stmt, while_stmt
 from meshflow.core.staging.structure import undefined
 
 __all__ = [
-    "Layout", "and_", "assert_", "chain", "contents", "fn", "for_stmt", "get", "if_exp", "if_stmt", "not_",
-    "or_", "refill", "undefined", "while_stmt",
+    "Layout",
+    "and_",
+    "assert_",
+    "chain",
+    "contents",
+    "fn",
+    "for_stmt",
+    "get",
+    "if_exp",
+    "if_stmt",
+    "not_",
+    "or_",
+    "refill",
+    "undefined",
+    "while_stmt",
 ]

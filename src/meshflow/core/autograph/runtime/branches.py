@@ -94,7 +94,9 @@ class _IfMerge(Merge):
             f"conditional on a tensor at {self.where}, because it is used afterwards."
         )
 
-    def different(self, position: int, what: str, first: str, second: str, branch: int) -> Exception:
+    def different(
+        self, position: int, what: str, first: str, second: str, branch: int
+    ) -> Exception:
         if self.names[position] == VALUE and "None" in (first, second):
             side = _SIDES[branch] if second == "None" else _SIDES[1 - branch]
             return ValueError(

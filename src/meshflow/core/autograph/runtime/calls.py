@@ -10,7 +10,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.core.autograph.conversion import resolve
-from meshflow.core.autograph.runtime.iterables import Enumerated, StagedRange, Zipped, is_staged, note_range
+from meshflow.core.autograph.runtime.iterables import (
+    Enumerated,
+    StagedRange,
+    Zipped,
+    is_staged,
+    note_range,
+)
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply, unify
 from meshflow.core.staging.logic import is_symbolic, scalar_bool
@@ -50,7 +56,10 @@ def _replacements() -> dict[int, Callable[..., Any]]:
 
 def _range_like(original: Callable[..., Any]) -> Callable[..., Any]:
     def range_(*args: Any, **kwargs: Any) -> Any:
-        bounds = [*args, *(kwargs[key] for key in ("start", "limit", "delta") if kwargs.get(key) is not None)]
+        bounds = [
+            *args,
+            *(kwargs[key] for key in ("start", "limit", "delta") if kwargs.get(key) is not None),
+        ]
         if any(is_symbolic(b) for b in bounds):
             return StagedRange(*bounds, dtype=kwargs.get("dtype"))
         result = original(*args, **kwargs)
@@ -118,11 +127,15 @@ def _extreme(original: Callable[..., Any], pairwise: Op, over_axis: Op) -> Calla
             return original(*args, **kwargs)
         if len(args) == 1 and isinstance(args[0], Tensor) and is_symbolic(args[0]):
             return apply(over_axis, (args[0],))
-        values: Iterable[Any] = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        values: Iterable[Any] = (
+            args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        )
         if len(args) > 1 or values is not args:
             values = list(values)
             if any(is_symbolic(v) for v in values):
-                return functools.reduce(lambda a, b: apply(pairwise, unify(pairwise.name, [a, b], [0, 1])), values)
+                return functools.reduce(
+                    lambda a, b: apply(pairwise, unify(pairwise.name, [a, b], [0, 1])), values
+                )
         return original(*args)
 
     return extreme

@@ -18,7 +18,9 @@ from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements
 from meshflow.core.tensor import Tensor
 
-_item = Op("getitem", lambda o, _: lax.dynamic_index_in_dim(o[0], o[1], 0, keepdims=False), heavy=True)
+_item = Op(
+    "getitem", lambda o, _: lax.dynamic_index_in_dim(o[0], o[1], 0, keepdims=False), heavy=True
+)
 _range_count = Op(
     "range_length",
     lambda o, _: jnp.maximum(-((o[0] - o[1]) // o[2]), 0).astype(jnp.int32),
@@ -116,7 +118,11 @@ def is_staged(value: Any) -> bool:
     """Whether a `for` loop over `value` may be staged."""
     if context.trace is None:
         return False
-    return isinstance(value, Tensor) or hasattr(value, "_as_tensor") or hasattr(value, "__autograph_for__")
+    return (
+        isinstance(value, Tensor)
+        or hasattr(value, "_as_tensor")
+        or hasattr(value, "__autograph_for__")
+    )
 
 
 def staged_elements(value: Any) -> Elements | None:
@@ -149,4 +155,8 @@ def counts_from_zero(tensor: Tensor) -> bool:
     if id(tensor) in _ranges:
         return True
     value = tensor._value
-    return type(value) is np.ndarray and value.ndim == 1 and np.array_equal(value, np.arange(len(value)))
+    return (
+        type(value) is np.ndarray
+        and value.ndim == 1
+        and np.array_equal(value, np.arange(len(value)))
+    )

@@ -77,7 +77,9 @@ def contents(read: Callable[[], Any]) -> Any:
         return undefined
     items = container if isinstance(container, list) else container.values()
     try:
-        holds_tensors = any(isinstance(leaf, Tensor) for item in items for leaf in nest.flatten(item))
+        holds_tensors = any(
+            isinstance(leaf, Tensor) for item in items for leaf in nest.flatten(item)
+        )
     except (TypeError, RecursionError):
         return plain  # no structure that tensors could be found in
     if not holds_tensors:

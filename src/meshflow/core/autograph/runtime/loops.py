@@ -57,7 +57,13 @@ def while_stmt(
 
 
 def _staged_while(
-    test: Callable[[], Any], body: Callable[[], None], get: Get, set_: Set, layout: Layout, limit: Any, rounds: int
+    test: Callable[[], Any],
+    body: Callable[[], None],
+    get: Get,
+    set_: Set,
+    layout: Layout,
+    limit: Any,
+    rounds: int,
 ) -> None:
     init = get()
 
@@ -75,7 +81,9 @@ def _staged_while(
         limit = max(static_value(limit, "maximum_iterations") - rounds, 0)
     try:
         invariants = _LoopInvariants(layout, place_of(body))  # type: ignore[arg-type]
-        final = loops.while_loop(run_test, run_body, list(init), _needed(layout, init), invariants, limit)
+        final = loops.while_loop(
+            run_test, run_body, list(init), _needed(layout, init), invariants, limit
+        )
     finally:
         set_(*final)
 
@@ -117,7 +125,12 @@ def for_stmt(
 
 
 def _guarded(
-    iterator: Any, extra_test: Callable[[], Any], body: Callable[[Any], None], get: Get, set_: Set, layout: Layout
+    iterator: Any,
+    extra_test: Callable[[], Any],
+    body: Callable[[Any], None],
+    get: Get,
+    set_: Set,
+    layout: Layout,
 ) -> None:
     """The rest of a Python loop that a tensor may end: each iteration becomes conditional."""
     size = layout.variables
