@@ -429,7 +429,8 @@ def op(
       The public function.
 
     Example:
-      >>> from meshflow.core.dispatch import TensorLike, op
+      >>> from meshflow.core.dispatch import op
+      >>> from meshflow.core.tensor import TensorLike
       >>> @op
       ... def double(x: TensorLike, name: str | None = None):
       ...     return x + x
