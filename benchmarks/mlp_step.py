@@ -1,15 +1,19 @@
 """`fit` on a 64-64-10 MLP, batch 32, against the same Adam step written by hand in JAX; and eager ops.
 
-Prints ratios from one interleaved run and appends them to RESULTS.md.
+Prints ratios from one interleaved run and appends them to RESULTS.md. With `--peers PYTHON` (an environment made by
+peers.sh) Keras and TensorFlow are measured in the same run.
 """
 
+import argparse
 import datetime
+import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -98,11 +102,41 @@ def micro(function, count=2000):
     return (time.perf_counter() - start) / count * 1e6
 
 
+def deep(layers=1000):
+    """Seconds and peak megabytes of building a deep functional model."""
+    tracemalloc.start()
+    start = time.perf_counter()
+    x = inputs = tf.keras.Input((8,))
+    for _ in range(layers):
+        x = tf.keras.layers.Activation("relu")(x)
+    tf.keras.Model(inputs, x)
+    seconds, peak = time.perf_counter() - start, tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    return seconds, peak
+
+
+def peer(python, backend):
+    """The same measurements in another environment."""
+    script = Path(__file__).with_name("peer_mlp.py")
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    output = subprocess.run(
+        [python, str(script)], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    return json.loads(output.splitlines()[-1])
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", help="Python of an environment with Keras and TensorFlow")
+    options = parser.parse_args()
     x, y = data()
     jax_epoch, fit_epoch = hand_written(), fitted()
     per_step(jax_epoch, x, y), per_step(fit_epoch, x, y)
-    rows = [(per_step(jax_epoch, x, y), per_step(fit_epoch, x, y)) for _ in range(ROUNDS)]
+    rows, peers = [], []
+    for _ in range(ROUNDS):
+        rows.append((per_step(jax_epoch, x, y), per_step(fit_epoch, x, y)))
+        if options.peers and len(peers) < 3:
+            peers.append((peer(options.peers, "jax"), peer(options.peers, "tensorflow")))
     imports = [(import_time("jax"), import_time("meshflow")) for _ in range(ROUNDS)]
     t = tf.ones([100])
 
@@ -120,6 +154,23 @@ def main():
         f"ratio {median(b / a for a, b in imports):.2f}",
         f"eager x + x {micro(lambda: t + t):.1f} us; two-op tape gradient {micro(two_ops, 500):.0f} us",
     ]
+    seconds, peak = deep()
+    lines.append(
+        f"1,000-layer functional model: {seconds:.2f} s, {peak:.1f} MB at the peak (traced)"
+    )
+    for name, index in (("jax", 0), ("tensorflow", 1)):
+        if peers:
+            found = [p[index] for p in peers]
+            own = median(b for _, b in rows)
+            lines.append(
+                f"Keras {found[0]['keras']} on {name}: fit {median(p['fit'] for p in found):.3f} ms/step (Meshflow {own / median(p['fit'] for p in found):.2f} of it); "
+                f"1,000 layers {median(p['build_s'] for p in found):.2f} s, {median(p['build_mb'] for p in found):.1f} MB"
+            )
+    if peers:
+        found = [p[1] for p in peers]
+        lines.append(
+            f"TensorFlow {found[0]['version']}: eager x + x {median(p['add'] for p in found):.1f} us; two-op tape gradient {median(p['tape'] for p in found):.0f} us"
+        )
     print("\n".join(lines))
     stamp = f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, JAX {jax.__version__}"
     with open(Path(__file__).with_name("RESULTS.md"), "a") as file:

@@ -12,24 +12,15 @@ from meshflow.core import dtypes
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
-from meshflow.core.random import (
-    Generator,
-    get_global_generator,
-    op_key,
-    set_global_generator,
-    set_seed,
-)
+from meshflow.core.random import op_key, set_seed
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
 
 __all__ = [
-    "Generator",
     "categorical",
     "gamma",
-    "get_global_generator",
     "normal",
     "poisson",
-    "set_global_generator",
     "set_seed",
     "shuffle",
     "stateless_binomial",
