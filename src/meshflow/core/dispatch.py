@@ -27,7 +27,7 @@ import numpy as np
 from meshflow.core import convert, errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import DType
+from meshflow.core.dtypes import DType, string
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +53,7 @@ class Op:
     Attributes:
       name: the name shown in errors, traces and profiles.
       differentiable: False when TensorFlow defines no gradient (its gradient is None).
+      moves: whether it only moves elements around, so that it can also move strings.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class Op:
         *,
         differentiable: bool = True,
         heavy: bool = False,
+        moves: bool = False,
     ) -> None:
         self.name = name
         self.call = call
         self.differentiable = differentiable
+        self.moves = moves
         # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
         self._compiled: dict[Any, Callable[..., Any]] = {}
@@ -186,6 +189,15 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     Returns:
       What the array function returns, with tensors for arrays.
     """
+    try:
+        return _apply(op, operands, static)
+    except TypeError:
+        if op.moves and any(t.dtype is string for t in flat_tensors(operands)):
+            return _move_strings(op, operands, static)
+        raise
+
+
+def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     trace = context.trace
     recording = context.tapes
     if trace is None:
@@ -204,6 +216,29 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         outputs = op.call(values, static)
     return wrap(outputs)
 
+
+
+def _move_strings(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op that moves elements on numbers standing for the strings; 0 is the empty one."""
+    vocabulary = [b""]
+
+    def encode(operand: Any) -> Any:
+        if isinstance(operand, (list, tuple)):
+            return [encode(o) for o in operand]
+        if operand is None or operand.dtype is not string:
+            return operand
+        words = operand._value
+        codes = np.arange(len(vocabulary), len(vocabulary) + words.size, dtype=np.int32)
+        vocabulary.extend(words.reshape(-1).tolist())
+        return Tensor(codes.reshape(words.shape))
+
+    def decode(codes: Tensor) -> Tensor:
+        words = np.empty(codes._value.shape, object)
+        known = codes._concrete(f"a position in {op.name} of strings (XLA has no strings)")
+        words.reshape(-1)[:] = [vocabulary[c] for c in known.reshape(-1)]
+        return Tensor(words)
+
+    return jax.tree.map(decode, _apply(op, encode(operands), static), is_leaf=_is_tensor)
 
 def wrap(outputs: Any) -> Any:
     """Tensors around the arrays of a nested structure."""
@@ -409,6 +444,7 @@ def op(
     kinds: str | None = None,
     differentiable: bool = True,
     heavy: bool = False,
+    moves: bool = False,
 ) -> Any:
     """Makes a public op of a function of arrays.
 
@@ -424,6 +460,7 @@ def op(
         "c" complex; default anything but strings.
       differentiable: whether the op has a gradient.
       heavy: keep intermediate values for the gradient instead of recomputing the op.
+      moves: whether it only moves elements around, so that it can also move strings.
 
     Returns:
       The public function.
@@ -439,7 +476,13 @@ def op(
     """
     if function is None:
         return functools.partial(
-            op, name=name, same=same, kinds=kinds, differentiable=differentiable, heavy=heavy
+            op,
+            name=name,
+            same=same,
+            kinds=kinds,
+            differentiable=differentiable,
+            heavy=heavy,
+            moves=moves,
         )
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
@@ -464,7 +507,7 @@ def op(
             arguments[i] = value
         return function(*arguments)
 
-    the_op = Op(public_name, call, differentiable=differentiable, heavy=heavy)
+    the_op = Op(public_name, call, differentiable=differentiable, heavy=heavy, moves=moves)
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
@@ -586,6 +629,10 @@ def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exceptio
     if isinstance(error, (*own, jax.errors.JAXTypeError)):
         return error
     shapes = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t in flat_tensors(operands))
+    if isinstance(error, TypeError) and any(t.dtype is string for t in flat_tensors(operands)):
+        return errors.UnimplementedError(
+            f"{op_name} does not work on strings. [Op:{op_name}; operands: {shapes}]"
+        )
     text = f"{op_name}: {error} [Op:{op_name}; operands: {shapes or 'none'}]"
     if isinstance(error, (ValueError, TypeError)):
         return errors.InvalidValueError(text)
