@@ -44,7 +44,11 @@ def test_joining_and_splitting():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(-5, 5), st.integers(-5, 9), st.sampled_from([-2, -1, 1, 2, 3]))
 def test_range_is_numpys(start, limit, delta):
-    same(tf.range(start, limit, delta), np.arange(start, limit, delta))
+    if (limit - start) * delta < 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Requires start"):
+            tf.range(start, limit, delta)
+    else:
+        same(tf.range(start, limit, delta), np.arange(start, limit, delta))
 
 
 def test_making():

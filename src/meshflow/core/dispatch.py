@@ -217,7 +217,6 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     return wrap(outputs)
 
 
-
 def _move_strings(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     """Runs an op that moves elements on numbers standing for the strings; 0 is the empty one."""
     vocabulary = [b""]
@@ -239,6 +238,7 @@ def _move_strings(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> A
         return Tensor(words)
 
     return jax.tree.map(decode, _apply(op, encode(operands), static), is_leaf=_is_tensor)
+
 
 def wrap(outputs: Any) -> Any:
     """Tensors around the arrays of a nested structure."""

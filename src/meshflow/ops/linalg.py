@@ -100,6 +100,11 @@ def _h(x: Any) -> Any:
     return jnp.conj(jnp.swapaxes(x, -1, -2))
 
 
+def _lower(x: Any) -> Any:
+    """The self-adjoint matrix with the lower triangle of `x`: the part that is read, and has a gradient."""
+    return jnp.tril(x) + _h(jnp.tril(x, -1))
+
+
 @op(kinds="fc")
 def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """Inverses of matrices."""
@@ -212,7 +217,7 @@ def svd(
 
 @op(kinds="fc", name="eigh")
 def _eigh(tensor: TensorLike) -> Any:
-    return tuple(jnp.linalg.eigh(tensor))
+    return tuple(jnp.linalg.eigh(_lower(tensor)))
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> Any:
@@ -223,7 +228,7 @@ def eigh(tensor: TensorLike, name: str | None = None) -> Any:
 @op(kinds="fc")
 def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
     """Eigenvalues of self-adjoint matrices."""
-    return jnp.linalg.eigvalsh(tensor)
+    return jnp.linalg.eigvalsh(_lower(tensor))
 
 
 @op(kinds="fc", name="eig")

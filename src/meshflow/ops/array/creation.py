@@ -12,6 +12,7 @@ from meshflow.core import convert, dtypes
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply, op, static_value
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, TensorLike
 
@@ -22,6 +23,7 @@ __all__ = [
     "get_static_value",
     "grad_pass_through",
     "group",
+    "guarantee_const",
     "identity",
     "identity_n",
     "linspace",
@@ -119,11 +121,11 @@ def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
     return _fill(value, as_sizes(dims, "dims"))
 
 
-@op(same=(), name="fill")
+@op(same=(), name="fill", moves=True)
 def _fill(value: TensorLike, sizes: Any) -> Tensor:
-    if value.ndim:
+    if value.size != 1:
         raise ValueError(f"value must be a scalar, got shape {list(value.shape)}.")
-    return jnp.broadcast_to(value, sizes)
+    return jnp.broadcast_to(value.reshape(()), sizes)
 
 
 @op(same=(), differentiable=False, name="zeros_like")
@@ -135,6 +137,10 @@ def zeros_like(
     input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
     """Zeros of a tensor's shape, and of its dtype unless given."""
+    if dtype is None and not hasattr(input, "_keras_history"):
+        input = convert_to_tensor(input)
+        if input.dtype is dtypes.string:
+            return zeros(input.shape, dtypes.string)
     return _like(input, None if dtype is None else as_dtype(dtype), 0)
 
 
@@ -183,7 +189,7 @@ def range(
       A vector.
 
     Raises:
-      ValueError: when delta is 0.
+      InvalidArgumentError: when delta is 0, or points away from `limit`.
       TypeError: when the arguments are only known at run time.
 
     Example:
@@ -208,7 +214,12 @@ def range(
     else:
         kind = as_dtype(dtype)
     if values[2] == 0:
-        raise ValueError("Requires delta != 0: 0")
+        raise InvalidValueError("Requires delta != 0: 0 [Op:Range]")
+    if (values[1] - values[0]) * values[2] < 0:
+        sign = ("<=", ">") if values[2] > 0 else (">=", "<")
+        raise InvalidValueError(
+            f"Requires start {sign[0]} limit when delta {sign[1]} 0: {values[0]}/{values[1]} [Op:Range]"
+        )
     array = np.arange(*values).astype(kind.dtype)
     return convert.from_python(array, kind)
 
@@ -216,7 +227,16 @@ def range(
 def linspace(
     start: TensorLike, stop: TensorLike, num: Any, name: str | None = None, axis: int = 0
 ) -> Tensor:
-    """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension."""
+    """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension.
+
+    Integers count as float64.
+    """
+    if not hasattr(start, "_keras_history"):
+        start = convert_to_tensor(start)
+        if start.dtype.is_integer:
+            from meshflow.ops.math import cast
+
+            start, stop = cast(start, dtypes.float64), cast(stop, dtypes.float64)
     return _linspace(start, stop, static_value(num, "num"), axis)
 
 
@@ -251,10 +271,12 @@ def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
     return apply(_meshgrid_op, (tensors,), (indexing,))
 
 
-@op(same=("on_value", "off_value"), name="one_hot")
+@op(same=("on_value", "off_value"), name="one_hot", moves=True)
 def _one_hot(
     indices: TensorLike, on_value: TensorLike, off_value: TensorLike, depth: int, axis: int
 ) -> Tensor:
+    if not jnp.issubdtype(indices.dtype, jnp.integer):
+        raise TypeError(f"indices must be integers, got {indices.dtype.name}")
     axis = axis % (indices.ndim + 1)
     positions = jnp.arange(depth, dtype=indices.dtype).reshape(
         [-1 if i == axis else 1 for i in _python_range(indices.ndim + 1)]
@@ -358,16 +380,8 @@ def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> 
       array([2, 3], dtype=int32)
     """
     if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
-        return _symbolic_shape(input, as_dtype(out_type))
+        return shape_of_symbolic(input, as_dtype(out_type))
     return Tensor(np.array(_shape_of(input).as_list(), as_dtype(out_type).dtype))
-
-
-def _known_shape(operands: Any, static: Any) -> Any:
-    return np.array(operands[0].shape, as_dtype(static[0]).dtype)
-
-
-def _symbolic_shape(input: Any, out_type: Any) -> Any:
-    return shape_of_symbolic(input, out_type)
 
 
 def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
@@ -386,16 +400,10 @@ def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> T
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 
-@op(same=(), name="identity")
-def _identity(input: TensorLike) -> Tensor:
-    return input
-
-
+@op(same=(), moves=True)
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """A tensor with the same value, recorded as an op of its own."""
-    if isinstance(input, Tensor) and input.dtype is dtypes.string:
-        return Tensor(input._value)
-    return _identity(input)
+    return input
 
 
 def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
@@ -403,7 +411,7 @@ def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
     return [identity(t) for t in input]
 
 
-@op(same=(), differentiable=False, name="stop_gradient")
+@op(same=(), differentiable=False, moves=True)
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same value, through which no gradient flows.
 
@@ -435,14 +443,17 @@ def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     Raises:
       InvalidArgumentError: when it is not, naming both shapes.
     """
-    from meshflow.core.errors import InvalidValueError
-
     tensor = convert_to_tensor(x)
     if not TensorShape(shape).is_compatible_with(tensor.shape):
         raise InvalidValueError(
             f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}."
         )
     return tensor
+
+
+def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
+    """`identity`: XLA finds constants itself."""
+    return identity(input)
 
 
 def get_static_value(tensor: Any, partial: bool = False) -> Any:
@@ -468,6 +479,3 @@ def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> 
 def shape_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
     """`tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(input.shape, out_type.dtype)  # type: ignore[return-value]
-
-
-_ = _known_shape

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import dtypes
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -42,10 +41,9 @@ def _check_range(indices: Any, size: int, what: str) -> None:
         raise InvalidArgumentError(f"{what}: indices{where_} = {bad} is not in [0, {size})")
 
 
-@op(same=(), name="gather")
+@op(same=(), name="gather", moves=True)
 def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
     axis = axis % params.ndim
-    batch_dims = batch_dims % (indices.ndim + 1) if batch_dims < 0 else batch_dims
     function = lambda p, i: jnp.take(
         p, i, axis=axis - batch_dims, mode="fill" if _floats(p) else "clip"
     )
@@ -90,12 +88,20 @@ def gather(
       >>> tf.gather([10, 20, 30], [2, 0]).numpy()
       array([30, 10], dtype=int32)
     """
-    axis = batch_dims if axis is None else int(axis)
+    axis = None if axis is None else int(axis)
+    if not hasattr(indices, "_keras_history"):
+        indices = convert_to_tensor(indices)
+        if not indices.dtype.is_integer:
+            raise DtypeMismatchError(
+                f"gather: indices must be integers, got {indices.dtype.name}. [Op:GatherV2]"
+            )
+    if batch_dims < 0:
+        batch_dims += len(indices.shape)
+    if axis is None:
+        axis = batch_dims
     if not hasattr(params, "_keras_history"):
-        params, indices = convert_to_tensor(params), convert_to_tensor(indices)
+        params = convert_to_tensor(params)
         if isinstance(params, Tensor) and isinstance(indices, Tensor):
-            if params.dtype is dtypes.string:
-                return Tensor(np.take(params._value, indices.numpy(), axis=axis))
             if not -params.ndim <= axis < params.ndim:
                 raise InvalidValueError(
                     f"gather: axis {axis} is out of range for params of rank {params.ndim}."
@@ -104,7 +110,7 @@ def gather(
     return _gather(params, indices, axis, batch_dims)
 
 
-@op(same=(), name="gather_nd")
+@op(same=(), name="gather_nd", moves=True)
 def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tensor:
     def pick(p: Any, i: Any) -> Any:
         return p.at[tuple(jnp.moveaxis(i, -1, 0))].get(mode="fill" if _floats(p) else "clip")
@@ -137,15 +143,31 @@ def gather_nd(
         and isinstance(params, Tensor)
         and not isinstance(indices._value, jax.core.Tracer)
     ):
-        coordinates = np.asarray(indices._value)
-        for k in range(coordinates.shape[-1]):
-            _check_range(coordinates[..., k], params._value.shape[batch_dims + k], "gather_nd")
+        _check_coordinates(indices, params._value.shape[batch_dims:], "gather_nd")
     return _gather_nd(params, indices, batch_dims)
+
+
+def _check_coordinates(indices: Any, shape: Any, what: str) -> None:
+    """Refuses coordinates that are too many, or out of range when their values are known."""
+    value = indices._value if isinstance(indices, Tensor) else indices
+    depth = value.shape[-1] if value.ndim else 1
+    if depth > len(shape):
+        raise InvalidValueError(
+            f"{what}: the last dimension of indices, {depth}, must be at most the rank, {len(shape)}."
+        )
+    if not isinstance(value, jax.core.Tracer):
+        array = np.asarray(value).reshape(-1, depth)
+        bad = np.flatnonzero(((array < 0) | (array >= np.array(shape[:depth]))).any(-1))
+        if bad.size:
+            raise InvalidValueError(
+                f"{what}: indices[{bad[0]}] = {array[bad[0]].tolist()} does not index into shape {list(shape)}"
+            )
 
 
 @op(same=("updates",), name="scatter_nd")
 def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
-    return jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
+    place = jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))]
+    return place.max(updates) if updates.dtype == jnp.bool_ else place.add(updates)
 
 
 def scatter_nd(
@@ -158,19 +180,33 @@ def scatter_nd(
       updates: tensor of shape indices.shape[:-1] + shape[k:].
       shape: shape of the result.
       name: ignored.
+
+    Raises:
+      InvalidArgumentError: for coordinates out of range (in a compiled function they are dropped).
     """
+    if not hasattr(indices, "_keras_history"):
+        indices, sizes = convert_to_tensor(indices), static_value(shape, "shape")
+        _check_coordinates(indices, sizes, "scatter_nd")
     return _scatter_nd(indices, updates, shape)
 
 
 def _tensor_scatter(kind: str, verb: str) -> Any:
-    @op(same=("tensor", "updates"), name=f"tensor_scatter_nd_{verb}")
-    def scatter(
-        tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
-    ) -> Tensor:
+    name_ = f"tensor_scatter_nd_{verb}"
+
+    @op(same=("tensor", "updates"), name=name_, moves=kind == "set")
+    def apply_updates(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
         place = tensor.at[tuple(jnp.moveaxis(indices, -1, 0))]
         return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
 
-    scatter.__name__ = scatter.__qualname__ = f"tensor_scatter_nd_{verb}"
+    def scatter(
+        tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+    ) -> Tensor:
+        if not hasattr(tensor, "_keras_history") and not hasattr(indices, "_keras_history"):
+            tensor, indices = convert_to_tensor(tensor), convert_to_tensor(indices)
+            _check_coordinates(indices, tensor._value.shape, name_)
+        return apply_updates(tensor, indices, updates)
+
+    scatter.__name__ = scatter.__qualname__ = name_
     scatter.__doc__ = f"""A copy of a tensor with updates applied at coordinates ({verb}).
 
     Args:
@@ -181,6 +217,9 @@ def _tensor_scatter(kind: str, verb: str) -> Any:
 
     Returns:
       A tensor of the shape of `tensor`.
+
+    Raises:
+      InvalidArgumentError: for coordinates out of range (in a compiled function they are dropped).
     """
     return scatter
 
@@ -192,7 +231,7 @@ tensor_scatter_nd_max = _tensor_scatter("max", "max")
 tensor_scatter_nd_min = _tensor_scatter("min", "min")
 
 
-@op(same=("x", "y"), name="where")
+@op(same=("x", "y"), name="where", moves=True)
 def _select(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     return jnp.where(condition, x, y)
 
@@ -224,6 +263,13 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
             "the condition of tf.where without x and y (its result's shape depends on the values)"
         )
         return convert_to_tensor(np.argwhere(known).astype(np.int64))
+    if not hasattr(condition, "_keras_history"):
+        condition = convert_to_tensor(condition)
+        if not condition.dtype.is_bool:
+            raise DtypeMismatchError(
+                f"where: condition must be bool, got {condition.dtype.name}. Use tf.cast, or compare "
+                "with 0. [Op:SelectV2]"
+            )
     return _select(condition, x, y)
 
 
@@ -247,6 +293,8 @@ def boolean_mask(
         ._concrete("a mask (the result's shape depends on it; use tf.where)")
         .astype(bool)
     )
+    if not known.ndim:
+        raise ValueError("boolean_mask: the mask cannot be a scalar.")
     axis = 0 if axis is None else int(axis) % tensor.ndim
     shape = tensor._value.shape
     if tuple(shape[axis : axis + known.ndim]) != known.shape:
@@ -266,6 +314,11 @@ def dynamic_partition(
     numbers = convert_to_tensor(partitions)._concrete(
         "partitions (the results' shapes depend on them)"
     )
+    bad = numbers[(numbers < 0) | (numbers >= num_partitions)]
+    if bad.size:
+        raise InvalidValueError(
+            f"dynamic_partition: partitions must be in [0, {num_partitions}), got {bad.flat[0]}."
+        )
     return [boolean_mask(data, numbers == i) for i in range(num_partitions)]
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype, int32
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
     "argsort",
     "histogram_fixed_width",
+    "histogram_fixed_width_bins",
     "searchsorted",
     "sort",
     "unique",
@@ -72,8 +75,6 @@ def _searchsorted(
     shape = values.shape
     rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
     queries = values.reshape(rows.shape[0], -1)
-    import jax
-
     found = jax.vmap(lambda row, query: jnp.searchsorted(row, query, side=side))(rows, queries)
     return found.reshape(shape).astype(out_type.dtype)
 
@@ -121,7 +122,7 @@ def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
         "the argument of tf.unique (the result's shape depends on it)"
     )
     if array.ndim != 1:
-        raise ValueError(f"unique expects a 1D vector, got shape {array.shape}.")
+        raise InvalidValueError(f"unique expects a 1D vector, got shape {array.shape}.")
     kind = as_dtype(out_idx).dtype
     if array.dtype == object:
         values, first, inverse, counts = np.unique(
@@ -167,11 +168,42 @@ def unique_with_counts(
     )
 
 
-@op(same=("values",), differentiable=False, name="histogram_fixed_width")
-def _histogram(values: TensorLike, low: float, high: float, nbins: int, dtype: Any) -> Tensor:
+@op(same=("values",), differentiable=False, name="histogram_fixed_width_bins")
+def _bins(values: TensorLike, low: float, high: float, nbins: int, dtype: Any) -> Tensor:
     scaled = (values - low) / (high - low) * nbins
-    index = jnp.clip(jnp.floor(scaled), 0, nbins - 1).astype(jnp.int32).reshape(-1)
-    return jnp.zeros((nbins,), dtype.dtype).at[index].add(1)
+    return jnp.clip(jnp.floor(scaled), 0, nbins - 1).astype(dtype.dtype)
+
+
+@op(same=(), differentiable=False, name="histogram_fixed_width")
+def _histogram(bins: TensorLike, nbins: int, dtype: Any) -> Tensor:
+    return jnp.zeros((nbins,), dtype.dtype).at[bins.reshape(-1)].add(1)
+
+
+def histogram_fixed_width_bins(
+    values: TensorLike,
+    value_range: Any,
+    nbins: int = 100,
+    dtype: Any = int32,
+    name: str | None = None,
+) -> Tensor:
+    """The number of the bin, of `nbins` equal ones, in which each value lies.
+
+    Args:
+      values: numbers.
+      value_range: lower and upper end; values outside go to the outermost bins.
+      nbins: how many bins.
+      dtype: dtype of the result.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.histogram_fixed_width_bins([0.0, 1.0, 9.0], [0.0, 5.0], 5).numpy()
+      array([0, 1, 4], dtype=int32)
+    """
+    low, high = (float(v) for v in value_range)
+    if low >= high:
+        raise InvalidValueError(f"value_range must rise, got [{low}, {high}].")
+    return _bins(values, low, high, int(nbins), as_dtype(dtype))
 
 
 def histogram_fixed_width(
@@ -182,5 +214,5 @@ def histogram_fixed_width(
     name: str | None = None,
 ) -> Tensor:
     """Counts of values in `nbins` equal bins; values outside go to the outermost bins."""
-    low, high = (float(v) for v in value_range)
-    return _histogram(values, low, high, int(nbins), as_dtype(dtype))
+    bins = histogram_fixed_width_bins(values, value_range, nbins)
+    return _histogram(bins, int(nbins), as_dtype(dtype))

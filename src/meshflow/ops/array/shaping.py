@@ -11,7 +11,7 @@ import numpy as np
 
 from meshflow.core import convert, dtypes
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, op
+from meshflow.core.dispatch import Op, apply, op, static_value
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.indexing import getitem
@@ -57,7 +57,7 @@ def _axis(axis: int, rank: int, what: str) -> int:
     return axis % rank
 
 
-@op(same=(), name="reshape")
+@op(same=(), name="reshape", moves=True)
 def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """The same elements in another shape.
 
@@ -87,13 +87,13 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     return jnp.reshape(tensor, sizes)
 
 
-@op(same=(), name="expand_dims")
+@op(same=(), name="expand_dims", moves=True)
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
     """Adds a dimension of size 1 at `axis`."""
     return jnp.expand_dims(input, _axis(axis, input.ndim + 1, "expand_dims"))
 
 
-@op(same=(), name="squeeze")
+@op(same=(), name="squeeze", moves=True)
 def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
     """Drops dimensions of size 1: all, or those in `axis`.
 
@@ -112,9 +112,9 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Ten
     return jnp.squeeze(input)
 
 
-@op(same=(), name="transpose")
+@op(same=(), name="transpose", moves=True)
 def transpose(
-    a: TensorLike, perm: Any = None, conjugate: bool = False, name: str | None = None
+    a: TensorLike, perm: Any = None, conjugate: bool = False, name: str = "transpose"
 ) -> Tensor:
     """Permutes dimensions; default reverses them.
 
@@ -132,13 +132,13 @@ def transpose(
     return jnp.conj(result) if conjugate else result
 
 
-@op(name="concat")
+@op(name="concat", moves=True)
 def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
     axis = _axis(axis, max(values[0].ndim, 1), "concat")
     return jnp.concatenate(values, axis)
 
 
-def concat(values: Any, axis: Any, name: str | None = None) -> Tensor:
+def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     """Joins tensors along a dimension.
 
     Args:
@@ -159,12 +159,10 @@ def concat(values: Any, axis: Any, name: str | None = None) -> Tensor:
     """
     if not isinstance(values, (list, tuple)):
         values = [values]
-    if any(isinstance(v, Tensor) and v.dtype is dtypes.string for v in values):
-        return Tensor(np.concatenate([convert_to_tensor(v)._value for v in values], axis))
     return _concat(list(values), axis)
 
 
-@op(name="stack")
+@op(name="stack", moves=True)
 def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
     shapes = {v.shape for v in values}
     if len(shapes) > 1:
@@ -185,12 +183,20 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
       >>> tf.stack([1, 2]).numpy()
       array([1, 2], dtype=int32)
     """
-    if isinstance(values, Tensor):
-        values = list(values)
-    return _stack(list(values), axis)
+    values = list(values)
+    if not any(hasattr(v, "dtype") for v in values):
+        # Numbers and lists share a dtype as they do in one nested list: 1 and 2.5 are floats.
+        try:
+            together = convert_to_tensor(values).dtype
+            values = [convert_to_tensor(v, dtype=together) for v in values]
+        except ValueError:
+            pass
+    return _stack(values, axis)
 
 
-parallel_stack = stack
+def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
+    """`stack` along a new first dimension."""
+    return stack(values)
 
 
 def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
@@ -212,7 +218,7 @@ def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
 convert.pack = _pack
 
 
-@op(same=(), name="unstack")
+@op(same=(), name="unstack", moves=True)
 def _unstack(value: TensorLike, axis: int) -> Any:
     axis = _axis(axis, value.ndim, "unstack")
     return [jax.lax.index_in_dim(value, i, axis, keepdims=False) for i in range(value.shape[axis])]
@@ -224,15 +230,17 @@ def unstack(
     """The parts of a tensor along a dimension, as a list.
 
     Raises:
-      ValueError: when `num` is given and is not the dimension's size.
+      InvalidArgumentError: when `num` is given and is not the dimension's size.
     """
     parts = _unstack(value, axis)
     if num is not None and num != len(parts):
-        raise ValueError(f"unstack: num is {num}, but dimension {axis} has size {len(parts)}.")
+        raise InvalidValueError(
+            f"unstack: num is {num}, but dimension {axis} has size {len(parts)}. [Op:Unpack]"
+        )
     return list(parts)
 
 
-@op(same=(), name="split")
+@op(same=(), name="split", moves=True)
 def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
     axis = _axis(axis, value.ndim, "split")
     total = value.shape[axis]
@@ -277,7 +285,7 @@ def split(
     return list(_split(value, num_or_size_splits, axis))
 
 
-@op(same=(), name="tile")
+@op(same=(), name="tile", moves=True)
 def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
     """Repeats a tensor `multiples[i]` times along dimension i."""
     if len(multiples) != input.ndim:
@@ -287,7 +295,7 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
     return jnp.tile(input, multiples)
 
 
-@op(same=(), name="repeat")
+@op(same=(), name="repeat", moves=True)
 def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """Repeats each element along a dimension; without `axis`, of the flattened tensor."""
     if isinstance(repeats, tuple):
@@ -295,13 +303,31 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
     return jnp.repeat(input, repeats, axis=axis)
 
 
-@op(same=("tensor", "constant_values"), name="pad")
+def _check_pairs(tensor: Any, paddings: Any) -> None:
+    """Refuses paddings that are not one pair of sizes per dimension."""
+    if len(paddings) != tensor.ndim or any(len(p) != 2 or min(p) < 0 for p in paddings):
+        raise InvalidValueError(
+            f"paddings must be {tensor.ndim} pairs (before, after) of sizes that are not negative, "
+            f"one per dimension of the input, got {list(paddings)}. [Op:Pad]"
+        )
+
+
+@op(same=("tensor", "constant_values"), name="pad", moves=True)
 def _pad_constant(tensor: TensorLike, constant_values: TensorLike, paddings: Any) -> Tensor:
+    _check_pairs(tensor, paddings)
     return jnp.pad(tensor, paddings, constant_values=constant_values)
 
 
-@op(same=(), name="pad")
+@op(same=(), name="pad", moves=True)
 def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
+    _check_pairs(tensor, paddings)
+    for pair, size in zip(paddings, tensor.shape, strict=True):
+        most = size - (mode == "reflect")
+        if max(pair) > most:
+            raise InvalidValueError(
+                f"paddings must be at most {most} for a dimension of size {size} in mode "
+                f"{mode.upper()}, got {list(pair)}. [Op:MirrorPad]"
+            )
     return jnp.pad(tensor, paddings, mode=mode)
 
 
@@ -328,12 +354,15 @@ def pad(
       ValueError: for another mode.
     """
     mode = mode.upper()
-    from meshflow.core.dispatch import static_value
-
     pairs = static_value(paddings, "paddings")
     if mode == "CONSTANT":
-        if hasattr(tensor, "_keras_history") or not hasattr(tensor, "dtype"):
+        if hasattr(tensor, "_keras_history"):
             return _pad_constant(tensor, constant_values, pairs)
+        tensor = convert_to_tensor(tensor)
+        if isinstance(constant_values, int) and constant_values == 0:
+            constant_values = np.zeros((), tensor.dtype.dtype)
+            if tensor.dtype is dtypes.string:
+                constant_values = b""
         return _pad_constant(tensor, convert_to_tensor(constant_values, dtype=tensor.dtype), pairs)
     if mode not in ("REFLECT", "SYMMETRIC"):
         raise ValueError(
@@ -342,19 +371,19 @@ def pad(
     return _pad_mirror(tensor, pairs, mode.lower())
 
 
-@op(same=(), name="reverse")
+@op(same=(), name="reverse", moves=True)
 def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
     """Reverses the order along dimensions."""
     return jnp.flip(tensor, axis)
 
 
-@op(same=(), name="roll")
+@op(same=(), name="roll", moves=True)
 def roll(input: TensorLike, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """Moves elements along dimensions; those pushed out come in at the other end."""
     return jnp.roll(input, shift, axis)
 
 
-@op(same=(), name="reverse_sequence")
+@op(same=(), name="reverse_sequence", moves=True)
 def reverse_sequence(
     input: TensorLike,
     seq_lengths: TensorLike,
@@ -375,7 +404,7 @@ def reverse_sequence(
     return jnp.moveaxis(result, (0, 1), (batch_axis, seq_axis))
 
 
-@op(same=(), name="broadcast_to")
+@op(same=(), name="broadcast_to", moves=True)
 def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """Repeats a tensor to a larger shape, as broadcasting does."""
     return jnp.broadcast_to(input, shape)
@@ -417,7 +446,7 @@ def _slice_op(operands: Any, size: tuple[int, ...]) -> Any:
     return jax.lax.dynamic_slice(array, begins, size)
 
 
-_SLICE = Op("slice", _slice_op)
+_SLICE = Op("slice", _slice_op, moves=True)
 
 
 def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) -> Tensor:
@@ -432,8 +461,6 @@ def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) ->
     Raises:
       InvalidArgumentError: when the block leaves the tensor.
     """
-    from meshflow.core.dispatch import static_value
-
     if hasattr(input_, "_keras_history"):
         sizes = static_value(size)
         return input_[
@@ -479,8 +506,6 @@ def strided_slice(
     name: str | None = None,
 ) -> Tensor:
     """`input_[begin:end:strides]` in every dimension; the masks' bits change the meaning of entries."""
-    from meshflow.core.dispatch import static_value
-
     begins, ends = static_value(begin, "begin"), static_value(end, "end")
     steps = static_value(strides, "strides") if strides is not None else (1,) * len(begins)
     key: list[Any] = []
@@ -506,7 +531,7 @@ def space_to_depth(
     return _space_to_depth(input, block_size, data_format)
 
 
-@op(same=(), name="space_to_depth")
+@op(same=(), name="space_to_depth", moves=True)
 def _space_to_depth(input: TensorLike, block: int, data_format: str) -> Tensor:
     x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
     b, h, w, c = x.shape
@@ -526,7 +551,7 @@ def depth_to_space(
     return _depth_to_space(input, block_size, data_format)
 
 
-@op(same=(), name="depth_to_space")
+@op(same=(), name="depth_to_space", moves=True)
 def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
     x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
     b, h, w, c = x.shape
@@ -539,7 +564,7 @@ def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
     return jnp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
 
 
-@op(same=(), name="space_to_batch")
+@op(same=(), name="space_to_batch", moves=True)
 def space_to_batch(
     input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None
 ) -> Tensor:
@@ -561,7 +586,7 @@ def space_to_batch(
     )
 
 
-@op(same=(), name="batch_to_space")
+@op(same=(), name="batch_to_space", moves=True)
 def batch_to_space(
     input: TensorLike, block_shape: Any, crops: Any, name: str | None = None
 ) -> Tensor:

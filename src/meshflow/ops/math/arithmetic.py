@@ -259,10 +259,11 @@ def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) ->
     return jnp.square(x - y)
 
 
-@op(kinds="f", differentiable=False)
+@op(kinds="f")
 def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor:
     """The next representable number after `x1` towards `x2`."""
-    return jnp.nextafter(x1, x2)
+    fixed = jax.lax.stop_gradient(x1)
+    return jnp.nextafter(fixed, jax.lax.stop_gradient(x2)) + (x1 - fixed)
 
 
 @op(kinds="fc")
@@ -299,7 +300,8 @@ def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
     """Hurwitz zeta function."""
-    return jax.scipy.special.zeta(x, q)
+    # As in TensorFlow, only q has a gradient.
+    return jax.scipy.special.zeta(jax.lax.stop_gradient(x), q)
 
 
 @op(kinds="f")
@@ -311,7 +313,8 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """Regularized incomplete beta function."""
-    return jax.scipy.special.betainc(a, b, x)
+    # As in TensorFlow, only x has a gradient.
+    return jax.scipy.special.betainc(jax.lax.stop_gradient(a), jax.lax.stop_gradient(b), x)
 
 
 @op(differentiable=False)

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__: list[str] = []
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _segment_prod(rows: Any, ids: Any, count: int) -> Any:
+    """Products over rows with equal ids; JAX has no gradient for them."""
+    return jax.ops.segment_prod(rows, ids, count)
+
+
+def _segment_prod_forward(rows: Any, ids: Any, count: int) -> Any:
+    return _segment_prod(rows, ids, count), (rows, ids)
+
+
+def _segment_prod_backward(count: int, residuals: Any, g: Any) -> Any:
+    rows, ids = residuals
+    zero = rows == 0
+    # The product of the other rows: of the nonzero ones, unless another row is zero.
+    others = jax.ops.segment_prod(jnp.where(zero, 1, rows), ids, count)[ids]
+    zeros = jax.ops.segment_sum(zero.astype(jnp.int32), ids, count)[ids]
+    rest = jnp.where(
+        zero,
+        jnp.where(zeros == 1, others, 0),
+        jnp.where(zeros == 0, others / jnp.where(zero, 1, rows), 0),
+    )
+    return (g[ids] * rest).astype(rows.dtype), np.zeros(ids.shape, jax.dtypes.float0)
+
+
+_segment_prod.defvjp(_segment_prod_forward, _segment_prod_backward)
 
 
 @op(same=("data",), name="segment_reduction")
@@ -34,7 +63,7 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
     function = {
         "max": jax.ops.segment_max,
         "min": jax.ops.segment_min,
-        "prod": jax.ops.segment_prod,
+        "prod": _segment_prod,
     }[kind]
     return function(rows, ids, num_segments + 1)[:num_segments]
 

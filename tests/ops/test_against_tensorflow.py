@@ -1,0 +1,42 @@
+"""Values and gradients of ops against TensorFlow's (tests/reference/generate_expressions.py)."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+FOLDER = Path(__file__).parent.parent / "reference"
+sys.path.insert(0, str(FOLDER))
+from expressions import expressions, gradient, values
+
+sys.path.pop(0)
+STORED = np.load(FOLDER / "expressions.npz")
+# JAX has no gradient of a matrix square root.
+VALUES_ONLY = {"tf.linalg.sqrtm(m)"}
+CASES = [(n, e) for n, e in enumerate(expressions()) if str(n) in STORED.files]
+
+
+def close(actual, expected, tolerance):
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    if expected.dtype.kind in "fc":
+        np.testing.assert_allclose(
+            actual,
+            expected,
+            rtol=tolerance,
+            atol=tolerance * max(1.0, np.nanmax(np.abs(expected), initial=0)),
+            equal_nan=True,
+        )
+    else:
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(("number", "expression"), CASES, ids=[e for _, e in CASES])
+def test_value_and_gradient(number, expression):
+    names = values(tf, np)
+    close(np.asarray(eval(expression, dict(names)).numpy()), STORED[f"{number}"], 2e-4)
+    if f"{number}_0" in STORED.files and expression not in VALUES_ONLY:
+        for which, found in enumerate(gradient(tf, expression, names)):
+            close(np.asarray(found.numpy()), STORED[f"{number}_{which}"], 2e-3)
