@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import assert_close
 
 import meshflow as tf
+from helpers import assert_close
 from meshflow.keras import layers, optimizers
 
 STORED = np.load(Path(__file__).parent.parent / "reference" / "cnn.npz")
