@@ -93,6 +93,7 @@ from meshflow.ops.array import (
     grad_pass_through,
     group,
     histogram_fixed_width,
+    histogram_fixed_width_bins,
     identity,
     identity_n,
     linspace,
