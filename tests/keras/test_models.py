@@ -166,7 +166,8 @@ def test_training_is_handed_down():
             return self.spy(x)
 
     model = Outer()
-    model(np.ones((1, 1)))
+    model(np.ones((1, 1)), training=True)
+    assert seen == [True]
     functional_in = tf.keras.Input((1,))
     functional = tf.keras.Model(functional_in, Spy()(functional_in))
     seen.clear()

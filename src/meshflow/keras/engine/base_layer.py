@@ -538,6 +538,10 @@ class Layer(Module):
     def _resolve_training(self, signature: CallSignature, args: Any, kwargs: dict[str, Any]) -> Any:
         """The value of `training`: given, or the caller's, or the learning phase, or the default."""
         if not signature.takes_training:
+            # A layer need not take `training` for its sublayers to be told of it.
+            given = None if signature.open_ended else kwargs.pop("training", None)
+            if given is not None:
+                return given
             return call_state.training[-1] if call_state.training else None
         if signature.passed("training", args, kwargs):
             value = signature.value_of("training", args, kwargs)
@@ -860,6 +864,7 @@ class CallSignature:
         keywords = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
         self.first = self.names[0] if self.names else None
         self.takes_training = "training" in keywords
+        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.takes_mask = "mask" in keywords
         default = keywords.get("training")
         self.default_training = None if default is inspect.Parameter.empty else default
