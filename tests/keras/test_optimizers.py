@@ -245,7 +245,11 @@ def test_sparse_gradients_and_state():
         ]
     )
     assert_close(v, [[-0.1], [0], [0]], 1e-4)
-    assert [w.name for w in optimizer.weights] == ["iter:0", "Variable/m:0", "Variable/v:0"]
+    assert [w.name for w in optimizer.weights] == [
+        "Adam/iter:0",
+        "Adam/Variable/m:0",
+        "Adam/Variable/v:0",
+    ]
     values = optimizer.get_weights()
     other = optimizers.Adam(0.1)
     other.build([v])

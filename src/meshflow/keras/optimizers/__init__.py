@@ -5,27 +5,51 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras import identify
-from meshflow.keras.optimizers import rules as _rules
-from meshflow.keras.optimizers import schedules
+from meshflow.keras.optimizers import experimental, legacy, schedules
+from meshflow.keras.optimizers.adafactor import Adafactor
+from meshflow.keras.optimizers.adam import Adam, Adamax, AdamW, Lion, Nadam
+from meshflow.keras.optimizers.adaptive import Adadelta, Adagrad, RMSprop
 from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.ftrl import Ftrl
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
-from meshflow.keras.optimizers.rules import *
+from meshflow.keras.optimizers.sgd import SGD
 
 __all__ = [
-    *_rules.__all__,
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Lion",
+    "Nadam",
     "OptaxOptimizer",
     "Optimizer",
+    "RMSprop",
     "deserialize",
+    "experimental",
     "get",
+    "legacy",
     "schedules",
     "serialize",
 ]
 
-_TABLE = identify.name_table(*[getattr(_rules, n) for n in _rules.__all__])
+_TABLE = identify.name_table(
+    SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Adafactor, Ftrl, Lion
+)
 
 
-def get(identifier: Any) -> Any:
+def get(identifier: Any, **kwargs: Any) -> Any:
     """An optimizer from a name, class, object, configuration, or optax transformation.
+
+    Args:
+      identifier: what the optimizer is given as.
+      **kwargs: `use_legacy_optimizer`, accepted and ignored.
+
+    Returns:
+      The optimizer; an optax transformation comes wrapped in an `OptaxOptimizer`.
 
     Raises:
       ValueError: for anything else.
@@ -35,26 +59,45 @@ def get(identifier: Any) -> Any:
       >>> tf.keras.optimizers.get("adam").name
       'Adam'
     """
-    if hasattr(identifier, "apply_gradients") and not isinstance(identifier, type):
-        return identifier
-    if (
-        hasattr(identifier, "init")
-        and hasattr(identifier, "update")
-        and not isinstance(identifier, type)
-    ):
-        return OptaxOptimizer(identifier)
-    if identifier is None or not isinstance(identifier, (str, dict, type)):
+    kwargs.pop("use_legacy_optimizer", None)
+    if kwargs:
+        raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}.")
+    if not isinstance(identifier, type):
+        if hasattr(identifier, "apply_gradients"):
+            return identifier
+        if hasattr(identifier, "init") and hasattr(identifier, "update"):
+            return OptaxOptimizer(identifier)
+    if not isinstance(identifier, (str, dict, type)):
         raise ValueError(
             f"Could not interpret optimizer identifier: {identifier!r}. Expected a name, an Optimizer, a configuration, or an optax transformation."
         )
     return identify.lookup(identifier, _TABLE, "optimizer")
 
 
-def serialize(optimizer: Any) -> Any:
-    """The configuration of an optimizer."""
+def serialize(optimizer: Any, use_legacy_format: bool = False) -> Any:
+    """The configuration of an optimizer.
+
+    Args:
+      optimizer: the optimizer.
+      use_legacy_format: accepted for Keras' sake; there is one format.
+
+    Returns:
+      A dictionary with `class_name` and `config`.
+    """
+    del use_legacy_format
     return identify.serialize(optimizer)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
-    """The optimizer with a configuration."""
+def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Any:
+    """The optimizer with a configuration.
+
+    Args:
+      config: what `serialize` gave, here or in Keras 2.
+      custom_objects: further classes by name.
+      **kwargs: `use_legacy_optimizer` and `use_legacy_format`, accepted and ignored.
+
+    Raises:
+      ValueError: for an unknown class.
+    """
+    del kwargs
     return identify.lookup(config, _TABLE, "optimizer", custom_objects)

@@ -1,42 +1,41 @@
 """`Optimizer`: from gradients to updated variables.
 
-A subclass gives the names of its slots and a pure rule, `update(var, grad, slots, step values)`.
-Everything else (clipping, transformers, weight decay, moving averages, slots, serialization) is
-here. A whole variable's update is one op, so that a training step stays small.
+`minimize` takes gradients and hands them to `apply_gradients`, which filters, sums over replicas,
+clips, transforms, and updates each variable by one of three hooks that a subclass defines:
+`_resource_apply_dense(grad, var, apply_state)` (Keras 2), `update_step(gradient, variable)` (2.11), or
+`update_step(gradient, variable, learning_rate)` (Keras 3). The optimizers here define a pure `rule`
+instead, see `RuleOptimizer`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core import nest
+from meshflow.core.composite import IndexedSlices
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
 from meshflow.core.tape import GradientTape, no_tapes
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
-from meshflow.keras import backend, identify
-from meshflow.keras.optimizers.schedules import LearningRateSchedule
+from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
+from meshflow.keras.optimizers.hyper import Hyperparameters
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
-from meshflow.keras.optimizers.schedules import serialize as serialize_schedule
-from meshflow.ops import math
+from meshflow.keras.optimizers.state import State
+from meshflow.ops import array, math
+
+__all__ = ["Optimizer"]
 
 
-class VariableList(list):
-    """A list that may be called: `optimizer.variables` and `optimizer.variables()` both work."""
-
-    def __call__(self) -> VariableList:
-        """The list itself."""
-        return self
-
-
-class Optimizer:
+class Optimizer(Hyperparameters, State):
     """Base class of optimizers.
 
     Args:
@@ -47,22 +46,32 @@ class Optimizer:
       use_ema: whether a moving average of each variable is kept.
       ema_momentum: its momentum.
       ema_overwrite_frequency: every so many steps the average replaces the variable.
-      **kwargs: `learning_rate`, `clipnorm`, `clipvalue`, `global_clipnorm`, `decay`, `lr`,
-        `jit_compile`.
+      **kwargs: `learning_rate`, `clipnorm`, `clipvalue`, `global_clipnorm`, `decay`, `lr`;
+        `jit_compile`, `mesh` and `is_legacy_optimizer` are accepted and ignored.
 
     Raises:
       TypeError: for another keyword.
       ValueError: for negative values or clip settings that exclude each other.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class SignDescent(tf.keras.optimizers.Optimizer):
+      ...     def update_step(self, gradient, variable):
+      ...         variable.assign_sub(self.learning_rate * tf.sign(gradient))
+      >>> v = tf.Variable([1.0, 1.0])
+      >>> optimizer = SignDescent("SignDescent", learning_rate=0.5)
+      >>> _ = optimizer.apply_gradients([(tf.constant([3.0, -7.0]), v)])
+      >>> v.numpy()
+      array([0.5, 1.5], dtype=float32)
     """
 
-    # Names of the slots, and hyperparameters that may change without compiling again.
-    slot_names: tuple[str, ...] = ()
-    hyper_names: tuple[str, ...] = ()
     _default_learning_rate = 0.001
+    # Whether variables unknown to `build` get slots when they first appear, as in OptimizerV2.
+    _allow_new_variables = False
 
     def __init__(
         self,
-        name: str,
+        name: str | None = None,
         gradient_aggregator: Callable[[Any], Any] | None = None,
         gradient_transformers: Sequence[Callable[[Any], Any]] | None = None,
         weight_decay: float | None = None,
@@ -71,36 +80,26 @@ class Optimizer:
         ema_overwrite_frequency: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._name = name
+        self._name = name or type(self).__name__
         self.clipnorm = kwargs.pop("clipnorm", None)
         self.clipvalue = kwargs.pop("clipvalue", None)
         self.global_clipnorm = kwargs.pop("global_clipnorm", None)
-        self._decay = float(kwargs.pop("decay", 0.0) or 0.0)
-        kwargs.pop("jit_compile", None), kwargs.pop("is_legacy_optimizer", None)
-        rate = kwargs.pop("lr", None)
-        rate = kwargs.pop(
-            "learning_rate", rate if rate is not None else self._default_learning_rate
-        )
+        self._initial_decay = float(kwargs.pop("decay", 0.0) or 0.0)
+        for ignored in ("jit_compile", "is_legacy_optimizer", "mesh"):
+            kwargs.pop(ignored, None)
+        # Keras 2's base class leaves the learning rate to its subclasses, and so its configuration.
+        self._configures_rate = "learning_rate" in kwargs
+        rate = kwargs.pop("lr", self._default_learning_rate)
+        rate = kwargs.pop("learning_rate", rate)
         if kwargs:
             raise TypeError(
-                f"{name} got unexpected keyword argument(s): {sorted(kwargs)}. Allowed are learning_rate, lr, decay, clipnorm, clipvalue, global_clipnorm."
+                f"Unexpected keyword argument passed to optimizer {self._name}: {', '.join(sorted(kwargs))}. "
+                "Allowed kwargs are learning_rate, lr, decay, clipnorm, clipvalue, global_clipnorm, "
+                "weight_decay, use_ema, ema_momentum, ema_overwrite_frequency."
             )
-        for key in ("clipnorm", "clipvalue", "global_clipnorm"):
-            value = getattr(self, key)
-            if value is not None and value < 0:
-                raise ValueError(f"Expected {key} >= 0, received: {value}")
-        if self._decay < 0:
-            raise ValueError(f"decay cannot be less than 0. Received: decay={self._decay}.")
-        if self.clipnorm is not None and self.global_clipnorm is not None:
-            raise ValueError(
-                f"Cannot accept both `clipnorm` and `global_clipnorm`. Received: clipnorm={self.clipnorm}, global_clipnorm={self.global_clipnorm}."
-            )
-        if gradient_transformers and any(
-            getattr(self, k) is not None for k in ("clipnorm", "clipvalue", "global_clipnorm")
-        ):
-            raise ValueError(
-                "`gradient_transformers` and clipping (`clipnorm`, `clipvalue`, `global_clipnorm`) cannot be set both: put the clipping into a transformer."
-            )
+        if self._initial_decay < 0:
+            raise ValueError(f"decay cannot be less than 0. Received: decay={self._initial_decay}.")
+        check_clipping(self.clipnorm, self.clipvalue, self.global_clipnorm, gradient_transformers)
         self.gradient_aggregator = gradient_aggregator
         self.gradient_transformers = list(gradient_transformers or [])
         self.weight_decay = weight_decay
@@ -108,194 +107,18 @@ class Optimizer:
             raise ValueError(
                 f"`ema_momentum` must be in the range [0, 1]. Received: ema_momentum={ema_momentum}"
             )
-        self.use_ema, self.ema_momentum, self.ema_overwrite_frequency = (
-            use_ema,
-            ema_momentum,
-            ema_overwrite_frequency,
-        )
-        self._hyper: dict[str, Any] = {}
-        self._iterations: Variable | None = None
-        self._slots: dict[int, dict[str, Variable]] = {}
-        self._slot_order: list[Variable] = []
-        self._owners: dict[int, Variable] = {}
-        self._extra: list[Variable] = []
+        self.use_ema, self.ema_momentum = use_ema, ema_momentum
+        self.ema_overwrite_frequency = ema_overwrite_frequency
         self._excluded: tuple[set[int], list[str]] = (set(), [])
-        self._built_for: set[int] | None = None
+        self._hyper: dict[str, Any] = {}
+        self._init_state()
         self._set_hyper("learning_rate", rate)
-
-    # ---- hyperparameters -------------------------------------------------------------------
+        self._set_hyper("decay", self._initial_decay)
 
     @property
     def name(self) -> str:
         """The optimizer's name."""
         return self._name
-
-    def _set_hyper(self, name: str, value: Any) -> None:
-        """Sets a hyperparameter: a number, tensor, function, or schedule."""
-        if isinstance(value, LearningRateSchedule) or (
-            callable(value) and not isinstance(value, (Tensor, Variable))
-        ):
-            self._hyper[name] = value
-            return
-        known = self._hyper.get(name)
-        if isinstance(value, Variable):
-            self._hyper[name] = value
-        elif isinstance(known, Variable):
-            known.assign(np.asarray(convert_to_tensor(value).numpy(), np.float32))
-        else:
-            self._hyper[name] = value
-
-    def _get_hyper(self, name: str, dtype: Any = None) -> Any:
-        """The present value: a variable, or what the function gives."""
-        value = self._hyper[name]
-        if isinstance(value, LearningRateSchedule):
-            result = value
-        elif callable(value) and not isinstance(value, (Tensor, Variable)):
-            result = convert_to_tensor(value())
-        else:
-            if not isinstance(value, Variable):
-                with init_scope():
-                    start = value.numpy() if isinstance(value, Tensor) else value
-                    value = self._hyper[name] = Variable(
-                        np.float32(start), trainable=False, name=name
-                    )
-            result = value
-        return (
-            math.cast(result, dtype)
-            if dtype is not None and not isinstance(result, LearningRateSchedule)
-            else result
-        )
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("learning_rate", "lr"):
-            return self._get_hyper("learning_rate")
-        return super().__getattribute__(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("learning_rate", "lr"):
-            self._set_hyper("learning_rate", value)
-        elif name in type(self).hyper_names and "_hyper" in self.__dict__:
-            self._set_hyper(name, value)
-        else:
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        hyper = self.__dict__.get("_hyper", {})
-        if name in hyper:
-            return self._get_hyper(name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    @property
-    def iterations(self) -> Variable:
-        """Number of steps taken, an int64 variable."""
-        if self._iterations is None:
-            with init_scope():
-                self._iterations = Variable(np.int64(0), trainable=False, name="iter")
-        return self._iterations
-
-    @iterations.setter
-    def iterations(self, variable: Variable) -> None:
-        if self._iterations is not None:
-            raise RuntimeError(
-                "Cannot set `iterations` to a new Variable after the Optimizer weights have been created."
-            )
-        self._iterations = variable
-
-    def _decayed_lr(self, dtype: Any = "float32") -> Any:
-        """The learning rate of this step, with schedule and `decay`."""
-        rate = self._get_hyper("learning_rate")
-        if isinstance(rate, LearningRateSchedule):
-            rate = convert_to_tensor(rate(self.iterations.value()), dtype_hint="float32")
-        rate = math.cast(rate, dtype)
-        if self._decay:
-            rate = rate / (1.0 + self._decay * math.cast(self.iterations.value(), dtype))
-        return rate
-
-    # ---- slots -----------------------------------------------------------------------------
-
-    def add_slot(
-        self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None
-    ) -> Variable:
-        """Makes (or finds) a variable that goes with a trained variable.
-
-        Args:
-          var: the trained variable.
-          slot_name: the slot's name.
-          initializer: an initializer, its name, or an array.
-          shape: its shape; default that of `var`.
-        """
-        from meshflow.keras import initializers
-
-        slots = self._slots.setdefault(id(var), {})
-        if slot_name not in slots:
-            self._owners[id(var)] = var
-            sizes = tuple(var.shape if shape is None else shape)
-            with init_scope():
-                value = (
-                    initializers.get(initializer)(sizes, dtype=var.dtype)
-                    if isinstance(initializer, str) or callable(initializer)
-                    else initializer
-                )
-                slot = Variable(
-                    value, trainable=False, name=f"{var._shared_name}/{slot_name}", dtype=var.dtype
-                )
-            slot._layout = getattr(var, "_layout", None)
-            slots[slot_name] = slot
-            self._slot_order.append(slot)
-        return slots[slot_name]
-
-    def get_slot(self, var: Variable, slot_name: str) -> Variable:
-        """A slot made before.
-
-        Raises:
-          KeyError: when there is none.
-        """
-        return self._slots[id(var)][slot_name]
-
-    def get_slot_names(self) -> list[str]:
-        """Names of the slots."""
-        return list(self.slot_names)
-
-    def add_variable(
-        self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None
-    ) -> Variable:
-        """Makes a variable of the optimizer's own."""
-        from meshflow.keras import initializers
-
-        with init_scope():
-            made = Variable(
-                initializers.get(initializer)(tuple(shape), dtype=dtype), trainable=False, name=name
-            )
-        self._extra.append(made)
-        return made
-
-    add_weight = add_variable
-
-    def add_variable_from_reference(
-        self,
-        model_variable: Variable,
-        variable_name: str,
-        shape: Any = None,
-        initial_value: Any = None,
-    ) -> Variable:
-        """Makes a variable like a model's, as `add_slot` does."""
-        return self.add_slot(
-            model_variable,
-            variable_name,
-            "zeros" if initial_value is None else initial_value,
-            shape,
-        )
-
-    def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        for var in var_list:
-            for name in self.slot_names:
-                self.add_slot(var, name, self._slot_initializer(name))
-
-    def _slot_initializer(self, name: str) -> Any:
-        return "zeros"
-
-    def _create_all_weights(self, var_list: Sequence[Variable]) -> None:
-        self.build(var_list)
 
     def build(self, var_list: Sequence[Variable]) -> None:
         """Makes the slots of variables.
@@ -304,52 +127,21 @@ class Optimizer:
           var_list: the variables to be trained.
         """
         _ = self.iterations
-        self._create_slots(var_list)
+        new = [v for v in var_list if self._var_key(v) not in self._index_dict]
+        for var in new:
+            self._owners[self._var_key(var)] = var
+            self._index_dict[self._var_key(var)] = len(self._index_dict)
+        if not new:
+            return
+        self._create_slots(new)
         if self.use_ema:
-            for var in var_list:
-                self.add_slot(var, "average", var.numpy() if not _tracing() else _eager_value(var))
-        if self._built_for is None:
-            self._built_for = {id(v) for v in var_list}
-        for var in var_list:
-            self._owners[id(var)] = var
+            for var in new:
+                with init_scope():
+                    self.add_slot(var, "average", var.numpy())
+        self._run_build_hooks()
 
-    @property
-    def weights(self) -> list[Variable]:
-        """The state: the step number, then slots."""
-        return VariableList(
-            [
-                *([self._iterations] if self._iterations is not None else []),
-                *self._slot_order,
-                *self._extra,
-            ]
-        )
-
-    @property
-    def variables(self) -> VariableList:
-        """The state; may be called as well."""
-        return VariableList(self.weights)
-
-    def get_weights(self) -> list[np.ndarray]:
-        """Values of the state."""
-        return [np.asarray(w.numpy()) for w in self.weights]
-
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets the state.
-
-        Raises:
-          ValueError: when number or shapes differ.
-        """
-        own = self.weights
-        if len(own) != len(weights):
-            raise ValueError(
-                f"You called `set_weights(weights)` on optimizer {self._name} with a weight list of length {len(weights)}, but the optimizer was expecting {len(own)} weights."
-            )
-        for variable, value in zip(own, weights, strict=True):
-            if tuple(np.shape(value)) != tuple(variable.shape):
-                raise ValueError(
-                    f"Optimizer weight shape {tuple(variable.shape)} not compatible with provided weight shape {tuple(np.shape(value))} ({variable.name})."
-                )
-            variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+    def _create_all_weights(self, var_list: Sequence[Variable]) -> None:
+        self.build(var_list)
 
     # ---- gradients -------------------------------------------------------------------------
 
@@ -365,7 +157,7 @@ class Optimizer:
 
         Args:
           loss: a function without arguments, or a tensor recorded on `tape`.
-          var_list: variables, or a function that gives them.
+          var_list: variables, or a function that gives them, called after the loss.
           grad_loss: gradient of the loss to start from.
           name: ignored.
           tape: the tape that recorded a tensor loss.
@@ -374,7 +166,14 @@ class Optimizer:
           The step number.
 
         Raises:
-          ValueError: for a tensor loss without a tape.
+          ValueError: for a tensor loss without a tape, or when no variable has a gradient.
+
+        Example:
+          >>> import meshflow as tf
+          >>> v = tf.Variable(3.0)
+          >>> _ = tf.keras.optimizers.SGD(0.5).minimize(lambda: v * v, [v])
+          >>> float(v)
+          0.0
         """
         pairs = self._compute_gradients(loss, var_list, grad_loss, tape)
         return self.apply_gradients(pairs, name=name)
@@ -382,7 +181,16 @@ class Optimizer:
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: Any = None
     ) -> list[tuple[Any, Variable]]:
-        """Gradients of a loss; arguments as in `minimize`."""
+        """Gradients of a loss.
+
+        Args:
+          loss: a function without arguments, or a tensor recorded on `tape`.
+          var_list: variables, or a function that gives them.
+          tape: the tape that recorded a tensor loss.
+
+        Returns:
+          A list of (gradient, variable).
+        """
         return self._compute_gradients(loss, var_list, None, tape)
 
     def _compute_gradients(
@@ -419,13 +227,25 @@ class Optimizer:
         return tape.gradient(loss, var_list, grad_loss)
 
     def get_gradients(self, loss: Any, params: Any) -> Any:
-        """Not available with eager execution; use `tf.GradientTape`."""
+        """Not available with eager execution; use `tf.GradientTape`.
+
+        Args:
+          loss: a loss.
+          params: variables.
+
+        Raises:
+          RuntimeError: always.
+        """
         raise RuntimeError(
             "`get_gradients` is not supported with eager execution: use tf.GradientTape."
         )
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        """Gradients summed over replicas."""
+        """Gradients summed over replicas.
+
+        Args:
+          grads_and_vars: pairs (gradient, variable).
+        """
         return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
@@ -439,18 +259,9 @@ class Optimizer:
         return grads_and_vars
 
     def _transform_gradients(self, grads_and_vars: Any) -> Any:
-        if self.clipvalue is not None:
-            limit = float(self.clipvalue)
-            grads_and_vars = [(math.clip_by_value(g, -limit, limit), v) for g, v in grads_and_vars]
-        if self.clipnorm is not None:
-            grads_and_vars = [
-                (math.clip_by_norm(g, float(self.clipnorm)), v) for g, v in grads_and_vars
-            ]
-        if self.global_clipnorm is not None:
-            gradients, _ = math.clip_by_global_norm(
-                [g for g, _ in grads_and_vars], float(self.global_clipnorm)
-            )
-            grads_and_vars = list(zip(gradients, [v for _, v in grads_and_vars], strict=True))
+        grads_and_vars = clip_gradients(
+            grads_and_vars, self.clipvalue, self.clipnorm, self.global_clipnorm
+        )
         for transform in self.gradient_transformers:
             grads_and_vars = transform(grads_and_vars)
         return grads_and_vars
@@ -478,132 +289,150 @@ class Optimizer:
             built with.
         """
         with no_tapes():
-            pairs = _filter(list(grads_and_vars))
+            pairs = _filter(grads_and_vars)
+            if not pairs:
+                return self.iterations
             variables = [v for _, v in pairs]
             self._check_known(variables)
             self.build(variables)
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
-            pairs = self._transform_gradients(pairs)
+            pairs = list(self._transform_gradients(pairs))
             self._apply(pairs)
             self.iterations.assign_add(1)
             if self.use_ema:
                 self._update_averages(variables)
         return self.iterations
 
-    apply = apply_gradients
+    def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:
+        """Keras 3's `apply_gradients`.
+
+        Args:
+          gradients: a list of gradients.
+          trainable_variables: the variables they belong to; default those of `build`.
+
+        Returns:
+          The step number.
+        """
+        variables = (
+            [self._owners[key] for key in self._index_dict]
+            if trainable_variables is None
+            else trainable_variables
+        )
+        return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def _check_known(self, variables: list[Variable]) -> None:
-        if self._built_for is None:
+        if self._allow_new_variables or not self._slots:
             return
-        unknown = [
-            v for v in variables if id(v) not in self._owners and id(v) not in self._built_for
-        ]
-        if unknown and self._slot_order and not self._allow_new_variables:
+        unknown = [v.name for v in variables if self._var_key(v) not in self._index_dict]
+        if unknown:
             raise ValueError(
-                f"The optimizer {self._name} cannot recognize variables {[v.name for v in unknown]}. This usually means "
+                f"The optimizer {self._name} cannot recognize variables {unknown}. This usually means "
                 "you are trying to call the optimizer to update different parts of the model separately, or to reuse it "
                 "for another model. Please call `optimizer.build(variables)` with the full list of trainable variables "
-                "before the training loop, or create a new optimizer."
+                "before the training loop, create a new optimizer, or use "
+                f"tf.keras.optimizers.legacy.{type(self).__name__}."
             )
 
-    _allow_new_variables = False
-
     def _apply(self, pairs: list[tuple[Any, Variable]]) -> None:
-        state: dict[tuple[str, str], dict[str, Any]] = {}
+        state = self._prepare([v for _, v in pairs])
+        if self.weight_decay:
+            for _, var in pairs:
+                if self._decays(var):
+                    rate = state[_device_and_dtype(var)]["lr_t"] * float(self.weight_decay)
+                    var.assign_sub(var.value() * rate)
         for gradient, var in pairs:
-            if self.weight_decay and self._decays(var):
-                rate = self._decayed_lr(var.dtype)
-                var.assign_sub(var.value() * (rate * float(self.weight_decay)))
-            if hasattr(gradient, "indices") and hasattr(gradient, "values"):
+            if isinstance(gradient, IndexedSlices):
+                if var.constraint is not None:
+                    raise RuntimeError(
+                        f"Cannot use a constraint function on a sparse variable ({var.name})."
+                    )
                 self._apply_sparse(gradient, var, state)
             else:
-                self._resource_apply_dense(
-                    convert_to_tensor(gradient, dtype_hint=var.dtype), var, state
-                )
+                self._apply_dense(convert_to_tensor(gradient, dtype_hint=var.dtype), var, state)
             if var.constraint is not None:
                 var.assign(var.constraint(var.value()))
 
-    def _apply_sparse(self, gradient: Any, var: Variable, state: Any) -> None:
-        if var.constraint is not None:
-            raise RuntimeError(
-                f"Cannot use a constraint function on a sparse variable ({var.name})."
-            )
-        custom = type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
-        if custom:
-            self._resource_apply_sparse(gradient.values, var, gradient.indices, state)
+    def _prepare(self, var_list: Sequence[Variable]) -> dict[Any, dict[str, Any]]:
+        """Scalars of this step, once for each device and dtype."""
+        state: dict[Any, dict[str, Any]] = {}
+        for var in var_list:
+            key = _device_and_dtype(var)
+            if key not in state:
+                state[key] = {}
+                self._prepare_local(*key, state)
+        return state
+
+    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+        apply_state[var_device, var_dtype]["lr_t"] = self._decayed_lr(var_dtype)
+
+    def _fallback_apply_state(self, var_device: Any, var_dtype: Any) -> dict[str, Any]:
+        """The scalars, for a hook that was called without them."""
+        state: dict[Any, dict[str, Any]] = {(var_device, var_dtype): {}}
+        self._prepare_local(var_device, var_dtype, state)
+        return state[var_device, var_dtype]
+
+    def _apply_dense(self, grad: Tensor, var: Variable, state: Any) -> None:
+        cls = type(self)
+        if cls.update_step is Optimizer.update_step:
+            hook = self._resource_apply_dense
+            extra = (state,) if _accepts(cls._resource_apply_dense, "apply_state", 3) else ()
         else:
-            self._resource_apply_dense(convert_to_tensor(gradient), var, state)
+            hook = self.update_step
+            takes_rate = _accepts(cls.update_step, "learning_rate", 3)
+            extra = (state[_device_and_dtype(var)]["lr_t"],) if takes_rate else ()
+        hook(grad, var, *extra)
+
+    def _apply_sparse(self, gradient: IndexedSlices, var: Variable, state: Any) -> None:
+        cls = type(self)
+        if cls.update_step is not Optimizer.update_step:
+            self._apply_dense(densified(gradient, var), var, state)
+            return
+        hook = cls._resource_apply_sparse_duplicate_indices
+        extra = {"apply_state": state} if _accepts(hook, "apply_state", 4) else {}
+        self._resource_apply_sparse_duplicate_indices(
+            gradient.values, var, gradient.indices, **extra
+        )
 
     def _resource_apply_dense(self, grad: Any, var: Variable, apply_state: Any = None) -> Any:
         """Updates one variable; subclasses of users override this or `update_step`."""
-        if type(self).update_step is not Optimizer.update_step:
-            return self.update_step(grad, var)
-        key = ("", var.dtype.name)
-        state = apply_state if apply_state is not None else {}
-        if key not in state:
-            state[key] = self._step_values(var.dtype)
-        values = state[key]
-        slots = [self._slots[id(var)][n] for n in self.slot_names]
-        names = tuple(values)
-        outputs = apply(
-            self._update_op(),
-            (var.value(), grad, [s.value() for s in slots], [values[n] for n in names]),
-            (names, *self._rule_settings()),
+        raise NotImplementedError(
+            f"{type(self).__name__} must define `_resource_apply_dense` or `update_step`."
         )
-        var._write(outputs[0])
-        for slot, value in zip(slots, outputs[1:], strict=True):
-            slot._write(value)
-        return None
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: Any, var: Variable, indices: Any, **kwargs: Any
+    ) -> Any:
+        """Updates rows of one variable, some of them perhaps given twice."""
+        cls = type(self)
+        if cls._resource_apply_sparse is Optimizer._resource_apply_sparse:
+            slices = IndexedSlices(grad, indices)
+            return self._apply_dense(densified(slices, var), var, kwargs.get("apply_state"))
+        if not _accepts(cls._resource_apply_sparse, "apply_state", 4):
+            kwargs = {}
+        return self._resource_apply_sparse(*_summed(grad, var, indices), **kwargs)
 
     def _resource_apply_sparse(
         self, grad: Any, var: Variable, indices: Any, apply_state: Any = None
     ) -> Any:
-        """Updates rows of one variable; by default done as a dense update."""
+        """Updates rows of one variable; without it the gradient is made dense."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
+    def _resource_scatter_add(self, x: Variable, i: Any, v: Any) -> Any:
+        return x.scatter_add(IndexedSlices(v, i)).value()
+
+    def _resource_scatter_update(self, x: Variable, i: Any, v: Any) -> Any:
+        return x.scatter_update(IndexedSlices(v, i)).value()
+
     def update_step(self, gradient: Any, variable: Variable) -> Any:
-        """Updates one variable; the hook of Keras 2.11 and later."""
-        return self._resource_apply_dense(gradient, variable)
+        """Updates one variable; the hook of Keras 2.11 and later.
 
-    def _update_op(self) -> Op:
-        cls = type(self)
-        if "_op" not in cls.__dict__:
-            cls._op = Op(f"{cls.__name__}_update", cls._call_rule, differentiable=False)  # type: ignore[attr-defined]
-        return cls._op  # type: ignore[attr-defined]
-
-    @classmethod
-    def _call_rule(cls, operands: Any, static: Any) -> Any:
-        var, grad, slots, values = operands
-        names, *settings = static
-        return [
-            r.astype(var.dtype)
-            for r in cls.rule(
-                var, grad.astype(var.dtype), slots, dict(zip(names, values, strict=True)), *settings
-            )
-        ]
-
-    @staticmethod
-    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any], *settings: Any) -> list[Any]:
-        """The update: new value of the variable, then of each slot. Pure, on arrays."""
-        raise NotImplementedError(
-            "Optimizer subclasses define `rule`, `_resource_apply_dense` or `update_step`."
-        )
-
-    def _step_values(self, dtype: Any) -> dict[str, Any]:
-        """Scalars of this step that the rule needs."""
-        values = {
-            "lr": self._decayed_lr(dtype),
-            "step": math.cast(self.iterations.value(), dtype) + 1.0,
-        }
-        for name in self.hyper_names:
-            values[name] = self._get_hyper(name, dtype)
-        return values
-
-    def _rule_settings(self) -> tuple[Any, ...]:
-        """Fixed settings of the rule."""
-        return ()
+        Args:
+          gradient: a tensor.
+          variable: the variable.
+        """
+        self._apply_dense(gradient, variable, self._prepare([variable]))
 
     # ---- weight decay and averages ---------------------------------------------------------
 
@@ -612,29 +441,24 @@ class Optimizer:
 
         Args:
           var_list: variables.
-          var_names: parts of variable names.
+          var_names: regular expressions found in variable names.
         """
         self._excluded = ({id(v) for v in var_list or []}, list(var_names or []))
 
     def _decays(self, var: Variable) -> bool:
-        import re
-
         ids, patterns = self._excluded
         return id(var) not in ids and not any(re.search(p, var.name) for p in patterns)
 
     def _update_averages(self, variables: list[Variable]) -> None:
         momentum = float(self.ema_momentum)
-        from meshflow.ops.array import where
-
         for var in variables:
             average = self.get_slot(var, "average")
             average.assign(average.value() * momentum + var.value() * (1.0 - momentum))
         if self.ema_overwrite_frequency:
-            due = math.equal(
-                math.floormod(self.iterations.value(), int(self.ema_overwrite_frequency)), 0
-            )
+            every = int(self.ema_overwrite_frequency)
+            due = math.equal(math.floormod(self.iterations.value(), np.int64(every)), 0)
             for var in variables:
-                var.assign(where(due, self.get_slot(var, "average").value(), var.value()))
+                var.assign(array.where(due, self.get_slot(var, "average").value(), var.value()))
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """Puts the moving averages into the variables.
@@ -648,63 +472,71 @@ class Optimizer:
 
     # ---- configuration ---------------------------------------------------------------------
 
-    def _serialize_hyperparameter(self, name: str) -> Any:
-        value = self._hyper[name]
-        if isinstance(value, LearningRateSchedule):
-            return serialize_schedule(value)
-        if isinstance(value, (Variable, Tensor)):
-            return float(value.numpy())
-        return value() if callable(value) else value
-
     def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        config: dict[str, Any] = {
-            "name": self._name,
-            "learning_rate": self._serialize_hyperparameter("learning_rate"),
-        }
+        """The configuration: what the constructor takes, as plain Python values."""
+        config: dict[str, Any] = {"name": self._name}
+        if self._configures_rate:
+            config["learning_rate"] = self._serialize_hyperparameter("learning_rate")
         for key in ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay"):
             if getattr(self, key) is not None:
                 config[key] = getattr(self, key)
-        if self._decay:
-            config["decay"] = self._decay
         if self.use_ema:
-            config |= {
-                "use_ema": True,
-                "ema_momentum": self.ema_momentum,
-                "ema_overwrite_frequency": self.ema_overwrite_frequency,
-            }
-        for name in self.hyper_names:
-            config[name] = self._serialize_hyperparameter(name)
+            for key in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
+                config[key] = getattr(self, key)
         return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer with a configuration."""
+        """The optimizer with a configuration.
+
+        Args:
+          config: what `get_config` gave.
+          custom_objects: further schedules by name.
+        """
         config = dict(config)
-        rate = config.get("learning_rate")
-        if isinstance(rate, dict):
-            config["learning_rate"] = deserialize_schedule(rate, custom_objects)
+        if "lr" in config:
+            config["learning_rate"] = config.pop("lr")
+        if isinstance(config.get("learning_rate"), dict):
+            config["learning_rate"] = deserialize_schedule(config["learning_rate"], custom_objects)
         return cls(**config)
 
 
-def _tracing() -> bool:
-    from meshflow.core.context import context
-
-    return context.trace is not None
+def _device_and_dtype(var: Variable) -> tuple[Any, Any]:
+    return var.device, var.dtype.base_dtype
 
 
-def _eager_value(var: Variable) -> Any:
-    with init_scope():
-        return var.numpy()
+@functools.cache
+def _accepts(function: Callable[..., Any], name: str, position: int) -> bool:
+    """Whether a method takes an argument by name, or has so many positional ones besides self."""
+    parameters = list(inspect.signature(function).parameters.values())
+    kinds = {p.kind for p in parameters}
+    by_keyword = name in {p.name for p in parameters} or inspect.Parameter.VAR_KEYWORD in kinds
+    positional = [p for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    return by_keyword or len(positional) > position or inspect.Parameter.VAR_POSITIONAL in kinds
 
 
-def _filter(pairs: list[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
+def densified(slices: IndexedSlices, var: Variable) -> Tensor:
+    """A gradient of some rows of a variable as a tensor of its shape."""
+    return convert_to_tensor(IndexedSlices(slices.values, slices.indices, list(var.shape)))
+
+
+def _summed(grad: Any, var: Variable, indices: Any) -> tuple[Any, Variable, Any]:
+    """Values, variable and row numbers without repeats."""
+    if context.trace is None:
+        unique, position = np.unique(indices.numpy(), return_inverse=True)
+        where = convert_to_tensor(position.astype(np.int32).reshape(-1))
+        return math.unsorted_segment_sum(grad, where, len(unique)), var, convert_to_tensor(unique)
+    # How many rows there are is not known while a function is traced: all rows are given.
+    rows = np.arange(var.shape[0], dtype=indices.dtype.as_numpy_dtype)
+    return densified(IndexedSlices(grad, indices), var), var, convert_to_tensor(rows)
+
+
+def _filter(grads_and_vars: Any) -> list[tuple[Any, Variable]]:
     """Pairs with a gradient; complains about the others."""
-    if not pairs:
-        return []
+    pairs = [(g, v) for g, v in grads_and_vars]
     kept = [(g, v) for g, v in pairs if g is not None]
     missing = [v.name for g, v in pairs if g is None]
-    if not kept:
+    if pairs and not kept:
         raise ValueError(
             f"No gradients provided for any variable: {missing}. Provided `grads_and_vars` is {pairs}."
         )
@@ -714,6 +546,3 @@ def _filter(pairs: list[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
             stacklevel=3,
         )
     return kept
-
-
-_ = (jnp, backend, identify)

@@ -7,10 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.composite import IndexedSlices
+from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
-from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.base import Optimizer, densified
 
 __all__ = ["OptaxOptimizer"]
 
@@ -35,6 +37,11 @@ class OptaxOptimizer(Optimizer):
     """
 
     def __init__(self, transformation: Any, name: str = "optax", **kwargs: Any) -> None:
+        if kwargs.get("weight_decay") is not None or kwargs.get("use_ema"):
+            raise ValueError(
+                "OptaxOptimizer: put weight decay and moving averages into the transformation "
+                "(optax.add_decayed_weights, optax.ema)."
+            )
         super().__init__(name, **kwargs)
         self.transformation = transformation
         self._state: list[Variable] | None = None
@@ -42,21 +49,29 @@ class OptaxOptimizer(Optimizer):
         self._op = Op("optax_update", self._update)
 
     def build(self, var_list: Any) -> None:
-        """Makes the transformation's state for variables."""
+        """Makes the transformation's state for variables.
+
+        Args:
+          var_list: all variables to be trained; the transformation sees them together.
+
+        Raises:
+          ValueError: when it was built for other variables before.
+        """
         _ = self.iterations
         if self._state is None:
             with init_scope():
-                state = self.transformation.init([jax.numpy.asarray(v._value) for v in var_list])
-                leaves, self._tree = jax.tree.flatten(state)
+                values = [jax.numpy.asarray(v._value) for v in var_list]
+                leaves, self._tree = jax.tree.flatten(self.transformation.init(values))
                 self._state = [
-                    Variable(np.asarray(x), trainable=False, name=f"optax_{i}")
+                    Variable(np.asarray(x), trainable=False, name=f"{self._name}/state_{i}")
                     for i, x in enumerate(leaves)
                 ]
-            self._extra.extend(self._state)
-            self._order = [id(v) for v in var_list]
-            self._built_for = set(self._order)
-            self._owners = {id(v): v for v in var_list}
-        elif [id(v) for v in var_list] != self._order:
+            self._weights.extend(self._state)
+            self._order = [self._var_key(v) for v in var_list]
+            self._owners = dict(zip(self._order, var_list, strict=True))
+            self._index_dict = {key: i for i, key in enumerate(self._order)}
+            self._run_build_hooks()
+        elif [self._var_key(v) for v in var_list] != self._order:
             raise ValueError(
                 f"The optimizer {self._name} was built for other variables than {[v.name for v in var_list]}: an optax "
                 "transformation updates all of them together. Create a new optimizer."
@@ -72,10 +87,14 @@ class OptaxOptimizer(Optimizer):
 
     def _apply(self, pairs: Any) -> None:
         variables = [v for _, v in pairs]
+        gradients = [
+            densified(g, v) if isinstance(g, IndexedSlices) else convert_to_tensor(g)
+            for g, v in pairs
+        ]
         state: list[Variable] = self._state  # type: ignore[assignment]
         outputs = apply(
             self._op,
-            ([v.value() for v in variables], [g for g, _ in pairs], [s.value() for s in state]),
+            ([v.value() for v in variables], gradients, [s.value() for s in state]),
         )
         for variable, value in zip([*variables, *state], outputs, strict=True):
             variable._write(value)

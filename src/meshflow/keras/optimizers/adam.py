@@ -1,0 +1,286 @@
+"""Adam and its relatives: `Adam`, `AdamW`, `Adamax`, `Nadam`, `Lion`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.keras import backend
+from meshflow.keras.optimizers.rule import RuleOptimizer
+from meshflow.ops import math
+
+__all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
+
+
+class Adam(RuleOptimizer):
+    """Adaptive moments (Kingma and Ba 2014, arXiv:1412.6980).
+
+    `w -= lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`: epsilon is the paper's
+    "epsilon hat", as in TensorFlow.
+
+    Args:
+      learning_rate: number, function, or schedule.
+      beta_1: decay of the mean gradient.
+      beta_2: decay of the mean square.
+      epsilon: added to the root.
+      amsgrad: whether the largest mean square so far is used (arXiv:1904.09237).
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.Variable(1.0)
+      >>> optimizer = tf.keras.optimizers.Adam(learning_rate=0.1)
+      >>> _ = optimizer.minimize(lambda: v * v, [v])
+      >>> round(float(v), 3), int(optimizer.iterations)
+      (0.9, 1)
+    """
+
+    slot_names = ("m", "v")
+    hyper_names = ("beta_1", "beta_2")
+    setting_names = ("epsilon", "amsgrad")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        name: str = "Adam",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        self._set_hyper("beta_1", beta_1)
+        self._set_hyper("beta_2", beta_2)
+        self.epsilon = epsilon or backend.epsilon()
+        self.amsgrad = amsgrad
+        if amsgrad:
+            self.slot_names = ("m", "v", "vhat")
+
+    @staticmethod
+    def rule(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+    ) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
+        rate = values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+        m = slots[0] + (grad - slots[0]) * (1 - b1)
+        v = slots[1] + (grad * grad - slots[1]) * (1 - b2)
+        largest = jnp.maximum(slots[2], v) if amsgrad else v
+        new = var - rate * m / (jnp.sqrt(largest) + epsilon)
+        return [new, m, v, largest] if amsgrad else [new, m, v]
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (arXiv:1711.05101).
+
+    Args:
+      learning_rate: number, function, or schedule.
+      weight_decay: share of each weight subtracted per step, times the learning rate.
+      beta_1: decay of the mean gradient.
+      beta_2: decay of the mean square.
+      epsilon: added to the root.
+      amsgrad: see `Adam`.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`.
+
+    Raises:
+      ValueError: when `weight_decay` is None.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        name: str = "AdamW",
+        **kwargs: Any,
+    ) -> None:
+        if weight_decay is None:
+            raise ValueError(
+                "Missing value of `weight_decay` which is required and must be a float value."
+            )
+        kwargs["weight_decay"] = weight_decay
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name, **kwargs)
+
+
+class Adamax(RuleOptimizer):
+    """Adam with the largest instead of the root mean square gradient (arXiv:1412.6980, section 7).
+
+    Args:
+      learning_rate: number, function, or schedule.
+      beta_1: decay of the mean gradient.
+      beta_2: decay of the largest gradient.
+      epsilon: added to the divisor.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`.
+    """
+
+    slot_names = ("m", "v")
+    hyper_names = ("beta_1", "beta_2")
+    setting_names = ("epsilon",)
+    _sparse_keeps = "all"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        name: str = "Adamax",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        self._set_hyper("beta_1", beta_1)
+        self._set_hyper("beta_2", beta_2)
+        self.epsilon = epsilon or backend.epsilon()
+
+    @staticmethod
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        b1, b2 = values["beta_1"], values["beta_2"]
+        m = slots[0] + (grad - slots[0]) * (1 - b1)
+        v = jnp.maximum(b2 * slots[1], jnp.abs(grad))
+        return [var - values["lr_t"] / (1 - b1 ** values["step"]) * m / (v + epsilon), m, v]
+
+
+class Nadam(RuleOptimizer):
+    """Adam with Nesterov momentum (Dozat 2016).
+
+    The momentum warms up as `b1 * (1 - 0.5 * 0.96^(t * 0.004))`, as in Keras 2.
+
+    Args:
+      learning_rate: a number or function; schedules are not supported.
+      beta_1: decay of the mean gradient.
+      beta_2: decay of the mean square.
+      epsilon: added to the root.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`, and `schedule_decay`: the warm-up's factor 0.004.
+
+    Raises:
+      ValueError: when `learning_rate` is a schedule.
+    """
+
+    slot_names = ("m", "v")
+    hyper_names = ("beta_1", "beta_2")
+    setting_names = ("epsilon",)
+    _sparse_keeps = "variable"
+    _schedules_allowed = False
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        name: str = "Nadam",
+        **kwargs: Any,
+    ) -> None:
+        from meshflow.keras.optimizers.schedules import LearningRateSchedule
+
+        kwargs["decay"] = kwargs.pop("schedule_decay", 0.004)
+        learning_rate = kwargs.pop("lr", learning_rate)
+        if isinstance(learning_rate, LearningRateSchedule) and not self._schedules_allowed:
+            raise ValueError(
+                "The Nadam optimizer does not support tf.keras.optimizers.LearningRateSchedules as "
+                "the learning rate."
+            )
+        super().__init__(name, learning_rate=learning_rate, **kwargs)
+        self._set_hyper("beta_1", beta_1)
+        self._set_hyper("beta_2", beta_2)
+        self.epsilon = epsilon or backend.epsilon()
+        self._momentum_cache: Any = None
+
+    def _create_slots(self, var_list: Any) -> None:
+        if self._momentum_cache is None:
+            dtype = var_list[0].dtype
+            self._momentum_cache = self.add_weight("momentum_cache", (), dtype, "ones")
+        super()._create_slots(var_list)
+
+    def _decayed_lr(self, var_dtype: Any = "float32") -> Any:
+        # `decay` is the momentum's here.
+        decay, self._initial_decay = self._initial_decay, 0.0
+        try:
+            return super()._decayed_lr(var_dtype)
+        finally:
+            self._initial_decay = decay
+
+    def _prepare(self, var_list: Any) -> Any:
+        # All dtypes of a step see the product of the steps before.
+        self._product = self._momentum_cache.value()
+        return super()._prepare(var_list)
+
+    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        values = apply_state[var_device, var_dtype]
+        beta, step = values["beta_1"], values["step"]
+        base = math.cast(0.96**self._initial_decay, var_dtype)
+        now = beta * (1.0 - 0.5 * math.pow(base, step))
+        following = beta * (1.0 - 0.5 * math.pow(base, step + 1.0))
+        product = math.cast(self._product, var_dtype) * now
+        self._momentum_cache.assign(math.cast(product, self._momentum_cache.dtype))
+        values.update(now=now, following=following, product=product)
+
+    @staticmethod
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        b1, b2 = values["beta_1"], values["beta_2"]
+        now, following, product = values["now"], values["following"], values["product"]
+        m = b1 * slots[0] + (1 - b1) * grad
+        v = b2 * slots[1] + (1 - b2) * grad * grad
+        mean = (1 - now) * grad / (1 - product) + following * m / (1 - product * following)
+        root = jnp.sqrt(v / (1 - b2 ** values["step"])) + epsilon
+        return [var - values["lr_t"] * mean / root, m, v]
+
+
+class Lion(RuleOptimizer):
+    """Steps along the sign of a mean gradient (arXiv:2302.06675).
+
+    Args:
+      learning_rate: number, function, or schedule.
+      beta_1: weight of the mean in the step.
+      beta_2: decay of the mean.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`.
+
+    Raises:
+      ValueError: for decays outside (0, 1].
+    """
+
+    slot_names = ("m",)
+    hyper_names = ("beta_1", "beta_2")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.0001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.99,
+        name: str = "Lion",
+        **kwargs: Any,
+    ) -> None:
+        if not 0 < beta_1 <= 1:
+            raise ValueError(f"`beta_1` must be between ]0, 1]. Received: beta_1={beta_1}.")
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        self._set_hyper("beta_1", beta_1)
+        self._set_hyper("beta_2", beta_2)
+
+    @staticmethod
+    def rule(var: Any, grad: Any, slots: Any, values: dict[str, Any]) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        b1, b2 = values["beta_1"], values["beta_2"]
+        step = jnp.sign(slots[0] * b1 + grad * (1 - b1))
+        return [var - values["lr_t"] * step, slots[0] * b2 + grad * (1 - b2)]

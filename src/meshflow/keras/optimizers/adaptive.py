@@ -1,0 +1,171 @@
+"""Steps divided by a measure of past gradients: `RMSprop`, `Adagrad`, `Adadelta`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.keras import backend
+from meshflow.keras.optimizers.rule import RuleOptimizer
+
+__all__ = ["Adadelta", "Adagrad", "RMSprop"]
+
+
+class RMSprop(RuleOptimizer):
+    """Steps divided by a running root mean square of gradients (Tieleman and Hinton 2012).
+
+    Args:
+      learning_rate: number, function, or schedule.
+      rho: decay of the mean square.
+      momentum: 0 for none.
+      epsilon: added to the root; with momentum, under the root, as in TensorFlow.
+      centered: whether the mean is subtracted, so that the divisor is a standard deviation.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`.
+
+    Raises:
+      ValueError: for a momentum outside [0, 1].
+    """
+
+    hyper_names = ("rho", "momentum")
+    setting_names = ("epsilon", "centered")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-7,
+        centered: bool = False,
+        name: str = "RMSprop",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        if isinstance(momentum, (int, float)) and not 0 <= momentum <= 1:
+            raise ValueError(f"`momentum` must be between [0, 1]. Received: momentum={momentum}.")
+        self._set_hyper("rho", rho)
+        self._set_hyper("momentum", momentum)
+        self.epsilon = epsilon or backend.epsilon()
+        self.centered = centered
+        moving = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
+        self._sparse_keeps = "all" if moving else "variable"
+        self.slot_names = (
+            "rms",
+            *(("momentum",) if moving else ()),
+            *(("mg",) if centered else ()),
+        )
+
+    @staticmethod
+    def rule(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        centered: bool = False,
+    ) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        rho, moving = values["rho"], len(slots) > 1 + centered
+        rms = rho * slots[0] + (1 - rho) * grad * grad
+        means = [rho * slots[-1] + (1 - rho) * grad] if centered else []
+        square = rms - means[0] * means[0] if centered else rms
+        if moving:
+            step = values["lr_t"] * grad / jnp.sqrt(square + epsilon)
+            velocity = values["momentum"] * slots[1] + step
+            return [var - velocity, rms, velocity, *means]
+        return [var - values["lr_t"] * grad / (jnp.sqrt(square) + epsilon), rms, *means]
+
+
+class Adagrad(RuleOptimizer):
+    """Steps divided by the root of all squared gradients so far (Duchi et al. 2011).
+
+    Args:
+      learning_rate: number, function, or schedule.
+      initial_accumulator_value: start of the sum.
+      epsilon: added to the root.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`.
+
+    Raises:
+      ValueError: for a negative start of the sum.
+    """
+
+    slot_names = ("accumulator",)
+    setting_names = ("epsilon",)
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        initial_accumulator_value: float = 0.1,
+        epsilon: float = 1e-7,
+        name: str = "Adagrad",
+        **kwargs: Any,
+    ) -> None:
+        if initial_accumulator_value < 0:
+            raise ValueError(
+                f"initial_accumulator_value must be non-negative: {initial_accumulator_value}"
+            )
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        self.initial_accumulator_value = initial_accumulator_value
+        self.epsilon = epsilon or backend.epsilon()
+
+    def _slot_initializer(self, name: str) -> Any:
+        from meshflow.keras.initializers import Constant
+
+        return Constant(self.initial_accumulator_value)
+
+    @staticmethod
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        total = slots[0] + grad * grad
+        return [var - values["lr_t"] * grad / (jnp.sqrt(total) + epsilon), total]
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: what the constructor takes, as plain Python values."""
+        return {
+            **super().get_config(),
+            "initial_accumulator_value": self.initial_accumulator_value,
+        }
+
+
+class Adadelta(RuleOptimizer):
+    """Steps scaled by past steps over past gradients (arXiv:1212.5701).
+
+    Args:
+      learning_rate: number, function, or schedule.
+      rho: decay of both means.
+      epsilon: added under both roots.
+      name: the optimizer's name.
+      **kwargs: arguments of `Optimizer`.
+    """
+
+    slot_names = ("accum_grad", "accum_var")
+    hyper_names = ("rho",)
+    setting_names = ("epsilon",)
+    _sparse_keeps = "all"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.95,
+        epsilon: float = 1e-7,
+        name: str = "Adadelta",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        self._set_hyper("rho", rho)
+        self.epsilon = epsilon or backend.epsilon()
+
+    @staticmethod
+    def rule(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        rho = values["rho"]
+        squares = rho * slots[0] + (1 - rho) * grad * grad
+        step = jnp.sqrt(slots[1] + epsilon) / jnp.sqrt(squares + epsilon) * grad
+        steps = rho * slots[1] + (1 - rho) * step * step
+        return [var - values["lr_t"] * step, squares, steps]

@@ -1,0 +1,112 @@
+"""Follow the regularized leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.keras.optimizers.rule import RuleOptimizer
+
+__all__ = ["Ftrl"]
+
+
+class Ftrl(RuleOptimizer):
+    """Follow the regularized leader (McMahan et al. 2013), for sparse linear models.
+
+    Args:
+      learning_rate: number, function, or schedule.
+      learning_rate_power: power of the accumulated squares, not positive.
+      initial_accumulator_value: start of the squares.
+      l1_regularization_strength: L1 penalty.
+      l2_regularization_strength: L2 penalty.
+      name: the optimizer's name.
+      l2_shrinkage_regularization_strength: L2 penalty on the gradient only.
+      beta: added to the root.
+      **kwargs: arguments of `Optimizer`.
+
+    Raises:
+      ValueError: for negative strengths or a positive power.
+    """
+
+    slot_names = ("accumulator", "linear")
+    setting_names = (
+        "learning_rate_power",
+        "l1_regularization_strength",
+        "l2_regularization_strength",
+        "l2_shrinkage_regularization_strength",
+        "beta",
+    )
+    _sparse_keeps = "all"
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        name: str = "Ftrl",
+        l2_shrinkage_regularization_strength: float = 0.0,
+        beta: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        for key, value in {
+            "initial_accumulator_value": initial_accumulator_value,
+            "l1_regularization_strength": l1_regularization_strength,
+            "l2_regularization_strength": l2_regularization_strength,
+            "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
+        }.items():
+            if value < 0.0:
+                raise ValueError(f"`{key}` needs to be positive or zero. Received: {key}={value}.")
+        if learning_rate_power > 0.0:
+            raise ValueError(
+                f"`learning_rate_power` needs to be negative or zero. Received: learning_rate_power={learning_rate_power}."
+            )
+        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        self.learning_rate_power = learning_rate_power
+        self.initial_accumulator_value = initial_accumulator_value
+        self.l1_regularization_strength = l1_regularization_strength
+        self.l2_regularization_strength = l2_regularization_strength
+        self.l2_shrinkage_regularization_strength = l2_shrinkage_regularization_strength
+        self.beta = beta
+
+    def _create_slots(self, var_list: Any) -> None:
+        # Slot by slot of each variable: the order in Keras 2's weight lists.
+        for var in var_list:
+            super()._create_slots([var])
+
+    def _slot_initializer(self, name: str) -> Any:
+        from meshflow.keras.initializers import Constant
+
+        return Constant(self.initial_accumulator_value if name == "accumulator" else 0.0)
+
+    @staticmethod
+    def rule(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        power: float = -0.5,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        shrinkage: float = 0.0,
+        beta: float = 0.0,
+    ) -> list[Any]:
+        """See `RuleOptimizer.rule`."""
+        lr = values["lr_t"]
+        l2 = l2 + beta / (2 * lr)
+        shrunk = grad + 2 * shrinkage * var
+        total = slots[0] + grad * grad
+        sigma = (total ** (-power) - slots[0] ** (-power)) / lr
+        linear = slots[1] + shrunk - sigma * var
+        quadratic = total ** (-power) / lr + 2 * l2
+        clipped = jnp.clip(linear, -l1, l1)
+        return [(clipped - linear) / quadratic, total, linear]
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: what the constructor takes, as plain Python values."""
+        return {
+            **super().get_config(),
+            "initial_accumulator_value": self.initial_accumulator_value,
+        }

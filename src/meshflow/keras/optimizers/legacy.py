@@ -1,0 +1,75 @@
+"""`tf.keras.optimizers.legacy`: the optimizers as they were until TensorFlow 2.10.
+
+They compute the same as those of `tf.keras.optimizers`; but variables that an optimizer was not built
+with get their slots when they first appear, instead of an error.
+"""
+
+from __future__ import annotations
+
+from meshflow.keras.optimizers import adam, adaptive, base, ftrl, sgd
+
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "Adamax",
+    "Ftrl",
+    "Nadam",
+    "Optimizer",
+    "RMSprop",
+]
+
+
+class Optimizer(base.Optimizer):
+    """`tf.keras.optimizers.Optimizer` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class SGD(sgd.SGD):
+    """`tf.keras.optimizers.SGD` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class RMSprop(adaptive.RMSprop):
+    """`tf.keras.optimizers.RMSprop` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class Adagrad(adaptive.Adagrad):
+    """`tf.keras.optimizers.Adagrad` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class Adadelta(adaptive.Adadelta):
+    """`tf.keras.optimizers.Adadelta` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class Adam(adam.Adam):
+    """`tf.keras.optimizers.Adam` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class Adamax(adam.Adamax):
+    """`tf.keras.optimizers.Adamax` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class Nadam(adam.Nadam):
+    """`tf.keras.optimizers.Nadam` that accepts new variables at any time."""
+
+    _allow_new_variables = True
+
+
+class Ftrl(ftrl.Ftrl):
+    """`tf.keras.optimizers.Ftrl` that accepts new variables at any time."""
+
+    _allow_new_variables = True

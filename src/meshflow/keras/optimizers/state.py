@@ -1,0 +1,253 @@
+"""The state of an optimizer: the step number, slots of each trained variable, and own variables."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.trace import init_scope
+from meshflow.core.variable import Variable
+
+
+class VariableList(list):
+    """A list that may be called: `optimizer.variables` and `optimizer.variables()` both work."""
+
+    def __call__(self) -> VariableList:
+        """The list itself."""
+        return self
+
+
+class State:
+    """Where an optimizer keeps its variables; a base class of `Optimizer`."""
+
+    # Names of the slots that every trained variable gets.
+    slot_names: tuple[str, ...] = ()
+    _name: str
+
+    def _init_state(self) -> None:
+        self._iterations: Variable | None = None
+        self._slots: dict[int, dict[str, Variable]] = {}
+        # The variables themselves, so that their ids stay theirs.
+        self._owners: dict[int, Variable] = {}
+        self._weights: list[Variable] = []
+        self._index_dict: dict[int, int] = {}
+        # Called when variables have been made; a checkpoint restored early waits for them here.
+        self._build_hooks: list[Any] = []
+
+    def _run_build_hooks(self) -> None:
+        hooks, self._build_hooks = self._build_hooks, []
+        for hook in hooks:
+            hook()
+
+    def _checkpoint_children(self) -> dict[str, Any]:
+        """What a checkpoint saves besides slots, by TensorFlow's names."""
+        slots = {id(s) for named in self._slots.values() for s in named.values()}
+        own = {w._shared_name.rsplit("/", 1)[-1]: w for w in self._weights if id(w) not in slots}
+        return {**self._hyper_variables(), **own, "iter": self.iterations}
+
+    def _hyper_variables(self) -> dict[str, Variable]:
+        return {}
+
+    @property
+    def iterations(self) -> Variable:
+        """Number of steps taken, an int64 variable."""
+        if self._iterations is None:
+            with init_scope():
+                name = f"{self._name}/iter"
+                self._iterations = Variable(np.int64(0), trainable=False, name=name)
+            self._weights.insert(0, self._iterations)
+        return self._iterations
+
+    @iterations.setter
+    def iterations(self, variable: Variable) -> None:
+        if self._iterations is not None:
+            raise RuntimeError(
+                "Cannot set `iterations` to a new Variable after the Optimizer weights have been created."
+            )
+        self._iterations = variable
+        self._weights.insert(0, variable)
+
+    def _var_key(self, variable: Variable) -> int:
+        """What `_index_dict` and the slots know a variable by."""
+        return id(variable)
+
+    def add_slot(
+        self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None
+    ) -> Variable:
+        """Makes (or finds) a variable that goes with a trained variable.
+
+        Args:
+          var: the trained variable.
+          slot_name: the slot's name.
+          initializer: an initializer, its name, a tensor or an array.
+          shape: its shape; default that of `var`.
+
+        Returns:
+          The slot, of the trained variable's dtype.
+        """
+        slots = self._slots.setdefault(self._var_key(var), {})
+        if slot_name not in slots:
+            self._owners[self._var_key(var)] = var
+            with init_scope():
+                slot = Variable(
+                    _initial(initializer, var.shape if shape is None else shape, var.dtype),
+                    trainable=False,
+                    name=f"{self._name}/{var._shared_name}/{slot_name}",
+                    dtype=var.dtype,
+                )
+            slot._layout = getattr(var, "_layout", None)
+            slots[slot_name] = slot
+            self._weights.append(slot)
+        return slots[slot_name]
+
+    def get_slot(self, var: Variable, slot_name: str) -> Variable:
+        """A slot made before.
+
+        Args:
+          var: the trained variable.
+          slot_name: the slot's name.
+
+        Raises:
+          KeyError: when there is none.
+        """
+        try:
+            return self._slots[self._var_key(var)][slot_name]
+        except KeyError:
+            raise KeyError(
+                f"Optimizer {self._name} has no slot {slot_name!r} for variable {var.name}; slots "
+                "are made by the first `apply_gradients` or by `build(variables)`."
+            ) from None
+
+    def get_slot_names(self) -> list[str]:
+        """Names of the slots made so far; before that, of those that will be made."""
+        found = {name: None for slots in self._slots.values() for name in slots}
+        return list(found) or list(self.slot_names)
+
+    def add_weight(
+        self,
+        name: Any = None,
+        shape: Any = None,
+        dtype: Any = None,
+        initializer: Any = "zeros",
+        trainable: bool | None = None,
+        **kwargs: Any,
+    ) -> Variable:
+        """Makes a variable of the optimizer's own.
+
+        Args:
+          name: its name; a shape here is taken for one (Keras 3's order).
+          shape: its shape; default a scalar.
+          dtype: its dtype; default float32.
+          initializer: an initializer or its name.
+          trainable: ignored; optimizer state is never trained.
+          **kwargs: `synchronization` and `aggregation`, accepted and ignored.
+        """
+        del trainable, kwargs
+        if name is not None and not isinstance(name, str):
+            name, shape = shape if isinstance(shape, str) else None, name
+        with init_scope():
+            made = Variable(
+                _initial(initializer, () if shape is None else shape, dtype or "float32"),
+                trainable=False,
+                name=f"{self._name}/{name or 'Variable'}",
+            )
+        self._weights.append(made)
+        return made
+
+    def add_variable(
+        self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None
+    ) -> Variable:
+        """Makes a variable of the optimizer's own; arguments as in `add_weight`."""
+        return self.add_weight(name or "Variable", shape, dtype, initializer)
+
+    def add_variable_from_reference(
+        self,
+        model_variable: Variable,
+        variable_name: str | None = None,
+        shape: Any = None,
+        initial_value: Any = None,
+        name: str | None = None,
+        initializer: Any = "zeros",
+    ) -> Variable:
+        """Makes a variable like a model's, as `add_slot` does.
+
+        Args:
+          model_variable: the trained variable.
+          variable_name: the slot's name.
+          shape: its shape; default that of the trained variable.
+          initial_value: start value; default zeros.
+          name: Keras 3's word for `variable_name`.
+          initializer: used without `initial_value`.
+        """
+        start = initializer if initial_value is None else initial_value
+        return self.add_slot(model_variable, variable_name or name or "slot", start, shape)
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        # A slot of all variables, then the next: the order of Keras 2's weight lists and files.
+        for name in self.slot_names:
+            for var in var_list:
+                self.add_slot(var, name, self._slot_initializer(name))
+
+    def _slot_initializer(self, name: str) -> Any:
+        return "zeros"
+
+    @property
+    def weights(self) -> VariableList:
+        """The state: the step number, then slots in the order they were made."""
+        return VariableList(self._weights)
+
+    @property
+    def variables(self) -> VariableList:
+        """The state; may be called as well."""
+        return VariableList(self.weights)
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Values of the state."""
+        return [np.asarray(w.numpy()) for w in self.weights]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets the state.
+
+        Args:
+          weights: arrays in the order of `weights`.
+
+        Raises:
+          ValueError: when number or shapes differ.
+        """
+        own = self.weights
+        if len(own) != len(weights):
+            raise ValueError(
+                f"You called `set_weights(weights)` on optimizer {self._name} with a weight list of length {len(weights)}, but the optimizer was expecting {len(own)} weights."
+            )
+        for variable, value in zip(own, weights, strict=True):
+            if tuple(np.shape(value)) != tuple(variable.shape):
+                raise ValueError(
+                    f"Optimizer weight shape {tuple(variable.shape)} not compatible with provided weight shape {tuple(np.shape(value))} ({variable.name})."
+                )
+        for variable, value in zip(own, weights, strict=True):
+            variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        for name in ("_slots", "_owners", "_index_dict"):
+            table = copied.__dict__[name]
+            moved = {key: id(memo.get(key, self._owners.get(key))) for key in table}
+            copied.__dict__[name] = {moved[key]: value for key, value in table.items()}
+        return copied
+
+
+def _initial(initializer: Any, shape: Any, dtype: Any) -> Any:
+    from meshflow.keras import initializers
+
+    if isinstance(initializer, Variable):
+        return np.array(initializer._value)
+    if isinstance(initializer, str) or (
+        callable(initializer) and not hasattr(initializer, "numpy")
+    ):
+        return initializers.get(initializer)(tuple(shape), dtype=dtype)
+    return initializer

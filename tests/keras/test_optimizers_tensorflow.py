@@ -1,0 +1,53 @@
+"""Every optimizer and schedule against several steps of TensorFlow's (tests/reference)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+from meshflow.keras import optimizers
+
+STORED = np.load(Path(__file__).parent.parent / "reference" / "optimizers.npz")
+CASES = {key: rest for key, *rest in json.loads(str(STORED["cases"]))}
+SCHEDULES = {key: rest for key, *rest in json.loads(str(STORED["schedules"]))}
+
+
+def trajectory(case, gradients):
+    name, space, arguments = CASES[case]
+    optimizer = getattr(getattr(optimizers, space), name)(learning_rate=0.1, **arguments)
+    variable = tf.Variable(STORED["start"])
+    values = []
+    for gradient in gradients:
+        optimizer.apply_gradients([(gradient, variable)])
+        values.append(variable.numpy())
+    return np.stack(values)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dense_gradients(case):
+    actual = trajectory(case, [tf.constant(g) for g in STORED["gradients"]])
+    assert_close(actual, STORED[case], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c + "|sparse" in STORED])
+def test_gradients_of_rows(case):
+    shape = STORED["start"].shape
+    slices = [
+        tf.IndexedSlices(tf.constant(v), tf.constant(r), tf.constant(shape))
+        for v, r in zip(STORED["values"], STORED["rows"], strict=True)
+    ]
+    assert_close(trajectory(case, slices), STORED[case + "|sparse"], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", SCHEDULES)
+def test_schedules(case):
+    name, arguments = SCHEDULES[case]
+    schedule = getattr(optimizers.schedules, name)(**arguments)
+    steps = [tf.constant(s, tf.int64) for s in STORED["schedule_steps"]]
+    assert_close([schedule(s) for s in steps], STORED[case], rtol=1e-5, atol=1e-7)
+    again = optimizers.schedules.deserialize(optimizers.schedules.serialize(schedule))
+    assert again.get_config() == schedule.get_config()
+    assert_close([again(s) for s in steps], STORED[case], rtol=1e-5, atol=1e-7)
