@@ -30,7 +30,9 @@ CosineSimilarity = define(
     "CosineSimilarity", _f.cosine_similarity, "Minus the cosine between labels and predictions."
 )
 Hinge = define("Hinge", _f.hinge, "Hinge loss.")
-Huber = define("Huber", _f.huber, "Quadratic for small errors, linear for large ones.")
+Huber = define(
+    "Huber", _f.huber, "Quadratic for small errors, linear for large ones.", "huber_loss"
+)
 KLDivergence = define("KLDivergence", _f.kl_divergence, "Kullback-Leibler divergence.")
 LogCosh = define("LogCosh", _f.log_cosh, "Logarithm of the hyperbolic cosine of the error.")
 MeanAbsoluteError = define("MeanAbsoluteError", _f.mean_absolute_error, "Mean of absolute errors.")
@@ -50,6 +52,7 @@ SparseCategoricalCrossentropy = define(
     "SparseCategoricalCrossentropy",
     _f.sparse_categorical_crossentropy,
     "Cross entropy with class numbers.",
+    last=("axis",),
 )
 SquaredHinge = define("SquaredHinge", _f.squared_hinge, "Squared hinge loss.")
 
@@ -122,14 +125,11 @@ def get(identifier: Any) -> Any:
     return identify.lookup(identifier, _TABLE, "loss function")
 
 
-def serialize(loss: Any) -> Any:
+def serialize(loss: Any, use_legacy_format: bool = False) -> Any:
     """The configuration or name of a loss."""
     return identify.serialize(loss)
 
 
-def deserialize(name: Any, custom_objects: Any = None) -> Any:
+def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
     """The loss with a name or configuration."""
     return identify.lookup(name, _TABLE, "loss function", custom_objects)
-
-
-_ = (LossFunctionWrapper, Reduction)

@@ -62,6 +62,14 @@ class Loss:
         y_pred = convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
         losses = self.call(convert_to_tensor(y_true), y_pred)
+        counted = getattr(losses, "_keras_mask", None)
+        if counted is not None and self.reduction in (
+            Reduction.AUTO,
+            Reduction.SUM_OVER_BATCH_SIZE,
+        ):
+            # The mean over the losses that count, as a mean over all of them.
+            share = math.cast(counted, losses.dtype)
+            losses = losses * math.divide_no_nan(1.0, math.reduce_mean(share))
         if mask is not None:
             mask = math.cast(mask, losses.dtype)
             sample_weight = (
@@ -97,6 +105,15 @@ def match_rank(weights: Any, values: Any) -> Any:
     while 0 < len(weights.shape) < v:
         weights = array.expand_dims(weights, -1)
     return weights
+
+
+def match_last_dimension(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+    """Labels and predictions of one rank where a last dimension of 1 is all that is in the way."""
+    if len(y_true.shape) == len(y_pred.shape) + 1 and y_true.shape[-1] == 1:
+        y_true = array.squeeze(y_true, -1)
+    elif len(y_pred.shape) == len(y_true.shape) + 1 and y_pred.shape[-1] == 1:
+        y_pred = array.squeeze(y_pred, -1)
+    return y_true, y_pred
 
 
 def reduce_weighted(losses: Any, sample_weight: Any, reduction: str) -> Any:
@@ -142,10 +159,7 @@ class LossFunctionWrapper(Loss):
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """The function's value."""
-        if len(y_true.shape) == len(y_pred.shape) + 1 and y_true.shape[-1] == 1:
-            y_true = array.squeeze(y_true, -1)
-        elif len(y_pred.shape) == len(y_true.shape) + 1 and y_pred.shape[-1] == 1:
-            y_pred = array.squeeze(y_pred, -1)
+        y_true, y_pred = match_last_dimension(y_true, y_pred)
         return self.fn(y_true, y_pred, **self._arguments)
 
     def get_config(self) -> dict[str, Any]:
@@ -158,34 +172,48 @@ class LossFunctionWrapper(Loss):
         return {**super().get_config(), **own, **self._arguments}
 
 
-def define(name: str, fn: Callable[..., Any], doc: str) -> type[LossFunctionWrapper]:
-    """A loss class for a function; the function's further arguments become the class's."""
-    extra = list(inspect.signature(fn).parameters.values())[2:]
+def define(
+    name: str,
+    fn: Callable[..., Any],
+    doc: str,
+    default_name: str | None = None,
+    last: tuple[str, ...] = (),
+) -> type[LossFunctionWrapper]:
+    """A loss class for a function of (y_true, y_pred, ...).
+
+    Args:
+      name: the class's name.
+      fn: the function; its further arguments become the class's.
+      doc: one line on what the loss is.
+      default_name: default of `name`; default the function's name.
+      last: arguments that come after `reduction` and `name`; the others precede them.
+
+    Returns:
+      The class.
+    """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    own = {
+        "reduction": inspect.Parameter("reduction", kind, default=Reduction.AUTO),
+        "name": inspect.Parameter("name", kind, default=default_name or fn.__name__),
+    }
+    extra = {p.name: p for p in list(inspect.signature(fn).parameters.values())[2:]}
+    order = [*(n for n in extra if n not in last), *own, *last]
+    signature = inspect.Signature([{**extra, **own}[n] for n in order])
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        names = [*(p.name for p in extra), "reduction", "name"]
-        values = {
-            **{p.name: p.default for p in extra},
-            "reduction": Reduction.AUTO,
-            "name": fn.__name__,
-        }
-        given = dict(zip(names, args, strict=False)) | kwargs
-        unknown = set(given) - set(names)
-        if unknown:
-            raise TypeError(f"{name} got unexpected arguments {sorted(unknown)}; it takes {names}.")
-        LossFunctionWrapper.__init__(self, fn, **{**values, **given})
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}. It takes {signature}.") from None
+        given.apply_defaults()
+        LossFunctionWrapper.__init__(self, fn, **given.arguments)
 
-    parameters = [
-        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        *extra,
-        inspect.Parameter(
-            "reduction", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=Reduction.AUTO
-        ),
-        inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=fn.__name__),
-    ]
-    __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return type(
-        name,
-        (LossFunctionWrapper,),
-        {"__init__": __init__, "__doc__": doc, "__module__": "meshflow.keras.losses"},
+    parameter = inspect.Parameter("self", kind)
+    __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
+    arguments = "".join(f"  {n}: see `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
+    text = (
+        f"{doc}\n\nArgs:\n{arguments}  reduction: see `tf.keras.losses.Reduction`.\n"
+        "  name: the loss's name.\n"
     )
+    body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
+    return type(name, (LossFunctionWrapper,), body)

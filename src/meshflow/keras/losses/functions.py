@@ -181,7 +181,10 @@ def sparse_categorical_crossentropy(
     counted = math.not_equal(labels, ignore_class)
     safe = array.where(counted, labels, 0)
     loss = nn.sparse_softmax_cross_entropy_with_logits(safe, y_pred)
-    return loss * math.cast(counted, loss.dtype)
+    loss = loss * math.cast(counted, loss.dtype)
+    # Means over these losses leave the ignored ones out.
+    loss._keras_mask = counted
+    return loss
 
 
 def _binary(y_true: Any, y_pred: Any, from_logits: bool) -> Any:

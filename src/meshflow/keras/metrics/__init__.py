@@ -9,18 +9,26 @@ from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.functions import *
 from meshflow.keras.metrics import accuracy as _accuracy
 from meshflow.keras.metrics.accuracy import *
-from meshflow.keras.metrics.base import Mean, MeanMetricWrapper, MeanTensor, Metric, Sum, define
+from meshflow.keras.metrics.auc import AUC
+from meshflow.keras.metrics.base import Metric
 from meshflow.keras.metrics.confusion import (
-    AUC,
     FalseNegatives,
     FalsePositives,
-    MeanIoU,
     Precision,
     Recall,
     TrueNegatives,
     TruePositives,
 )
-from meshflow.ops import math as _math
+from meshflow.keras.metrics.fscore import F1Score, FBetaScore
+from meshflow.keras.metrics.iou import BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU
+from meshflow.keras.metrics.means import Mean, MeanMetricWrapper, MeanTensor, Sum, define
+from meshflow.keras.metrics.operating_points import (
+    PrecisionAtRecall,
+    RecallAtPrecision,
+    SensitivityAtSpecificity,
+    SpecificityAtSensitivity,
+)
+from meshflow.keras.metrics.regression import MeanRelativeError, R2Score, RootMeanSquaredError
 
 BinaryCrossentropy = define(
     "BinaryCrossentropy", _losses.binary_crossentropy, "Mean cross entropy with labels 0 and 1."
@@ -69,37 +77,17 @@ MeanSquaredLogarithmicError = define(
 Poisson = define("Poisson", _losses.poisson, "Mean Poisson loss.")
 
 
-def _cosine(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
+def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
+    """Cosine of the angle between labels and predictions; the loss of this name is its negative."""
     return -_losses.cosine_similarity(y_true, y_pred, axis)
 
 
 CosineSimilarity = define(
-    "CosineSimilarity", _cosine, "Mean cosine between labels and predictions.", "cosine_similarity"
+    "CosineSimilarity",
+    cosine_similarity,
+    "Mean cosine between labels and predictions.",
+    "cosine_similarity",
 )
-
-
-class RootMeanSquaredError(Mean):
-    """Square root of the mean of squared errors.
-
-    Args:
-      name: the metric's name.
-      dtype: dtype of the state.
-    """
-
-    def __init__(self, name: str | None = "root_mean_squared_error", dtype: Any = None) -> None:
-        super().__init__(name, dtype)
-
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
-        """Adds one batch."""
-        from meshflow.keras.losses.base import match_rank
-
-        y_true, y_pred = self._float(y_true), self._float(y_pred)
-        errors = _math.squared_difference(y_pred, match_rank(y_true, y_pred))
-        super().update_state(errors, sample_weight=sample_weight)
-
-    def result(self) -> Any:
-        """The root."""
-        return _math.sqrt(super().result())
 
 
 mse = MSE = _losses.mean_squared_error
@@ -120,6 +108,7 @@ _FUNCTIONS = {
     and getattr(v, "__module__", "") == module.__name__
     and not n.startswith("_")
     and not isinstance(v, type)
+    and n != "resolve_accuracy"
 }
 _TABLE = {
     **{identify.snake_case(n): c for n, c in _CLASSES.items()},
@@ -137,9 +126,10 @@ _TABLE = {
     "KLD": kld,
     "logcosh": logcosh,
     "bce": _losses.binary_crossentropy,
-    "acc": Accuracy,
-    "accuracy": Accuracy,
-    "cosine_similarity": CosineSimilarity,
+    "acc": _accuracy.accuracy,
+    "cosine_similarity": cosine_similarity,
+    "kullback_leibler_divergence": kld,
+    "huber_loss": _losses.huber,
     "auc": AUC,
 }
 
@@ -177,25 +167,11 @@ def get(identifier: Any) -> Any:
     return identify.lookup(identifier, _TABLE, "metric function")
 
 
-def serialize(metric: Any) -> Any:
+def serialize(metric: Any, use_legacy_format: bool = False) -> Any:
     """The configuration or name of a metric."""
     return identify.serialize(metric)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
+def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
     """The metric with a configuration."""
     return identify.lookup(config, _TABLE, "metric function", custom_objects)
-
-
-_ = (
-    MeanMetricWrapper,
-    MeanTensor,
-    Sum,
-    FalseNegatives,
-    FalsePositives,
-    MeanIoU,
-    Precision,
-    Recall,
-    TrueNegatives,
-    TruePositives,
-)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.keras import backend
-from meshflow.keras.metrics.base import define
+from meshflow.keras.metrics.means import define
 from meshflow.ops import array, math
 
 
@@ -58,6 +59,34 @@ def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> A
     return math.cast(array.reshape(hits, shape), backend.floatx())
 
 
+def resolve_accuracy(
+    y_true_shape: Any, y_pred_shape: Any, kind: str = "accuracy"
+) -> Callable[..., Any]:
+    """What 'accuracy' (or 'crossentropy') means for the shapes of labels and predictions.
+
+    Args:
+      y_true_shape: shape of the labels.
+      y_pred_shape: shape of the predictions.
+      kind: 'accuracy' or 'crossentropy'.
+
+    Returns:
+      The binary function for one output unit, the sparse one for class numbers, else the
+      categorical one.
+    """
+    from meshflow.keras.losses import functions
+
+    true, pred = tuple(y_true_shape), tuple(y_pred_shape)
+    if pred[-1:] == (1,):
+        prefix = "binary"
+    elif len(true) < len(pred) or (true[-1:] == (1,) and pred[-1:] != (1,)):
+        prefix = "sparse_categorical"
+    else:
+        prefix = "categorical"
+    if kind == "crossentropy":
+        return getattr(functions, f"{prefix}_crossentropy")
+    return globals()[f"{prefix}_accuracy"]
+
+
 Accuracy = define("Accuracy", accuracy, "Share of predictions equal to the labels.")
 BinaryAccuracy = define(
     "BinaryAccuracy", binary_accuracy, "Share of predictions on the label's side of a threshold."
@@ -74,9 +103,11 @@ TopKCategoricalAccuracy = define(
     "TopKCategoricalAccuracy",
     top_k_categorical_accuracy,
     "Share of labels among the k largest predictions; one-hot labels.",
+    first=("k",),
 )
 SparseTopKCategoricalAccuracy = define(
     "SparseTopKCategoricalAccuracy",
     sparse_top_k_categorical_accuracy,
     "Share of labels among the k largest predictions.",
+    first=("k",),
 )

@@ -1,0 +1,183 @@
+"""Area under the ROC and precision-recall curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.keras import backend
+from meshflow.keras.metrics.confusion import ConfusionCounts
+from meshflow.ops import array, math
+
+_SUMMATIONS = ("interpolation", "minoring", "majoring")
+
+
+class AUC(ConfusionCounts):
+    """Area under the ROC or precision-recall curve, by Riemann sums over thresholds.
+
+    Args:
+      num_thresholds: number of thresholds.
+      curve: 'ROC' or 'PR'.
+      summation_method: 'interpolation' (trapezoids; for PR those of Davis and Goadrich 2006),
+        'minoring' or 'majoring'.
+      name: the metric's name.
+      dtype: dtype of the state.
+      thresholds: thresholds in [0, 1] instead of evenly spaced ones.
+      multi_label: whether the columns of [batch, labels] have areas of their own, then averaged.
+      num_labels: number of columns for `multi_label`; default that of the first batch.
+      label_weights: weights of the columns in the average, or of the labels when flattened.
+      from_logits: whether predictions are logits.
+
+    Raises:
+      ValueError: for another curve or method, or too few thresholds.
+
+    Example:
+      >>> import meshflow as tf
+      >>> m = tf.keras.metrics.AUC(num_thresholds=3)
+      >>> float(m([0, 0, 1, 1], [0.0, 0.5, 0.3, 0.9]))
+      0.75
+    """
+
+    def __init__(
+        self,
+        num_thresholds: int = 200,
+        curve: str = "ROC",
+        summation_method: str = "interpolation",
+        name: str | None = None,
+        dtype: Any = None,
+        thresholds: Any = None,
+        multi_label: bool = False,
+        num_labels: int | None = None,
+        label_weights: Any = None,
+        from_logits: bool = False,
+    ) -> None:
+        curve, method = str(curve).upper(), str(summation_method).lower()
+        if curve not in ("ROC", "PR"):
+            raise ValueError(f'Invalid AUC curve value "{curve}". Expected "ROC" or "PR".')
+        if method not in _SUMMATIONS:
+            raise ValueError(
+                f'Invalid AUC summation method value "{summation_method}". Expected one of {_SUMMATIONS}.'
+            )
+        if thresholds is None:
+            if num_thresholds <= 1:
+                raise ValueError(
+                    f"Argument `num_thresholds` must be an integer > 1. Received: num_thresholds={num_thresholds}"
+                )
+            inner = [(i + 1) / (num_thresholds - 1) for i in range(num_thresholds - 2)]
+        else:
+            inner = sorted(float(t) for t in thresholds)
+            if any(not 0 <= t <= 1 for t in inner):
+                raise ValueError(f"Threshold values must be in [0, 1]. Received: {thresholds}")
+        if num_labels is not None and not multi_label:
+            raise ValueError("`num_labels` is needed only when `multi_label` is True.")
+        self.num_thresholds, self.curve, self.summation_method = len(inner) + 2, curve, method
+        self.multi_label, self.num_labels = multi_label, num_labels
+        self.label_weights = None if label_weights is None else np.asarray(label_weights)
+        self._inner, self._given, self._from_logits = inner, thresholds is not None, from_logits
+        # Slightly outside [0, 1], so that 0 and 1 lie between thresholds.
+        limits = [-backend.epsilon(), *inner, 1.0 + backend.epsilon()]
+        super().__init__(limits, name, dtype, labels=num_labels if multi_label else None)
+        self._apart = multi_label
+        self._built = not multi_label or num_labels is not None
+
+    def _add_counts(self, shape: tuple[int, ...]) -> None:
+        if self.multi_label and len(shape) == 1:
+            return  # waits for the first batch
+        super()._add_counts(shape)
+
+    @property
+    def thresholds(self) -> list[float]:
+        """All thresholds, ends included."""
+        return self._thresholds
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds one batch.
+
+        Args:
+          y_true: labels 0 and 1.
+          y_pred: predictions in [0, 1] (any with `from_logits`).
+          sample_weight: weights of examples.
+
+        Raises:
+          InvalidArgumentError: eagerly, for a prediction outside [0, 1].
+          ValueError: when the shapes differ, or are no matrices with `multi_label`.
+        """
+        y_pred = self._float(y_pred)
+        if self._from_logits:
+            y_pred = math.sigmoid(y_pred)
+        if self.multi_label:
+            if len(y_pred.shape) != 2:
+                raise ValueError(
+                    f"{self.name}: `y_true` and `y_pred` must have rank 2 when `multi_label` is True, got shape "
+                    f"{tuple(y_pred.shape)}."
+                )
+            if not self._built:
+                self._built, self.num_labels = True, int(y_pred.shape[1])
+                self._add_counts((len(self._thresholds), self.num_labels))
+        elif self.label_weights is not None:
+            columns = array.broadcast_to(self._float(self.label_weights), y_pred.shape)
+            if sample_weight is not None:
+                from meshflow.keras.metrics.means import weighted
+
+                columns = columns * weighted(y_pred, self._float(sample_weight))[1]
+            sample_weight = columns
+        super().update_state(y_true, y_pred, sample_weight)
+
+    def result(self) -> Any:
+        """The area."""
+        if not self._built:
+            return math.cast(0.0, self._dtype)
+        tp, fp = self.true_positives.value(), self.false_positives.value()
+        tn, fn = self.true_negatives.value(), self.false_negatives.value()
+        recall = math.divide_no_nan(tp, tp + fn)
+        if self.curve == "PR" and self.summation_method == "interpolation":
+            return self._average(self._interpolated_precision(tp, fp, fn), tp + fn)
+        if self.curve == "PR":
+            x, y = recall, math.divide_no_nan(tp, tp + fp)
+        else:
+            x, y = math.divide_no_nan(fp, fp + tn), recall
+        if self.summation_method == "interpolation":
+            heights = (y[:-1] + y[1:]) / 2.0
+        elif self.summation_method == "minoring":
+            heights = math.minimum(y[:-1], y[1:])
+        else:
+            heights = math.maximum(y[:-1], y[1:])
+        return self._average((x[:-1] - x[1:]) * heights, tp + fn)
+
+    def _average(self, parts: Any, positives: Any) -> Any:
+        """Sum over thresholds, then the (weighted) mean over labels."""
+        if not self.multi_label:
+            return math.reduce_sum(parts)
+        areas = math.reduce_sum(parts, axis=0)
+        if self.label_weights is None:
+            return math.reduce_mean(areas)
+        weights = self._float(self.label_weights)
+        return math.divide_no_nan(math.reduce_sum(areas * weights), math.reduce_sum(weights))
+
+    def _interpolated_precision(self, tp: Any, fp: Any, fn: Any) -> Any:
+        """Parts of the area with true positives interpolated (Davis and Goadrich 2006)."""
+        dtp, p = tp[:-1] - tp[1:], tp + fp
+        dp = p[:-1] - p[1:]
+        slope = math.divide_no_nan(dtp, math.maximum(dp, 0.0))
+        intercept = tp[1:] - slope * p[1:]
+        both = math.logical_and(p[:-1] > 0.0, p[1:] > 0.0)
+        ratio = math.divide_no_nan(p[:-1], math.maximum(p[1:], 0.0))
+        ratio = array.where(both, ratio, array.ones_like(p[1:]))
+        area = slope * (dtp + intercept * math.log(ratio))
+        return math.divide_no_nan(area, math.maximum(tp[1:] + fn[1:], 0.0))
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        weights = self.label_weights
+        return {
+            **super().get_config(),
+            "num_thresholds": self.num_thresholds,
+            "curve": self.curve,
+            "summation_method": self.summation_method,
+            "thresholds": list(self._inner) if self._given else None,
+            "multi_label": self.multi_label,
+            "num_labels": self.num_labels if self.multi_label else None,
+            "label_weights": None if weights is None else weights.tolist(),
+            "from_logits": self._from_logits,
+        }

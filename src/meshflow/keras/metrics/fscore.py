@@ -1,0 +1,144 @@
+"""F-scores: the weighted harmonic mean of precision and recall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras.metrics.base import Metric
+from meshflow.ops import array, math
+
+
+class FBetaScore(Metric):
+    """`(1 + beta^2) * precision * recall / (beta^2 * precision + recall)`.
+
+    Args:
+      average: None gives one score per class; 'micro' counts all classes together; 'macro' is
+        their mean; 'weighted' their mean by number of labels.
+      beta: weight of recall against precision.
+      threshold: scores above it are positive; None takes the largest score of each example.
+      name: the metric's name.
+      dtype: dtype of the state.
+
+    Raises:
+      ValueError: for another average, or a beta or threshold that is not positive.
+
+    Example:
+      >>> import meshflow as tf
+      >>> m = tf.keras.metrics.FBetaScore(beta=2.0, threshold=0.5, average="micro")
+      >>> round(float(m([[1, 1], [0, 1]], [[0.9, 0.2], [0.1, 0.8]])), 4)
+      0.7143
+    """
+
+    def __init__(
+        self,
+        average: str | None = None,
+        beta: float = 1.0,
+        threshold: float | None = None,
+        name: str | None = "fbeta_score",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(name, dtype)
+        if average not in (None, "micro", "macro", "weighted"):
+            raise ValueError(
+                f"Invalid `average` argument value. Expected one of: {{None, 'micro', 'macro', 'weighted'}}. Received: average={average}"
+            )
+        if not isinstance(beta, (int, float)) or beta <= 0:
+            raise ValueError(
+                f"Invalid `beta` argument value. It should be a Python float > 0. Received: beta={beta}"
+            )
+        if threshold is not None and not 0 < threshold <= 1:
+            raise ValueError(
+                f"Invalid `threshold` argument value. It should verify 0 < threshold <= 1. Received: threshold={threshold}"
+            )
+        self.average, self.beta, self.threshold = average, beta, threshold
+        self._counts: dict[str, Any] = {}
+
+    def _build(self, classes: int) -> None:
+        shape = () if self.average == "micro" else (classes,)
+        names = ("true_positives", "false_positives", "false_negatives", "intermediate_weights")
+        self._counts = {name: self.add_weight(name, shape) for name in names}
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds one batch.
+
+        Args:
+          y_true: labels 0 and 1, of shape [batch, classes].
+          y_pred: scores of the same shape.
+          sample_weight: weights of examples.
+
+        Raises:
+          ValueError: for another rank.
+        """
+        y_true, y_pred = self._float(y_true), self._float(y_pred)
+        if len(y_pred.shape) != 2 or tuple(y_true.shape) != tuple(y_pred.shape):
+            raise ValueError(
+                f"FBetaScore expects 2D inputs with shape (batch_size, output_dim). Received input shapes: "
+                f"y_pred.shape={tuple(y_pred.shape)} and y_true.shape={tuple(y_true.shape)}."
+            )
+        if not self._counts:
+            self._build(int(y_pred.shape[1]))
+        if self.threshold is None:
+            largest = math.equal(y_pred, math.reduce_max(y_pred, axis=-1, keepdims=True))
+            positive = math.logical_and(largest, math.abs(y_pred) > 1e-12)
+        else:
+            positive = y_pred > self.threshold
+        positive = math.cast(positive, self._dtype)
+        weights = 1.0
+        if sample_weight is not None:
+            weights = array.reshape(self._float(sample_weight), [-1, 1])
+        axis = None if self.average == "micro" else 0
+        for name, outcome in (
+            ("true_positives", positive * y_true),
+            ("false_positives", positive * (1.0 - y_true)),
+            ("false_negatives", (1.0 - positive) * y_true),
+            ("intermediate_weights", y_true),
+        ):
+            self._counts[name].assign_add(math.reduce_sum(outcome * weights, axis=axis))
+
+    def result(self) -> Any:
+        """The score, or one per class without an average."""
+        if not self._counts:
+            return math.cast(0.0, self._dtype)
+        found = self._counts["true_positives"].value()
+        e = 1e-7
+        precision = found / (found + self._counts["false_positives"] + e)
+        recall = found / (found + self._counts["false_negatives"] + e)
+        square = float(self.beta) ** 2
+        score = (1.0 + square) * precision * recall / (square * precision + recall + e)
+        if self.average == "macro":
+            return math.reduce_mean(score)
+        if self.average == "weighted":
+            weights = self._counts["intermediate_weights"].value()
+            return math.reduce_sum(score * weights / (math.reduce_sum(weights) + e))
+        return score
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        own = {"average": self.average, "beta": self.beta, "threshold": self.threshold}
+        return {**super().get_config(), **own}
+
+
+class F1Score(FBetaScore):
+    """`FBetaScore` with a beta of 1: `2 * precision * recall / (precision + recall)`.
+
+    Args:
+      average: None, 'micro', 'macro' or 'weighted', as in `FBetaScore`.
+      threshold: scores above it are positive; None takes the largest score of each example.
+      name: the metric's name.
+      dtype: dtype of the state.
+    """
+
+    def __init__(
+        self,
+        average: str | None = None,
+        threshold: float | None = None,
+        name: str | None = "f1_score",
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(average, 1.0, threshold, name, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        config = super().get_config()
+        del config["beta"]
+        return config

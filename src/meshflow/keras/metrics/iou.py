@@ -1,0 +1,205 @@
+"""Intersection over union of predicted and labelled classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.keras.metrics.base import Metric
+from meshflow.ops import array, math
+
+
+class IoU(Metric):
+    """Mean intersection over union of some classes: `tp / (tp + fp + fn)`, from a confusion matrix.
+
+    Args:
+      num_classes: number of classes.
+      target_class_ids: the classes whose values are averaged.
+      name: the metric's name.
+      dtype: dtype of the state.
+      ignore_class: a label whose elements do not count, -1 or 255 for instance.
+      sparse_y_true: whether labels are class numbers, not one-hot.
+      sparse_y_pred: whether predictions are class numbers, not scores.
+      axis: dimension of the classes where labels or predictions are not class numbers.
+
+    Raises:
+      ValueError: when a target class does not exist.
+
+    Example:
+      >>> import meshflow as tf
+      >>> m = tf.keras.metrics.IoU(num_classes=2, target_class_ids=[0])
+      >>> round(float(m([0, 0, 1, 1], [0, 1, 0, 1])), 4)
+      0.3333
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        target_class_ids: Any,
+        name: str | None = None,
+        dtype: Any = None,
+        ignore_class: int | None = None,
+        sparse_y_true: bool = True,
+        sparse_y_pred: bool = True,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(name, dtype)
+        targets = list(target_class_ids)
+        if targets and max(targets) >= num_classes:
+            raise ValueError(
+                f"Target class id {max(targets)} is out of range, which is [0, {num_classes})."
+            )
+        self.num_classes, self.target_class_ids = num_classes, targets
+        self.ignore_class, self.axis = ignore_class, axis
+        self.sparse_y_true, self.sparse_y_pred = sparse_y_true, sparse_y_pred
+        self.total_cm = self.add_weight("total_confusion_matrix", (num_classes, num_classes))
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds one batch.
+
+        Args:
+          y_true: class numbers, or one-hot labels.
+          y_pred: class numbers, or scores.
+          sample_weight: weights of the elements.
+        """
+        y_true, y_pred = convert_to_tensor(y_true), convert_to_tensor(y_pred)
+        if not self.sparse_y_true:
+            y_true = math.argmax(y_true, axis=self.axis)
+        if not self.sparse_y_pred:
+            y_pred = math.argmax(y_pred, axis=self.axis)
+        true, pred = (array.reshape(math.cast(v, "int64"), [-1]) for v in (y_true, y_pred))
+        weights = None if sample_weight is None else array.reshape(self._float(sample_weight), [-1])
+        if self.ignore_class is not None:
+            counted = math.not_equal(true, self.ignore_class)
+            true = array.where(counted, true, array.zeros_like(true))
+            pred = array.where(counted, pred, array.zeros_like(pred))
+            kept = math.cast(counted, self._dtype)
+            weights = kept if weights is None else weights * kept
+        self.total_cm.assign_add(
+            math.confusion_matrix(true, pred, self.num_classes, weights=weights, dtype=self._dtype)
+        )
+
+    def result(self) -> Any:
+        """The mean over target classes that occur."""
+        matrix = self.total_cm.value()
+        hits = math.reduce_sum(matrix * array.eye(self.num_classes, dtype=self._dtype), axis=0)
+        union = math.reduce_sum(matrix, axis=0) + math.reduce_sum(matrix, axis=1) - hits
+        hits, union = (array.gather(v, self.target_class_ids) for v in (hits, union))
+        present = math.reduce_sum(math.cast(union > 0.0, self._dtype))
+        return math.divide_no_nan(math.reduce_sum(math.divide_no_nan(hits, union)), present)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {
+            "num_classes": self.num_classes,
+            "target_class_ids": self.target_class_ids,
+            "ignore_class": self.ignore_class,
+            "sparse_y_true": self.sparse_y_true,
+            "sparse_y_pred": self.sparse_y_pred,
+            "axis": self.axis,
+            **super().get_config(),
+        }
+
+    def _config_without(self, *names: str) -> dict[str, Any]:
+        return {k: v for k, v in IoU.get_config(self).items() if k not in names}
+
+
+class MeanIoU(IoU):
+    """Mean over all classes of intersection over union; arguments as `IoU`, which see."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        name: str | None = None,
+        dtype: Any = None,
+        ignore_class: int | None = None,
+        sparse_y_true: bool = True,
+        sparse_y_pred: bool = True,
+        axis: int = -1,
+    ) -> None:
+        targets = range(num_classes)
+        super().__init__(
+            num_classes, targets, name, dtype, ignore_class, sparse_y_true, sparse_y_pred, axis
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return self._config_without("target_class_ids")
+
+
+class BinaryIoU(IoU):
+    """Intersection over union of scores cut at a threshold and labels 0 and 1.
+
+    Args:
+      target_class_ids: (0, 1), (0,) or (1,): the classes whose values are averaged.
+      threshold: scores from here on are class 1.
+      name: the metric's name.
+      dtype: dtype of the state.
+    """
+
+    def __init__(
+        self,
+        target_class_ids: Any = (0, 1),
+        threshold: float = 0.5,
+        name: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(2, target_class_ids, name, dtype)
+        self.threshold = threshold
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds one batch.
+
+        Args:
+          y_true: labels 0 and 1.
+          y_pred: scores.
+          sample_weight: weights of the elements.
+        """
+        decided = self._float(y_pred) >= self.threshold
+        super().update_state(y_true, math.cast(decided, "int64"), sample_weight)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        names = ("num_classes", "ignore_class", "sparse_y_true", "sparse_y_pred", "axis")
+        return {"threshold": self.threshold, **self._config_without(*names)}
+
+
+class OneHotIoU(IoU):
+    """`IoU` of one-hot labels and scores (or class numbers with `sparse_y_pred`)."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        target_class_ids: Any,
+        name: str | None = None,
+        dtype: Any = None,
+        ignore_class: int | None = None,
+        sparse_y_pred: bool = False,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(
+            num_classes, target_class_ids, name, dtype, ignore_class, False, sparse_y_pred, axis
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return self._config_without("sparse_y_true")
+
+
+class OneHotMeanIoU(MeanIoU):
+    """`MeanIoU` of one-hot labels and scores (or class numbers with `sparse_y_pred`)."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        name: str | None = None,
+        dtype: Any = None,
+        ignore_class: int | None = None,
+        sparse_y_pred: bool = False,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(num_classes, name, dtype, ignore_class, False, sparse_y_pred, axis)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return self._config_without("target_class_ids", "sparse_y_true")

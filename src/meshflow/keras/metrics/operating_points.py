@@ -1,0 +1,168 @@
+"""The best of one rate where another one is high enough: precision at recall, and so on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras.metrics.confusion import ConfusionCounts
+from meshflow.ops import array, math
+
+
+class OperatingPoint(ConfusionCounts):
+    """Largest value of a rate over the thresholds at which another rate reaches a value."""
+
+    _given, _wanted = "", ""
+
+    def __init__(
+        self,
+        value: float,
+        num_thresholds: int,
+        class_id: int | None,
+        name: str | None,
+        dtype: Any,
+    ) -> None:
+        if not 0 <= value <= 1:
+            raise ValueError(
+                f"Argument `{self._given}` must be in the range [0, 1]. Received: {self._given}={value}"
+            )
+        if num_thresholds <= 0:
+            raise ValueError(
+                f"Argument `num_thresholds` must be an integer > 0. Received: num_thresholds={num_thresholds}"
+            )
+        inner = [(i + 1) / (num_thresholds - 1) for i in range(num_thresholds - 2)]
+        self.value, self.num_thresholds = value, num_thresholds
+        setattr(self, self._given, value)
+        limits = [0.5] if num_thresholds == 1 else [0.0, *inner, 1.0]
+        super().__init__(limits, name, dtype, class_id=class_id)
+        self.thresholds = limits
+
+    def result(self) -> Any:
+        """The rate, 0 when no threshold reaches the value."""
+        rates = self._rates()
+        rate = rates[self._wanted]
+        enough = rates[self._given] >= math.cast(self.value, self._dtype)
+        best = math.reduce_max(array.where(enough, rate, -array.ones_like(rate)))
+        return math.maximum(best, 0.0)
+
+    def _rates(self) -> dict[str, Any]:
+        tp, fp = self.true_positives.value(), self.false_positives.value()
+        tn, fn = self.true_negatives.value(), self.false_negatives.value()
+        return {
+            "sensitivity": math.divide_no_nan(tp, tp + fn),
+            "specificity": math.divide_no_nan(tn, tn + fp),
+            "precision": math.divide_no_nan(tp, tp + fp),
+            "recall": math.divide_no_nan(tp, tp + fn),
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        own = {self._given: self.value, "class_id": self.class_id}
+        return {**super().get_config(), "num_thresholds": self.num_thresholds, **own}
+
+
+class SensitivityAtSpecificity(OperatingPoint):
+    """Largest sensitivity over the thresholds at which the specificity is at least a value.
+
+    Args:
+      specificity: the value, in [0, 1].
+      num_thresholds: number of thresholds.
+      class_id: only this class counts.
+      name: the metric's name.
+      dtype: dtype of the state.
+
+    Raises:
+      ValueError: for a value outside [0, 1].
+    """
+
+    _given, _wanted = "specificity", "sensitivity"
+
+    def __init__(
+        self,
+        specificity: float,
+        num_thresholds: int = 200,
+        class_id: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(specificity, num_thresholds, class_id, name, dtype)
+
+
+class SpecificityAtSensitivity(OperatingPoint):
+    """Largest specificity over the thresholds at which the sensitivity is at least a value.
+
+    Args:
+      sensitivity: the value, in [0, 1].
+      num_thresholds: number of thresholds.
+      class_id: only this class counts.
+      name: the metric's name.
+      dtype: dtype of the state.
+
+    Raises:
+      ValueError: for a value outside [0, 1].
+    """
+
+    _given, _wanted = "sensitivity", "specificity"
+
+    def __init__(
+        self,
+        sensitivity: float,
+        num_thresholds: int = 200,
+        class_id: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(sensitivity, num_thresholds, class_id, name, dtype)
+
+
+class PrecisionAtRecall(OperatingPoint):
+    """Largest precision over the thresholds at which the recall is at least a value.
+
+    Args:
+      recall: the value, in [0, 1].
+      num_thresholds: number of thresholds.
+      class_id: only this class counts.
+      name: the metric's name.
+      dtype: dtype of the state.
+
+    Raises:
+      ValueError: for a value outside [0, 1].
+    """
+
+    _given, _wanted = "recall", "precision"
+
+    def __init__(
+        self,
+        recall: float,
+        num_thresholds: int = 200,
+        class_id: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(recall, num_thresholds, class_id, name, dtype)
+
+
+class RecallAtPrecision(OperatingPoint):
+    """Largest recall over the thresholds at which the precision is at least a value.
+
+    Args:
+      precision: the value, in [0, 1].
+      num_thresholds: number of thresholds.
+      class_id: only this class counts.
+      name: the metric's name.
+      dtype: dtype of the state.
+
+    Raises:
+      ValueError: for a value outside [0, 1].
+    """
+
+    _given, _wanted = "precision", "recall"
+
+    def __init__(
+        self,
+        precision: float,
+        num_thresholds: int = 200,
+        class_id: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(precision, num_thresholds, class_id, name, dtype)

@@ -1,0 +1,26 @@
+"""Losses, metrics and their relatives against tf-keras (tests/reference/generate_keras_numbers.py)."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+FOLDER = Path(__file__).parent.parent / "reference"
+sys.path.insert(0, str(FOLDER))
+from keras_expressions import expressions, values
+
+sys.path.pop(0)
+STORED = np.load(FOLDER / "keras_numbers.npz")
+CASES = [(n, e) for n, e in enumerate(expressions()) if str(n) in STORED.files]
+
+
+@pytest.mark.parametrize(("number", "expression"), CASES, ids=[e for _, e in CASES])
+def test_number(number, expression):
+    actual = np.asarray(eval(expression, dict(values(tf, tf.keras, np))).numpy())
+    expected = STORED[f"{number}"]
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-6)
