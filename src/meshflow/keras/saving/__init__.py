@@ -7,7 +7,12 @@ from meshflow.keras.identify import (
     get_registered_object,
     register_keras_serializable,
 )
-from meshflow.keras.saving.models import load_model, model_from_json, model_to_json, save_model
+from meshflow.keras.saving.configuration import (
+    model_from_config,
+    model_from_json,
+    model_to_json,
+)
+from meshflow.keras.saving.models import load_model, save_model
 from meshflow.keras.saving.weights import load_weights, save_weights
 
 __all__ = [
@@ -17,6 +22,7 @@ __all__ = [
     "get_registered_object",
     "load_model",
     "load_weights",
+    "model_from_config",
     "model_from_json",
     "model_to_json",
     "register_keras_serializable",

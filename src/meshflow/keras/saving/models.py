@@ -2,70 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from meshflow.checkpoint.storage import read_folder, write_folder
 from meshflow.keras import identify
-from meshflow.keras.saving.weights import _h5py, read_folder, read_h5, write_folder, write_h5
-
-
-def _plain(value: Any) -> Any:
-    """What JSON cannot hold, as something it can."""
-    if hasattr(value, "as_list"):
-        return value.as_list()
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    if hasattr(value, "get_config"):
-        return identify.serialize(value)
-    if callable(value):
-        return identify.get_registered_name(value)
-    raise TypeError(
-        f"{value!r} of type {type(value).__name__} cannot be written to a model's configuration."
-    )
-
-
-def _model_config(model: Any) -> dict[str, Any]:
-    return {"class_name": type(model).__name__, "config": model.get_config(), **_registered(model)}
-
-
-def _registered(model: Any) -> dict[str, str]:
-    name = identify.get_registered_name(type(model))
-    return {"registered_name": name} if name != type(model).__name__ else {}
-
-
-def model_to_json(model: Any, **kwargs: Any) -> str:
-    """A model's architecture as JSON text."""
-    return json.dumps(_model_config(model), default=_plain, **kwargs)
-
-
-def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
-    """The model with an architecture, with new weights.
-
-    Args:
-      json_string: what `Model.to_json` gave.
-      custom_objects: classes and functions by name.
-    """
-    from meshflow.keras import layers
-
-    return layers.deserialize(json.loads(json_string), custom_objects)
-
-
-def _training_config(model: Any) -> dict[str, Any] | None:
-    if not model._is_compiled:
-        return None
-    arguments = dict(model._compile_arguments)
-    try:
-        arguments["optimizer"] = identify.serialize(model.optimizer)
-        return json.loads(json.dumps(arguments, default=_plain))
-    except (NotImplementedError, TypeError):
-        # An optimizer without a configuration is left out; the model still loads, uncompiled.
-        return None
+from meshflow.keras.saving import hdf5, keras3, optimizer_state
+from meshflow.keras.saving.configuration import (
+    KERAS_VERSION,
+    compile_config,
+    compile_from_config,
+    model_config,
+    model_from_config,
+    to_json,
+    training_config,
+)
 
 
 def save_model(
@@ -76,7 +34,7 @@ def save_model(
     include_optimizer: bool = True,
     **kwargs: Any,
 ) -> None:
-    """Saves a model.
+    """Saves a model: architecture, weights, and how it was compiled.
 
     Args:
       model: the model.
@@ -88,62 +46,72 @@ def save_model(
 
     Raises:
       FileExistsError: when the file exists and may not be replaced.
+      NotImplementedError: for a subclassed model without `get_config`.
     """
     path = os.fspath(filepath)
     if os.path.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    training = _training_config(model)
+    training = training_config(model)
+    optimizer = model.optimizer if include_optimizer and training else None
     meta = {
-        "model_config": _model_config(model),
-        "training_config": training,
+        "model_config": model_config(model),
+        "training_config": training if include_optimizer else None,
         "built_shape": _built_shape(model),
     }
-    state = (
-        model.optimizer.get_weights()
-        if include_optimizer and training and hasattr(model.optimizer, "get_weights")
-        else []
-    )
     part = f"{path}.part"
     if path.endswith((".h5", ".hdf5")) or save_format == "h5":
-        with _h5py().File(part, "w") as file:
-            _write_h5(model, file, meta, state)
+        with hdf5.h5py().File(part, "w") as file:
+            _write_h5(model, file, meta, optimizer)
         os.replace(part, path)
     elif path.endswith(".keras") or save_format == "keras":
-        buffer = io.BytesIO()
-        with _h5py().File(buffer, "w") as file:
-            _write_h5(model, file, meta, state)
-        with zipfile.ZipFile(part, "w") as archive:
-            archive.writestr("config.json", json.dumps(meta, default=_plain))
-            archive.writestr("metadata.json", json.dumps({"format": "meshflow", "version": 1}))
-            archive.writestr("model.weights.h5", buffer.getvalue())
+        _write_archive(model, part, meta, optimizer)
         os.replace(part, path)
     else:
         arrays = {f"{i:05d}": (w.name, w.numpy()) for i, w in enumerate(model.weights)}
-        arrays |= {f"optimizer_{i:05d}": (f"optimizer_{i}", value) for i, value in enumerate(state)}
-        write_folder(path, arrays)
-        (Path(path) / "model.json").write_text(json.dumps(meta, default=_plain))
+        state = [] if optimizer is None else list(optimizer.weights)
+        arrays |= {f"optimizer_{i:05d}": (w.name, w.numpy()) for i, w in enumerate(state)}
+        write_folder(path, arrays, json.loads(to_json({"model": meta})))
 
 
 def _built_shape(model: Any) -> Any:
-    shape = getattr(model, "_build_input_shape", None)
     from meshflow.keras.engine.base_layer import as_tuples
 
+    shape = getattr(model, "_build_input_shape", None)
     return as_tuples(shape) if shape is not None else None
 
 
-def _write_h5(model: Any, file: Any, meta: dict[str, Any], state: list[Any]) -> None:
-    file.attrs["keras_version"] = "2.9.0"
+def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> None:
+    file.attrs["keras_version"] = KERAS_VERSION
     file.attrs["backend"] = "jax"
-    file.attrs["model_config"] = json.dumps(meta["model_config"], default=_plain)
+    file.attrs["model_config"] = to_json(meta["model_config"])
     if meta["training_config"]:
-        file.attrs["training_config"] = json.dumps(meta["training_config"], default=_plain)
+        file.attrs["training_config"] = to_json(meta["training_config"])
     if meta["built_shape"] is not None:
         file.attrs["built_shape"] = json.dumps(meta["built_shape"])
-    write_h5(model, file.create_group("model_weights"))
-    group = file.create_group("optimizer_state")
-    for i, value in enumerate(state):
-        group.create_dataset(f"{i:05d}", data=value)
+    hdf5.write_model(model, file.create_group("model_weights"))
+    if optimizer is not None and hasattr(optimizer, "weights"):
+        hdf5.write_optimizer(optimizer, file)
+
+
+def _write_archive(model: Any, part: str, meta: dict[str, Any], optimizer: Any) -> None:
+    buffer = io.BytesIO()
+    with hdf5.h5py().File(buffer, "w") as file:
+        (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
+        if optimizer is not None and hasattr(optimizer, "weights"):
+            keras3.write_optimizer(optimizer, file)
+    config = {"module": "keras", "registered_name": None, **meta["model_config"]}
+    if config["class_name"] == "Functional":
+        config["class_name"] = "Model"  # the public name, under which Keras looks it up
+    if meta["built_shape"] is not None:
+        config["build_config"] = {"input_shape": meta["built_shape"]}
+    if meta["training_config"]:
+        config["compile_config"] = compile_config(meta["training_config"])
+    about = {"keras_version": KERAS_VERSION, "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S")}
+    with zipfile.ZipFile(part, "w") as archive:
+        archive.writestr("metadata.json", json.dumps(about))
+        archive.writestr("config.json", to_json(config))
+        archive.writestr("model.weights.h5", buffer.getvalue())
 
 
 def load_model(
@@ -153,14 +121,14 @@ def load_model(
     options: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Loads a model saved by `save_model`.
+    """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`.
 
     Args:
       filepath: the path.
       custom_objects: classes and functions by name.
       compile: whether the model is compiled as it was.
       options: ignored.
-      **kwargs: ignored.
+      **kwargs: ignored (`safe_mode` and others).
 
     Returns:
       The model.
@@ -172,24 +140,23 @@ def load_model(
     path = os.fspath(filepath)
     if not os.path.exists(path):
         raise OSError(f"No file or directory found at {path}")
-    if os.path.isdir(path):
-        return _load_folder(path, custom_objects, compile)
-    if zipfile.is_zipfile(path):
-        with (
-            zipfile.ZipFile(path) as archive,
-            _h5py().File(io.BytesIO(archive.read("model.weights.h5")), "r") as file,
-        ):
+    with identify.custom_object_scope(custom_objects or {}):
+        if os.path.isdir(path):
+            return _load_folder(path, custom_objects, compile)
+        if zipfile.is_zipfile(path):
+            return _load_archive(path, custom_objects, compile)
+        try:
+            file = hdf5.h5py().File(path, "r")
+        except OSError as error:
+            raise OSError(f"{path} is no HDF5 file, or it is damaged: {error}") from error
+        with file:
             return _load_h5(file, custom_objects, compile, path)
-    with _h5py().File(path, "r") as file:
-        return _load_h5(file, custom_objects, compile, path)
 
 
-def _make(meta: dict[str, Any], custom_objects: Any) -> Any:
-    from meshflow.keras import layers
-
-    model = layers.deserialize(meta["model_config"], custom_objects)
-    if not model.built and meta.get("built_shape"):
-        model.build(meta["built_shape"])
+def _make(config: dict[str, Any], built_shape: Any, custom_objects: Any) -> Any:
+    model = model_from_config(config, custom_objects)
+    if not model.built and built_shape:
+        model.build(built_shape)
     return model
 
 
@@ -203,57 +170,69 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
         for key in ("model_config", "training_config", "built_shape")
         if key in file.attrs
     }
-    model = _make(meta, custom_objects)
-    read_h5(model, file["model_weights"], by_name=False, skip_mismatch=False)
-    state = [file["optimizer_state"][k][()] for k in sorted(file.get("optimizer_state", {}))]
-    _compile(model, meta.get("training_config") if compile else None, state, custom_objects)
+    model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
+    hdf5.read_model(model, file["model_weights"])
+    if compile and meta.get("training_config"):
+        compile_from_config(model, meta["training_config"], custom_objects)
+        names, values = hdf5.read_optimizer(file)
+        optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
     return model
+
+
+def _load_archive(path: str, custom_objects: Any, compile: bool) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        try:
+            config = json.loads(archive.read("config.json"))
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"{path} holds no model: config.json is missing or damaged."
+            ) from error
+    built_shape = (config.get("build_config") or {}).get("input_shape")
+    model = _make(config, built_shape, custom_objects)
+    with weights_of_archive(path) as file:
+        if keras3.is_layout(file):
+            keras3.read_model(model, file)
+        else:
+            hdf5.read_model(model, file)
+        if compile and config.get("compile_config"):
+            compile_from_config(model, config["compile_config"], custom_objects)
+            names, values = keras3.read_optimizer(file)
+            optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+    return model
+
+
+@contextlib.contextmanager
+def weights_of_archive(path: str) -> Iterator[Any]:
+    """The HDF5 file inside a `.keras` file.
+
+    Args:
+      path: the `.keras` file.
+
+    Raises:
+      ValueError: when there is none.
+    """
+    with zipfile.ZipFile(path) as archive:
+        try:
+            data = archive.read("model.weights.h5")
+        except KeyError:
+            raise ValueError(f"{path} holds no weights (model.weights.h5 is missing).") from None
+    with hdf5.h5py().File(io.BytesIO(data), "r") as file:
+        yield file
 
 
 def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
-    config = Path(path) / "model.json"
-    if not config.exists():
+    manifest = Path(path) / "manifest.json"
+    meta = json.loads(manifest.read_text()).get("model") if manifest.exists() else None
+    if meta is None:
         raise ValueError(
-            f"{path} holds no model (model.json is missing); TensorFlow SavedModels cannot be read."
+            f"{path} holds no model; TensorFlow SavedModels cannot be read: save the model as .h5 or .keras there."
         )
-    meta = json.loads(config.read_text())
-    model = _make(meta, custom_objects)
+    model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
     stored = read_folder(path)
-    model.set_weights([stored[k][1] for k in sorted(stored) if not k.startswith("optimizer")])
-    state = [stored[k][1] for k in sorted(stored) if k.startswith("optimizer")]
-    _compile(model, meta.get("training_config") if compile else None, state, custom_objects)
+    model.set_weights([stored[k][1] for k in sorted(stored) if not k.startswith("optimizer_")])
+    if compile and meta.get("training_config"):
+        compile_from_config(model, meta["training_config"], custom_objects)
+        state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]
+        names, values = [name for name, _ in state], [value for _, value in state]
+        optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
     return model
-
-
-def _compile(
-    model: Any, training: dict[str, Any] | None, state: list[Any], custom_objects: Any
-) -> None:
-    if not training:
-        return
-    from meshflow.keras import losses, metrics, optimizers
-
-    def decode(value: Any, module: Any) -> Any:
-        if isinstance(value, dict) and "class_name" in value:
-            return module.deserialize(value, custom_objects)
-        if isinstance(value, dict):
-            return {k: decode(v, module) for k, v in value.items()}
-        return [decode(v, module) for v in value] if isinstance(value, list) else value
-
-    training = dict(training)
-    optimizer = training.pop("optimizer")
-    if "optimizer_config" in training:
-        optimizer = training.pop("optimizer_config")
-    known = {k: training.get(k) for k in ("loss_weights", "steps_per_execution", "run_eagerly")}
-    model.compile(
-        optimizers.deserialize(optimizer, custom_objects)
-        if isinstance(optimizer, dict)
-        else optimizer,
-        loss=decode(training.get("loss"), losses),
-        metrics=decode(training.get("metrics"), metrics),
-        weighted_metrics=decode(training.get("weighted_metrics"), metrics),
-        **known,
-    )
-    if state and hasattr(model.optimizer, "build"):
-        model.optimizer.build(model.trainable_variables)
-        if len(model.optimizer.weights) == len(state):
-            model.optimizer.set_weights(state)

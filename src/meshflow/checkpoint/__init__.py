@@ -1,0 +1,38 @@
+"""Checkpoints: the values of variables on disk, found again by the objects that own them.
+
+`storage` writes and reads folders of arrays; `graph` finds what objects own; `restoring` puts values
+back; `checkpoint` and `manager` are TensorFlow's classes; `state_file` remembers the latest.
+"""
+
+from meshflow.checkpoint.checkpoint import Checkpoint, CheckpointOptions
+from meshflow.checkpoint.manager import CheckpointManager
+from meshflow.checkpoint.python_state import PythonState
+from meshflow.checkpoint.reader import (
+    CheckpointReader,
+    checkpoints_iterator,
+    list_variables,
+    load_checkpoint,
+    load_variable,
+)
+from meshflow.checkpoint.restoring import CheckpointLoadStatus
+from meshflow.checkpoint.state_file import (
+    CheckpointState,
+    get_checkpoint_state,
+    latest_checkpoint,
+)
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointLoadStatus",
+    "CheckpointManager",
+    "CheckpointOptions",
+    "CheckpointReader",
+    "CheckpointState",
+    "PythonState",
+    "checkpoints_iterator",
+    "get_checkpoint_state",
+    "latest_checkpoint",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
+]

@@ -1,0 +1,258 @@
+"""`tf.train.Checkpoint`: saves and restores the variables that objects own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable
+from meshflow.checkpoint.restoring import (
+    CheckpointLoadStatus,
+    InitializationOnlyStatus,
+    Restoration,
+)
+from meshflow.checkpoint.state_file import (
+    CheckpointState,
+    get_checkpoint_state,
+    latest_checkpoint,
+    write_state,
+)
+from meshflow.checkpoint.storage import MANIFEST, Folder, write_folder
+from meshflow.core.context import context
+from meshflow.core.trace import init_scope
+from meshflow.core.variable import Variable
+
+
+class CheckpointOptions:
+    """Options of saving and restoring.
+
+    Args:
+      experimental_io_device: ignored; files are written by this process.
+      experimental_enable_async_checkpoint: ignored; saving waits until the files are on the disk.
+      experimental_write_callbacks: functions called with the path after a checkpoint was written.
+      enable_async: as `experimental_enable_async_checkpoint`.
+      experimental_skip_slot_variables: whether restoring leaves the optimizers' slots out.
+      experimental_sharding_callback: ignored.
+    """
+
+    def __init__(
+        self,
+        experimental_io_device: str | None = None,
+        experimental_enable_async_checkpoint: bool = False,
+        experimental_write_callbacks: Any = None,
+        enable_async: bool = False,
+        experimental_skip_slot_variables: bool = False,
+        experimental_sharding_callback: Any = None,
+    ) -> None:
+        self.experimental_io_device = experimental_io_device
+        self.experimental_enable_async_checkpoint = experimental_enable_async_checkpoint
+        self.experimental_write_callbacks = list(experimental_write_callbacks or [])
+        self.enable_async = enable_async
+        self.experimental_skip_slot_variables = experimental_skip_slot_variables
+        self.experimental_sharding_callback = experimental_sharding_callback
+
+
+class Checkpoint:
+    """A group of objects that are saved and restored together.
+
+    Values are matched by the names that lead to them (attributes, list positions, dictionary keys),
+    not by the names of variables, and may be restored before the variables exist: layers and optimizers
+    take them when they are built.
+
+    Args:
+      root: an object whose children are saved as this object's own.
+      **kwargs: objects to save; they become attributes.
+
+    Raises:
+      ValueError: for an object that cannot be saved, or a name that `root` uses for something else.
+
+    Example:
+      >>> import tempfile
+      >>> import meshflow as tf
+      >>> from meshflow import train
+      >>> step = tf.Variable(1)
+      >>> checkpoint = train.Checkpoint(step=step)
+      >>> path = checkpoint.save(tempfile.mkdtemp() + "/ckpt")
+      >>> _ = step.assign(5)
+      >>> status = checkpoint.restore(path).assert_consumed()
+      >>> int(step)
+      1
+    """
+
+    def __init__(self, root: Any = None, **kwargs: Any) -> None:
+        self._save_counter: Variable | None = None
+        if root is not None and not is_trackable(root):
+            raise ValueError(_not_trackable("root", root))
+        self._root = root
+        own = children(root) if root is not None else {}
+        for name, value in kwargs.items():
+            if not is_trackable(value):
+                raise ValueError(_not_trackable(name, value))
+            if name in own and own[name] is not value:
+                raise ValueError(
+                    f"Cannot create a Checkpoint with keyword argument {name} if root.{name} is another object."
+                )
+            setattr(self, name, value)
+
+    def _checkpoint_children(self) -> dict[str, Any]:
+        attributes = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("_root", "_save_counter") and is_trackable(value)
+        }
+        found = {**(children(self._root) if self._root is not None else {}), **attributes}
+        if self._save_counter is not None:
+            found["save_counter"] = self._save_counter
+        return found
+
+    @property
+    def save_counter(self) -> Variable:
+        """How often `save` was called: an int64 variable, saved too; it numbers the checkpoints."""
+        if self._save_counter is None:
+            with init_scope():
+                self._save_counter = Variable(np.int64(0), trainable=False, name="save_counter")
+        return self._save_counter
+
+    def write(self, file_prefix: Any, options: CheckpointOptions | None = None) -> str:
+        """Saves without a number and without the `checkpoint` file.
+
+        Args:
+          file_prefix: path of the checkpoint; one that is there is replaced.
+          options: see `CheckpointOptions`.
+
+        Returns:
+          The path.
+
+        Raises:
+          RuntimeError: inside a function that is being traced.
+        """
+        if context.trace is not None:
+            raise RuntimeError(
+                "Checkpoints cannot be written inside a tf.function: call save() or write() outside of it."
+            )
+        path = os.fspath(file_prefix)
+        write_objects(path, self)
+        for callback in (options or CheckpointOptions()).experimental_write_callbacks:
+            callback(path)
+        return path
+
+    def save(self, file_prefix: Any, options: CheckpointOptions | None = None) -> str:
+        """Saves under the next number and writes the `checkpoint` file beside it.
+
+        Args:
+          file_prefix: the path without the number.
+          options: see `CheckpointOptions`.
+
+        Returns:
+          The path, such as "folder/ckpt-1".
+        """
+        number = int(self.save_counter.assign_add(1))
+        path = self.write(f"{os.fspath(file_prefix)}-{number}", options)
+        note_latest(path)
+        return path
+
+    def read(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
+        """Restores what `write` or `save` wrote.
+
+        Args:
+          save_path: the path they returned.
+          options: see `CheckpointOptions`.
+
+        Returns:
+          A `CheckpointLoadStatus`.
+
+        Raises:
+          NotFoundError: when there is no checkpoint.
+          DataLossError: when a file is damaged.
+          ValueError: when a stored value does not fit its variable.
+        """
+        skip = options is not None and options.experimental_skip_slot_variables
+        return CheckpointLoadStatus(Restoration(_open(save_path), self, skip))
+
+    def restore(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
+        """Restores what `save` or `write` wrote.
+
+        Args:
+          save_path: the path they returned, the folder of the `checkpoint` file, or None for nothing.
+          options: see `CheckpointOptions`.
+
+        Returns:
+          A `CheckpointLoadStatus`; errors as in `read`.
+        """
+        if save_path is None:
+            return InitializationOnlyStatus()
+        _ = self.save_counter
+        status = self.read(save_path, options)
+        if "save_counter" not in status._restoration.nodes[0]["children"]:
+            # Written without a number: counting starts anew, and the counter is not missed.
+            self._save_counter = None
+        return status
+
+
+def _not_trackable(name: str, value: Any) -> str:
+    return (
+        f"`Checkpoint` was expecting {name} to be a trackable object (a Variable, Module, layer, model, optimizer, or "
+        f"a list or dictionary of them), got {value!r}."
+    )
+
+
+def _open(path: Any) -> Folder:
+    """A checkpoint by its path, or the latest one of a folder."""
+    path = os.fspath(path)
+    if os.path.isdir(path) and not (Path(path) / MANIFEST).exists():
+        return Folder(latest_checkpoint(path) or path)
+    return Folder(path)
+
+
+def write_objects(path: str, root: Any) -> None:
+    """Writes the values below an object, and the graph of objects, to a folder.
+
+    Args:
+      path: the folder.
+      root: the object.
+    """
+    graph = ObjectGraph(root)
+    values = list(graph.values())
+    slots = list(graph.slots())
+    values += [(entry["key"], value) for entry, value in slots]
+    nodes = [{k: v for k, v in node.items() if k != "path"} for node in graph.nodes]
+    extra = {"graph": {"nodes": nodes, "slots": [entry for entry, _ in slots]}}
+    arrays = {f"{i:05d}": pair for i, pair in enumerate(values)}
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    write_folder(path, arrays, extra)
+    # Scripts look for TensorFlow's index file to see whether a checkpoint is there.
+    with open(f"{path}.index", "w") as file:
+        json.dump({"format": "meshflow-arrays", "folder": os.path.basename(path)}, file)
+
+
+def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
+    """Restores the values below an object.
+
+    Args:
+      path: what `write_objects` was given.
+      root: the object.
+
+    Returns:
+      A `CheckpointLoadStatus`; errors as in `Checkpoint.read`.
+    """
+    return CheckpointLoadStatus(Restoration(_open(path), root))
+
+
+def note_latest(path: str) -> None:
+    """Names a checkpoint as the latest in the `checkpoint` file of its folder.
+
+    Args:
+      path: the checkpoint's path.
+    """
+    folder = os.path.dirname(path) or "."
+    if os.path.basename(path) == "checkpoint":
+        return  # the checkpoint itself has the file's name
+    known = get_checkpoint_state(folder)
+    kept = [p for p in known.all_model_checkpoint_paths if p != path] if known else []
+    # Only a CheckpointManager keeps a list; its times would not fit other checkpoints.
+    kept = kept if known and known.all_model_checkpoint_timestamps else []
+    write_state(folder, CheckpointState(path, [path] if not kept else [*kept, path]))

@@ -1,0 +1,192 @@
+"""The graph of objects that a checkpoint saves: what an object owns, by name.
+
+Names are TensorFlow's: attributes, positions in lists, keys of dictionaries, `layer-0` and
+`layer_with_weights-0` for the layers of a model, so that listings of a checkpoint look familiar.
+An object can say itself what it owns by `_checkpoint_children()`, and keep a value that is not a
+variable by `_checkpoint_value()` and `_restore_checkpoint_value(array)`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from meshflow.core.module import Module
+from meshflow.core.variable import Variable
+
+VALUE = ".ATTRIBUTES/VARIABLE_VALUE"
+
+# Attributes of Keras' layers, models and metrics that repeat or only refer to what is saved.
+_INTERNAL = frozenset(
+    (
+        *("_own_weights", "_regularized", "_losses", "_own_metrics", "_inbound_nodes", "_layers"),
+        *("_input_spec", "_untracked", "_weights", "compiled_loss", "compiled_metrics", "history"),
+        *("_extras", "_compile_arguments", "loss", "train_function", "test_function"),
+    )
+)
+
+
+def is_trackable(value: Any) -> bool:
+    """Whether a checkpoint can hold an object.
+
+    Args:
+      value: any object.
+
+    Returns:
+      True for variables, modules, layers, models, metrics, optimizers, generators, checkpoints,
+      functions made by `tf.function`, and lists, tuples and dictionaries.
+    """
+    if isinstance(value, (Variable, Module, list, tuple, Mapping)):
+        return True
+    if isinstance(value, type):
+        return False
+    return (
+        hasattr(value, "_checkpoint_children")
+        or hasattr(value, "_checkpoint_value")
+        or getattr(value, "_is_metric", False)
+        or hasattr(value, "get_concrete_function")
+        or _ours_with_variables(value)
+    )
+
+
+def _ours_with_variables(value: Any) -> bool:
+    return type(value).__module__.startswith("meshflow.") and any(
+        isinstance(x, Variable) for x in getattr(value, "__dict__", {}).values()
+    )
+
+
+def children(value: Any) -> dict[str, Any]:
+    """The objects that one owns directly.
+
+    Args:
+      value: a trackable object.
+
+    Returns:
+      Trackable objects by name.
+    """
+    if isinstance(value, Variable):
+        return {}
+    if hasattr(value, "_checkpoint_children"):
+        return value._checkpoint_children()
+    if isinstance(value, Mapping):
+        found: Any = ((str(k), v) for k, v in value.items())
+    elif isinstance(value, (list, tuple)):
+        found = ((str(i), v) for i, v in enumerate(value))
+    else:
+        found = _attributes(value)
+    return {name: child for name, child in found if _worth_saving(child)}
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    layered = hasattr(value, "_own_weights")
+    if layered and (getattr(value, "_graph", None) is not None or hasattr(value, "add")):
+        yield from _layers(value)
+    attributes = getattr(value, "__dict__", {})
+    keras = layered or getattr(value, "_is_metric", False)
+    for name, child in attributes.items():
+        if not (keras and name in _INTERNAL):
+            yield name, child
+    # Weights that no attribute refers to go by their own names.
+    known = {id(child) for child in attributes.values()}
+    for weight in (
+        (value._own_weights if layered else getattr(value, "_weights", [])) if keras else []
+    ):
+        if id(weight) not in known:
+            yield weight._shared_name.rsplit("/", 1)[-1], weight
+
+
+def _layers(model: Any) -> Iterator[tuple[str, Any]]:
+    weighted = 0
+    # Before all layers are built one cannot tell which have weights; their positions do then.
+    built = all(layer.built for layer in model.layers)
+    for index, layer in enumerate(model.layers):
+        if built and layer.weights:
+            yield f"layer_with_weights-{weighted}", layer
+            weighted += 1
+        yield f"layer-{index}", layer
+
+
+def _worth_saving(value: Any, depth: int = 0) -> bool:
+    """Whether something is trackable; containers are when they hold something that is."""
+    if isinstance(value, (list, tuple)):
+        # Long lists of plain data are common: the first element tells.
+        plain = not value or isinstance(value[0], (int, float, str, bytes))
+        return not plain and depth < 8 and any(_worth_saving(x, depth + 1) for x in value)
+    if isinstance(value, Mapping):
+        return depth < 8 and any(_worth_saving(x, depth + 1) for x in value.values())
+    return is_trackable(value)
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a key: `/` separates parts.
+
+    Args:
+      name: the name of a child.
+    """
+    return name.replace(".", "..").replace("/", ".S") if "/" in name else name
+
+
+class ObjectGraph:
+    """All objects that can be reached from one, breadth first.
+
+    Args:
+      root: the object to start at.
+
+    Attributes:
+      nodes: for each object its children's positions by name, its key, and whether it has a value.
+      objects: the objects, in the same order.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self.objects: list[Any] = [root]
+        self.nodes: list[dict[str, Any]] = [{"path": "", "children": {}}]
+        self._positions = {id(root): 0}
+        queue = deque([0])
+        while queue:
+            position = queue.popleft()
+            node = self.nodes[position]
+            for name, child in children(self.objects[position]).items():
+                if id(child) not in self._positions:
+                    self._positions[id(child)] = len(self.objects)
+                    queue.append(len(self.objects))
+                    prefix = f"{node['path']}/" if node["path"] else ""
+                    self.objects.append(child)
+                    self.nodes.append({"path": prefix + escaped(name), "children": {}})
+                node["children"][name] = self._positions[id(child)]
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Keys and arrays of all that has a value; marks the nodes with their keys."""
+        for node, item in zip(self.nodes, self.objects, strict=True):
+            if isinstance(item, Variable):
+                node["key"] = f"{node['path'] or 'root'}/{VALUE}"
+                yield node["key"], item.numpy()
+            elif hasattr(item, "_checkpoint_value"):
+                node["key"] = f"{node['path'] or 'root'}/.ATTRIBUTES/py_state"
+                yield node["key"], item._checkpoint_value()
+
+    def slots(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Descriptions and arrays of the optimizers' slots of variables in the graph."""
+        for position, item in enumerate(self.objects):
+            for variable, name, slot in slots_of(item):
+                owner = self._positions.get(id(variable))
+                if owner is None:
+                    continue
+                path = f"{self.nodes[owner]['path']}/.OPTIMIZER_SLOT/{self.nodes[position]['path']}"
+                key = f"{path}/{escaped(name)}/{VALUE}"
+                yield (
+                    {"optimizer": position, "variable": owner, "name": name, "key": key},
+                    slot.numpy(),
+                )
+
+
+def slots_of(value: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Variable, slot name and slot of each slot of an optimizer; nothing for other objects.
+
+    Args:
+      value: any object.
+    """
+    if hasattr(value, "get_slot") and hasattr(value, "_owners"):
+        for key, slots in value._slots.items():
+            for name, slot in slots.items():
+                yield value._owners[key], name, slot

@@ -1,0 +1,133 @@
+"""Looking into a checkpoint without objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.checkpoint.checkpoint import _open
+from meshflow.checkpoint.state_file import latest_checkpoint
+from meshflow.checkpoint.storage import Folder
+from meshflow.core import dtypes
+
+
+class CheckpointReader:
+    """The values of a checkpoint by key.
+
+    Args:
+      folder: the stored arrays.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def has_tensor(self, tensor_str: str) -> bool:
+        """Whether there is a value under a key.
+
+        Args:
+          tensor_str: the key.
+        """
+        return tensor_str in self._folder.entries
+
+    def get_tensor(self, tensor_str: str) -> np.ndarray:
+        """A value.
+
+        Args:
+          tensor_str: its key.
+
+        Raises:
+          NotFoundError: when there is none.
+        """
+        return self._folder.read(tensor_str)
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Shape of each value, by key."""
+        return {name: list(e["shape"]) for name, e in self._folder.entries.items()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, Any]:
+        """Dtype of each value, by key."""
+        return {n: dtypes.as_dtype(e["dtype"]) for n, e in self._folder.entries.items()}
+
+
+def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
+    """Opens a checkpoint.
+
+    Args:
+      ckpt_dir_or_file: path of a checkpoint, or the folder of its `checkpoint` file.
+
+    Returns:
+      A `CheckpointReader`.
+
+    Raises:
+      NotFoundError: when there is none.
+    """
+    return CheckpointReader(_open(ckpt_dir_or_file))
+
+
+def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
+    """A value of a checkpoint.
+
+    Args:
+      ckpt_dir_or_file: as in `load_checkpoint`.
+      name: its key; the ending "/.ATTRIBUTES/VARIABLE_VALUE" may be left out.
+
+    Returns:
+      An array.
+
+    Raises:
+      NotFoundError: when there is none.
+    """
+    reader = load_checkpoint(ckpt_dir_or_file)
+    full = f"{name.removesuffix(':0')}/.ATTRIBUTES/VARIABLE_VALUE"
+    return reader.get_tensor(full if reader.has_tensor(full) else name)
+
+
+def list_variables(ckpt_dir_or_file: Any) -> list[tuple[str, list[int]]]:
+    """Keys and shapes of the values of a checkpoint.
+
+    Args:
+      ckpt_dir_or_file: as in `load_checkpoint`.
+
+    Returns:
+      A sorted list of (key, shape).
+
+    Raises:
+      NotFoundError: when there is no checkpoint.
+    """
+    return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
+
+
+def checkpoints_iterator(
+    checkpoint_dir: Any,
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+) -> Iterator[str]:
+    """Gives each new latest checkpoint of a folder, as another program writes them.
+
+    Args:
+      checkpoint_dir: the folder.
+      min_interval_secs: smallest time between two.
+      timeout: seconds to wait for a new one; None for ever.
+      timeout_fn: called after `timeout`; the iteration ends when it returns True.
+
+    Yields:
+      Paths.
+    """
+    last = None
+    while True:
+        started = time.time()
+        path = latest_checkpoint(checkpoint_dir)
+        while path is None or path == last:
+            if timeout is not None and time.time() - started >= timeout:
+                if timeout_fn is None or timeout_fn():
+                    return
+                started = time.time()
+            time.sleep(0.05 if timeout is None else min(0.05, timeout))
+            path = latest_checkpoint(checkpoint_dir)
+        yield path
+        last = path
+        time.sleep(max(0.0, min_interval_secs - (time.time() - started)))

@@ -1,0 +1,259 @@
+"""Putting stored values back into objects, also into objects that have no variables yet.
+
+A `Restoration` pairs stored nodes with objects, from the root along equal names. Where a stored child
+has no counterpart because a layer is not built or an optimizer has no slots, it leaves a hook there
+and goes on when the variables exist, before their first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from meshflow.checkpoint.graph import ObjectGraph, children, slots_of
+from meshflow.checkpoint.storage import Folder
+from meshflow.core.trace import init_scope
+from meshflow.core.variable import Variable
+
+
+class Restoration:
+    """One restoring of one checkpoint.
+
+    Args:
+      folder: the stored arrays.
+      root: the object that stored node 0 belongs to.
+      skip_slots: whether optimizer slots are left out.
+    """
+
+    def __init__(self, folder: Folder, root: Any, skip_slots: bool = False) -> None:
+        self.folder = folder
+        self.root = root
+        stored = folder.manifest.get("graph")
+        if stored is None:
+            raise ValueError(
+                f"{folder.path} holds arrays but no objects: it was not written by tf.train.Checkpoint."
+            )
+        self.nodes: list[dict[str, Any]] = stored["nodes"]
+        self.slots: list[dict[str, Any]] = [] if skip_slots else stored["slots"]
+        self.objects: dict[int, Any] = {}
+        self._restored: set[tuple[int | str, int]] = set()
+        self._hooked: set[int] = set()
+        self._visit([(0, root)])
+
+    def _visit(self, pairs: Iterable[tuple[int, Any]]) -> None:
+        """Pairs nodes with objects and, from there, children with children."""
+        queue = list(pairs)
+        seen: set[tuple[int, int]] = set()
+        while queue:
+            position, item = queue.pop(0)
+            if (position, id(item)) in seen:
+                continue
+            seen.add((position, id(item)))
+            self.objects.setdefault(position, item)
+            self._restore_value(position, item)
+            own = children(item)
+            wanted = self.nodes[position]["children"]
+            queue.extend((wanted[name], own[name]) for name in wanted if name in own)
+            if any(name not in own for name in wanted):
+                self._wait_for_build(position, item)
+        self._restore_slots()
+
+    def _restore_value(self, position: int, item: Any) -> None:
+        key = self.nodes[position].get("key")
+        if key is None or (position, id(item)) in self._restored:
+            return
+        if isinstance(item, Variable):
+            self._assign(item, key)
+        elif hasattr(item, "_restore_checkpoint_value"):
+            item._restore_checkpoint_value(self.folder.read(key))
+        else:
+            return
+        self._restored.add((position, id(item)))
+
+    def _assign(self, variable: Variable, key: str) -> None:
+        value = self.folder.read(key)
+        if not variable.shape.is_compatible_with(value.shape):
+            raise ValueError(
+                f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
+                f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {self.folder.path})."
+            )
+        dtype = variable.dtype.dtype
+        if value.dtype != dtype and np.dtype(dtype).kind in "biu" and value.dtype.kind not in "biu":
+            raise ValueError(
+                f"Variable {variable.name} of dtype {variable.dtype.name} cannot hold the stored dtype "
+                f"{value.dtype} (key {key} of {self.folder.path})."
+            )
+        with init_scope():
+            variable.assign(value.astype(dtype, copy=False))
+
+    def _restore_slots(self) -> None:
+        if not self.slots:
+            return
+        at = {position: id(item) for position, item in self.objects.items()}
+        slots = {
+            (id(item), id(variable), name): slot
+            for item in {id(x): x for x in self.objects.values()}.values()
+            for variable, name, slot in slots_of(item)
+        }
+        for entry in self.slots:
+            optimizer, variable = at.get(entry["optimizer"]), at.get(entry["variable"])
+            if optimizer is None:
+                continue
+            slot = slots.get((optimizer, variable, entry["name"]))
+            if slot is None:
+                self._wait_for_build(entry["optimizer"], self.objects[entry["optimizer"]])
+            elif (entry["key"], id(slot)) not in self._restored:
+                self._assign(slot, entry["key"])
+                self._restored.add((entry["key"], id(slot)))
+
+    def _wait_for_build(self, position: int, item: Any) -> None:
+        """Goes on restoring when an object has made its variables."""
+        if id(item) in self._hooked:
+            return
+        go_on = lambda: self._visit([(position, item)])
+        if hasattr(item, "_build_hooks"):
+            item._build_hooks.append(go_on)
+        elif getattr(item, "built", True) is False:
+            _after_build(item, go_on)
+        else:
+            return
+        self._hooked.add(id(item))
+
+    # ---- what is left ----------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """Pairs what has appeared since: variables made by plain modules give no sign."""
+        self._visit([(0, self.root)])
+
+    def unused(self) -> list[str]:
+        """Keys of stored values that went nowhere."""
+        used_nodes = {p for p, _ in self._restored if isinstance(p, int)}
+        used_slots = {k for k, _ in self._restored if isinstance(k, str)}
+        left = [n["key"] for i, n in enumerate(self.nodes) if "key" in n and i not in used_nodes]
+        return left + [e["key"] for e in self.slots if e["key"] not in used_slots]
+
+    def unmatched(self) -> list[Any]:
+        """Variables below the root that got no value."""
+        done = {identity for _, identity in self._restored}
+        graph = ObjectGraph(self.root)
+        return [x for x in graph.objects if isinstance(x, Variable) and id(x) not in done]
+
+    def matched_anything(self) -> bool:
+        """Whether any object below the root was paired."""
+        return len(self.objects) > 1 or not self.nodes[0]["children"]
+
+
+def _after_build(layer: Any, go_on: Callable[[], None]) -> None:
+    """Calls a function once, right after a Keras layer's `build`."""
+    build = layer.build
+
+    def build_and_restore(*args: Any, **kwargs: Any) -> Any:
+        layer.__dict__.pop("build", None)
+        result = build(*args, **kwargs)
+        go_on()
+        return result
+
+    object.__setattr__(layer, "build", build_and_restore)
+
+
+class CheckpointLoadStatus:
+    """What `Checkpoint.restore` returns: assertions on what was restored.
+
+    Args:
+      restoration: the restoring it tells about.
+    """
+
+    def __init__(self, restoration: Restoration) -> None:
+        self._restoration = restoration
+
+    def assert_consumed(self) -> CheckpointLoadStatus:
+        """Asserts that every stored value and every variable found its counterpart.
+
+        Returns:
+          The status itself.
+
+        Raises:
+          AssertionError: naming what did not.
+        """
+        self.assert_existing_objects_matched()
+        left = self._restoration.unused()
+        if left:
+            raise AssertionError(
+                f"Unresolved objects in checkpoint {self._restoration.folder.path}: {len(left)} stored values have no "
+                f"Python object, such as {left[:10]}. Objects that create their variables later are "
+                "restored then; call `expect_partial()` if this is meant."
+            )
+        return self
+
+    def assert_existing_objects_matched(self) -> CheckpointLoadStatus:
+        """Asserts that every variable that exists got a stored value.
+
+        Returns:
+          The status itself.
+
+        Raises:
+          AssertionError: naming the variables that did not.
+        """
+        self._restoration.go_on()
+        missing = self._restoration.unmatched()
+        if missing:
+            raise AssertionError(
+                f"Found {len(missing)} Python objects that were not bound to checkpointed values, likely due to changes "
+                f"in the Python program. Showing {min(10, len(missing))} of {len(missing)} unmatched objects: "
+                f"{[v.name for v in missing[:10]]}"
+            )
+        return self
+
+    def assert_nontrivial_match(self) -> CheckpointLoadStatus:
+        """Asserts that anything besides the root was matched.
+
+        Returns:
+          The status itself.
+
+        Raises:
+          AssertionError: when nothing was.
+        """
+        self._restoration.go_on()
+        if not self._restoration.matched_anything():
+            raise AssertionError(
+                f"Nothing except the root object matched a checkpointed value: {self._restoration.folder.path} holds "
+                f"{sorted(self._restoration.nodes[0]['children'])}, the object has {sorted(children(self._restoration.root))}."
+            )
+        return self
+
+    def expect_partial(self) -> CheckpointLoadStatus:
+        """Says that values may be left over.
+
+        Returns:
+          The status itself.
+        """
+        return self
+
+    def initialize_or_restore(self, session: Any = None) -> None:
+        """Nothing is left to do.
+
+        Args:
+          session: ignored.
+        """
+
+    def run_restore_ops(self, session: Any = None) -> None:
+        """Nothing is left to do.
+
+        Args:
+          session: ignored.
+        """
+
+
+class InitializationOnlyStatus(CheckpointLoadStatus):
+    """What `Checkpoint.restore(None)` returns: nothing was restored."""
+
+    def __init__(self) -> None:
+        pass
+
+    def _nothing(self) -> Any:
+        raise AssertionError("No checkpoint specified (save_path=None); nothing is being restored.")
+
+    assert_consumed = assert_existing_objects_matched = assert_nontrivial_match = _nothing
+    run_restore_ops = _nothing

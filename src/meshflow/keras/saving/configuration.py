@@ -1,0 +1,305 @@
+"""Models as plain data: the layout of Keras 2's JSON, and what `compile` was called with."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.keras import identify
+
+KERAS_VERSION = "2.9.0"
+_NESTED = ("Functional", "Model", "Sequential")
+
+
+def plain(value: Any) -> Any:
+    """What JSON cannot hold, as something it can.
+
+    Args:
+      value: an object met while writing JSON.
+
+    Raises:
+      TypeError: for an object without a configuration.
+    """
+    if hasattr(value, "as_list"):
+        return value.as_list()
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if hasattr(value, "get_config"):
+        return identify.serialize(value)
+    if hasattr(value, "as_numpy_dtype"):
+        return value.name
+    if callable(value):
+        return identify.get_registered_name(value)
+    raise TypeError(
+        f"{value!r} of type {type(value).__name__} cannot be written to a model's configuration."
+    )
+
+
+def to_json(value: Any, **kwargs: Any) -> str:
+    """JSON text of a configuration.
+
+    Args:
+      value: the configuration.
+      **kwargs: arguments of `json.dumps`.
+    """
+    return json.dumps(value, default=plain, **kwargs)
+
+
+def model_config(model: Any) -> dict[str, Any]:
+    """A model's class and configuration, in Keras 2's form wherever that can say it.
+
+    Args:
+      model: the model.
+    """
+    config = {
+        "class_name": type(model).__name__,
+        "config": to_keras(json.loads(to_json(model.get_config()))),
+    }
+    name = identify.get_registered_name(type(model))
+    return config | ({"registered_name": name} if name != type(model).__name__ else {})
+
+
+def model_to_json(model: Any, **kwargs: Any) -> str:
+    """A model's architecture as JSON text.
+
+    Args:
+      model: the model.
+      **kwargs: arguments of `json.dumps`.
+    """
+    content = {**model_config(model), "keras_version": KERAS_VERSION, "backend": "jax"}
+    return to_json(content, **kwargs)
+
+
+def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any:
+    """The model with a configuration, ours or Keras 2's, with new weights.
+
+    Args:
+      config: what `model_config` gave.
+      custom_objects: classes and functions by name.
+    """
+    from meshflow.keras import layers
+
+    config = {**config, "config": from_keras(config["config"])}
+    with identify.custom_object_scope(custom_objects or {}):
+        return layers.deserialize(config, custom_objects)
+
+
+def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
+    """The model with an architecture, with new weights.
+
+    Args:
+      json_string: what `Model.to_json` gave, here or in Keras 2.
+      custom_objects: classes and functions by name.
+    """
+    return model_from_config(json.loads(json_string), custom_objects)
+
+
+# ---- graphs ------------------------------------------------------------------------------
+
+
+def to_keras(config: Any) -> Any:
+    """A Functional model's configuration in Keras 2's form.
+
+    Calls become lists of [layer, call, output, arguments]. The first call of a nested model is number
+    1 there, since it was called on its own inputs before. What that form cannot say stays as it is.
+
+    Args:
+      config: the configuration; others are returned unchanged, but for nested models.
+    """
+    if not isinstance(config, dict) or "layers" not in config:
+        return config
+    config = copy.deepcopy(config)
+    for entry in config["layers"]:
+        if isinstance(entry, dict) and "config" in entry:
+            entry["config"] = to_keras(entry["config"])
+    if "input_layers" not in config:
+        return config
+    for entry in config["layers"]:
+        calls = [_listed_call(call) for call in entry["inbound_nodes"]]
+        if None not in calls:
+            entry["inbound_nodes"] = calls
+    _shift(config, dict.fromkeys(_nested_with_inputs(config), 1))
+    return config
+
+
+def from_keras(config: Any) -> Any:
+    """The reverse of `to_keras`: nested models' calls are numbered from 0.
+
+    Args:
+      config: a configuration, ours or Keras 2's.
+    """
+    if not isinstance(config, dict) or "layers" not in config:
+        return config
+    config = copy.deepcopy(config)
+    for entry in config["layers"]:
+        if isinstance(entry, dict) and "config" in entry:
+            entry["config"] = from_keras(entry["config"])
+    if "input_layers" not in config:
+        return config
+    calls = {e["name"]: len(e["inbound_nodes"]) for e in config["layers"]}
+    shifts: dict[str, int] = {}
+    for name in _nested_with_inputs(config):
+        last = max((place[1] for place in _places(config) if place[0] == name), default=0)
+        shifts[name] = -max(0, last - (calls[name] - 1))
+    _shift(config, shifts)
+    return config
+
+
+def _nested_with_inputs(config: dict[str, Any]) -> list[str]:
+    found = []
+    for entry in config["layers"]:
+        inner = entry.get("config", {})
+        inner = inner if isinstance(inner, dict) else {}
+        first = next(iter(inner.get("layers", [])), {})
+        known = "input_layers" in inner or "batch_input_shape" in first.get("config", {})
+        if entry["class_name"] in _NESTED and known:
+            found.append(entry["name"])
+    return found
+
+
+def _listed_call(call: Any) -> Any:
+    """A call as a list of tensors with arguments, or None when it is not of that kind."""
+    if not isinstance(call, dict):
+        return call
+    args, kwargs = call["args"], call["kwargs"]
+    if len(args) != 1 or any(isinstance(v, (dict, list)) for v in kwargs.values()):
+        return None
+    tensors = args[0].get("list", [args[0]]) if isinstance(args[0], dict) else [None]
+    if not tensors or not all(isinstance(t, dict) and "keras_tensor" in t for t in tensors):
+        return None
+    if "list" in args[0] and len(tensors) == 1:
+        return None
+    return [[*t["keras_tensor"], kwargs] for t in tensors]
+
+
+def _places(config: dict[str, Any]) -> Iterator[list[Any]]:
+    """All references [layer, call, output, ...] of a graph, to read or change."""
+    for entry in config["layers"]:
+        yield from _references(entry["inbound_nodes"])
+    yield from _references(config["input_layers"])
+    yield from _references(config["output_layers"])
+
+
+def _references(value: Any) -> Iterator[list[Any]]:
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _references(item)
+    elif isinstance(value, list):
+        if (
+            len(value) >= 3
+            and isinstance(value[0], str)
+            and all(type(x) is int for x in value[1:3])
+        ):
+            yield value
+            value = value[3:]
+        for item in value:
+            yield from _references(item)
+
+
+def _shift(config: dict[str, Any], shifts: dict[str, int]) -> None:
+    for place in _places(config):
+        place[1] += shifts.get(place[0], 0)
+
+
+# ---- compile -----------------------------------------------------------------------------
+
+
+def training_config(model: Any) -> dict[str, Any] | None:
+    """What `compile` was called with, in Keras 2's form.
+
+    Args:
+      model: the model.
+
+    Returns:
+      Plain values; None for a model that is not compiled, or whose optimizer has no configuration.
+    """
+    if not model._is_compiled:
+        return None
+    arguments = dict(model._compile_arguments)
+    try:
+        del arguments["optimizer"]
+        arguments["optimizer_config"] = identify.serialize(model.optimizer)
+        return json.loads(to_json(arguments))
+    except (NotImplementedError, TypeError):
+        # An optimizer without a configuration is left out; the model still loads, uncompiled.
+        return None
+
+
+def compile_config(training: dict[str, Any]) -> dict[str, Any]:
+    """A `training_config` in the form of `.keras` files, which name the module of each class.
+
+    Args:
+      training: what `training_config` gave.
+    """
+    from meshflow.keras.optimizers import legacy
+
+    config = dict(training)
+    optimizer = config.pop("optimizer_config")
+    old = optimizer["class_name"] in legacy.__all__
+    config["optimizer"] = _with_module(optimizer, f"keras.optimizers{'.legacy' if old else ''}")
+    for key, module in (
+        ("loss", "losses"),
+        ("metrics", "metrics"),
+        ("weighted_metrics", "metrics"),
+    ):
+        config[key] = _with_module(config.get(key), f"keras.{module}")
+    return config
+
+
+def _with_module(value: Any, module: str) -> Any:
+    if isinstance(value, list):
+        return [_with_module(v, module) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "class_name" in value:
+        return {"module": module, "registered_name": None, **value}
+    return {k: _with_module(v, module) for k, v in value.items()}
+
+
+def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any = None) -> None:
+    """Compiles a model as it was.
+
+    Args:
+      model: the model.
+      config: what `training_config` gave, here or in Keras 2, or a `compile_config` of `.keras` files.
+      custom_objects: classes and functions by name.
+    """
+    from meshflow.keras import losses, metrics, optimizers
+
+    def decode(value: Any, module: Any) -> Any:
+        if isinstance(value, dict) and "class_name" in value:
+            if value["class_name"] == "function":
+                return module.get(value["config"])
+            # tf-keras also names the function that the class wraps.
+            known = {k: v for k, v in (value.get("config") or {}).items() if k != "fn"}
+            value = {**value, "config": known} if hasattr(module, value["class_name"]) else value
+            return module.deserialize(value, custom_objects)
+        if isinstance(value, dict):
+            return {k: decode(v, module) for k, v in value.items()}
+        return [decode(v, module) for v in value] if isinstance(value, list) else value
+
+    optimizer = config.get("optimizer_config", config.get("optimizer"))
+    if isinstance(optimizer, dict):
+        # Keras 2.11 and later call their own optimizers "Custom>Adam".
+        name = optimizer["class_name"].removeprefix("Custom>")
+        known = name in optimizers.__all__
+        optimizer = {**optimizer, "class_name": name if known else optimizer["class_name"]}
+        optimizer = optimizers.deserialize(optimizer, custom_objects)
+    kept = ("loss_weights", "steps_per_execution", "run_eagerly")
+    model.compile(
+        optimizer,
+        loss=decode(config.get("loss"), losses),
+        metrics=decode(_unwrapped(config.get("metrics"), model), metrics),
+        weighted_metrics=decode(_unwrapped(config.get("weighted_metrics"), model), metrics),
+        **{key: config.get(key) for key in kept},
+    )
+
+
+def _unwrapped(value: Any, model: Any) -> Any:
+    """Keras 2 writes the metrics of a model with one output as a list in a list."""
+    one = isinstance(value, list) and len(value) == 1 and isinstance(value[0], list)
+    return value[0] if one and len(getattr(model, "outputs", None) or [1]) == 1 else value

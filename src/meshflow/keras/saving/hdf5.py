@@ -1,0 +1,210 @@
+"""Weights in HDF5 files in Keras 2's layout: a group for each layer, weight names in attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.keras.saving.configuration import KERAS_VERSION
+
+# HDF5 keeps attributes of an object in 64 kB; longer lists of names are cut into pieces.
+_HEADER_LIMIT = 64512
+
+
+def h5py() -> Any:
+    """The module `h5py`.
+
+    Raises:
+      ImportError: naming the extra that installs it.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError("HDF5 files need h5py: pip install 'meshflow[keras]'.") from error
+    return h5py
+
+
+def write_names(group: Any, key: str, names: Sequence[str]) -> None:
+    """Writes a list of names as an attribute.
+
+    Args:
+      group: an HDF5 group.
+      key: the attribute.
+      names: the names.
+
+    Raises:
+      RuntimeError: for a name too long for HDF5.
+    """
+    data = [name.encode() for name in names]
+    if any(len(name) > _HEADER_LIMIT for name in data):
+        raise RuntimeError(f"A name in {key} is longer than HDF5's {_HEADER_LIMIT} bytes.")
+    pieces = 1
+    while any(np.asarray(p).nbytes > _HEADER_LIMIT for p in np.array_split(data, pieces) if data):
+        pieces += 1
+    if pieces == 1:
+        group.attrs[key] = np.asarray(data) if data else []
+        return
+    for i, piece in enumerate(np.array_split(data, pieces)):
+        group.attrs[f"{key}{i}"] = piece
+
+
+def read_names(group: Any, key: str) -> list[str]:
+    """The list of names that `write_names` wrote; empty when there is none.
+
+    Args:
+      group: an HDF5 group.
+      key: the attribute.
+    """
+    if key in group.attrs:
+        raw = list(group.attrs[key])
+    else:
+        raw, i = [], 0
+        while f"{key}{i}" in group.attrs:
+            raw += list(group.attrs[f"{key}{i}"])
+            i += 1
+    return [n.decode() if isinstance(n, bytes) else str(n) for n in raw]
+
+
+def layer_weights(layer: Any) -> list[Any]:
+    """A layer's weights in the order of the files: of models layer by layer, else trainable first.
+
+    Args:
+      layer: a layer or model.
+    """
+    if hasattr(layer, "layers"):
+        return list(layer.weights)
+    return [*layer.trainable_weights, *layer.non_trainable_weights]
+
+
+def assign(pairs: Sequence[tuple[Any, Any]], skip_mismatch: bool, where: str) -> None:
+    """Assigns stored values to variables.
+
+    Args:
+      pairs: variables and values.
+      skip_mismatch: whether values of another shape are left out, with a warning.
+      where: what the values belong to, for errors.
+
+    Raises:
+      ValueError: for a value of another shape.
+    """
+    for variable, value in pairs:
+        if tuple(variable.shape) != tuple(value.shape):
+            message = f"{where}: weight {variable.name} has shape {tuple(variable.shape)}, the stored value has shape {tuple(value.shape)}."
+            if not skip_mismatch:
+                raise ValueError(message)
+            _warn_skipped(message)
+            continue
+        variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+
+
+def _warn_skipped(message: str) -> None:
+    import warnings
+
+    warnings.warn(f"Skipping loading: {message}", stacklevel=4)
+
+
+def _write_group(group: Any, weights: Sequence[Any], names: Sequence[str]) -> None:
+    # Two weights of one name would overwrite each other.
+    used: dict[str, int] = {}
+    unique = []
+    for name in names:
+        used[name] = used.get(name, 0) + 1
+        unique.append(name if used[name] == 1 else f"{name}_{used[name] - 1}")
+    write_names(group, "weight_names", unique)
+    for name, weight in zip(unique, weights, strict=True):
+        value = np.asarray(weight.numpy())
+        # HDF5 does not know bfloat16; float32 holds all its values.
+        group.create_dataset(
+            name, data=value.astype("float32") if value.dtype.kind == "V" else value
+        )
+
+
+def _read_group(group: Any) -> list[np.ndarray]:
+    return [np.asarray(group[name]) for name in read_names(group, "weight_names")]
+
+
+def write_model(model: Any, group: Any) -> None:
+    """Writes a model's weights.
+
+    Args:
+      model: the model.
+      group: an HDF5 file or group.
+    """
+    layers = list(model.layers)
+    write_names(group, "layer_names", [layer.name for layer in layers])
+    group.attrs["backend"] = b"jax"
+    group.attrs["keras_version"] = KERAS_VERSION.encode()
+    for layer in layers:
+        weights = layer_weights(layer)
+        _write_group(group.create_group(layer.name), weights, [w.name for w in weights])
+    rest = _top_level(model)
+    _write_group(group.create_group("top_level_model_weights"), rest, [w.name for w in rest])
+
+
+def _top_level(model: Any) -> list[Any]:
+    known = {id(w) for layer in model.layers for w in layer.weights}
+    return [w for w in model.weights if id(w) not in known]
+
+
+def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: bool = False) -> None:
+    """Reads a model's weights.
+
+    Args:
+      model: the model, with its weights made.
+      group: an HDF5 file or group.
+      by_name: whether layers are matched by name instead of order.
+      skip_mismatch: whether layers that do not fit are left out.
+
+    Raises:
+      ValueError: when numbers or shapes of weights differ.
+    """
+    stored = [(n, _read_group(group[n])) for n in read_names(group, "layer_names")]
+    layers = [layer for layer in model.layers if layer.weights]
+    if by_name:
+        by = dict(stored)
+        matched = [(layer, by[layer.name]) for layer in layers if by.get(layer.name)]
+    else:
+        stored = [(n, v) for n, v in stored if v]
+        if len(stored) != len(layers):
+            raise ValueError(
+                f"Layer count mismatch when loading weights from file. Model {model.name} expected {len(layers)} layers, found {len(stored)} saved layers."
+            )
+        matched = [(layer, values) for layer, (_, values) in zip(layers, stored, strict=True)]
+    for layer, values in matched:
+        own = layer_weights(layer)
+        if len(own) != len(values):
+            message = f"Weight count mismatch for layer {layer.name}: it has {len(own)} weights, the file {len(values)}."
+            if not skip_mismatch:
+                raise ValueError(message)
+            _warn_skipped(message)
+            continue
+        assign(list(zip(own, values, strict=True)), skip_mismatch, f"layer {layer.name}")
+    if "top_level_model_weights" in group:
+        values, rest = _read_group(group["top_level_model_weights"]), _top_level(model)
+        if len(values) == len(rest):
+            assign(list(zip(rest, values, strict=True)), skip_mismatch, "model weights")
+
+
+def write_optimizer(optimizer: Any, file: Any) -> None:
+    """Writes an optimizer's state.
+
+    Args:
+      optimizer: the optimizer.
+      file: an HDF5 file.
+    """
+    weights = list(optimizer.weights)
+    _write_group(file.create_group("optimizer_weights"), weights, [w.name for w in weights])
+
+
+def read_optimizer(file: Any) -> tuple[list[str], list[np.ndarray]]:
+    """Names and values of an optimizer's state; empty when there is none.
+
+    Args:
+      file: an HDF5 file.
+    """
+    if "optimizer_weights" not in file:
+        return [], []
+    group = file["optimizer_weights"]
+    return read_names(group, "weight_names"), _read_group(group)

@@ -1,0 +1,55 @@
+"""The optimizer's state in files: the orders in which the versions of Keras write it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# Keras 2.11 and later go through the slots of each variable, except these, which go slot by slot.
+_SLOT_BY_SLOT = ("RMSprop",)
+
+
+def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], values: Any) -> bool:
+    """Puts a stored state into an optimizer.
+
+    Args:
+      optimizer: the optimizer.
+      variables: the variables it trains.
+      names: names of the stored arrays, in the order they were written; may be empty strings.
+      values: the stored arrays.
+
+    Returns:
+      Whether they fitted; otherwise the optimizer starts anew.
+    """
+    if not values or not hasattr(optimizer, "build"):
+        return False
+    optimizer.build(variables)
+    own = list(optimizer.weights)
+    values = [np.asarray(v) for v in values]
+    if (names and names[0].startswith("iteration")) or not any(names):
+        # Keras 2.11 and later may keep the learning rate second.
+        if len(values) == len(own) + 1 and values[1].shape == ():
+            values = [values[0], *values[2:]]
+        values = _slot_by_slot(values, len(variables), optimizer)
+    if len(values) != len(own) or any(
+        tuple(v.shape) != tuple(w.shape) for v, w in zip(values, own, strict=True)
+    ):
+        return False
+    optimizer.set_weights(values)
+    return True
+
+
+def _slot_by_slot(values: list[Any], variables: int, optimizer: Any) -> list[Any]:
+    """From the slots of each variable to the variables of each slot, the order of `weights`."""
+    kind, rest = type(optimizer).__name__, values[1:]
+    if kind in (*_SLOT_BY_SLOT, "Ftrl", "OptaxOptimizer") or not variables:
+        return values
+    paired = 2 * variables if len(rest) >= 2 * variables else len(rest)
+    pairs, others = rest[:paired], rest[paired:]
+    step = max(1, paired // variables)
+    grouped = [value for start in range(step) for value in pairs[start::step]]
+    cache = getattr(optimizer, "_momentum_cache", None)
+    start = values[:1] if cache is None else [values[0], np.asarray(cache.numpy())]
+    return [*start, *grouped, *others]

@@ -1,0 +1,259 @@
+import json
+import os
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+from meshflow import train
+from meshflow.keras import layers, optimizers
+
+X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
+Y = X[:, :1]
+
+
+def model(built=True):
+    shape = {"input_shape": (3,)} if built else {}
+    return tf.keras.Sequential(
+        [layers.Dense(4, **shape), layers.BatchNormalization(), layers.Dense(1)]
+    )
+
+
+def trained(built=True):
+    m = model(built)
+    m.compile(optimizers.Adam(0.01), "mse")
+    m.fit(X, Y, verbose=0, shuffle=False)
+    return m
+
+
+def test_values_are_found_through_attributes_lists_and_dictionaries(tmp_path):
+    def objects():
+        module = tf.Module()
+        module.weights = [tf.Variable([1.0, 2.0]), {"a/b": tf.Variable(3)}]
+        return train.Checkpoint(
+            step=tf.Variable(7, dtype=tf.int64), module=module, more=[tf.Variable(True)]
+        )
+
+    saved, other = objects(), objects()
+    saved.step.assign(9)
+    saved.module.weights[1]["a/b"].assign(5)
+    path = saved.save(tmp_path / "ckpt")
+    assert path == str(tmp_path / "ckpt-1")
+    other.restore(path).assert_consumed()
+    assert int(other.step) == 9 and int(other.module.weights[1]["a/b"]) == 5
+    assert int(other.save_counter) == 1 and other.save(tmp_path / "ckpt").endswith("ckpt-2")
+
+
+def test_keys_are_tensorflows(tmp_path):
+    m = trained()
+    path = train.Checkpoint(model=m, optimizer=m.optimizer).save(tmp_path / "ckpt")
+    listed = dict(train.list_variables(tmp_path))
+    value = "/.ATTRIBUTES/VARIABLE_VALUE"
+    assert listed["model/layer_with_weights-0/kernel" + value] == [3, 4]
+    assert listed["model/layer_with_weights-0/kernel/.OPTIMIZER_SLOT/optimizer/m" + value] == [3, 4]
+    assert listed["model/layer_with_weights-1/moving_mean" + value] == [4]
+    assert {
+        k + value
+        for k in ("optimizer/iter", "optimizer/beta_1", "optimizer/learning_rate", "save_counter")
+    } <= set(listed)
+    reader = train.load_checkpoint(path)
+    assert reader.has_tensor("optimizer/iter" + value) and not reader.has_tensor("x")
+    assert reader.get_variable_to_dtype_map()["optimizer/iter" + value] is tf.int64
+    assert train.load_variable(path, "optimizer/iter") == 1
+    with pytest.raises(tf.errors.NotFoundError, match="Key x not found"):
+        reader.get_tensor("x")
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_training_goes_on_where_it_stopped(tmp_path, built):
+    m = trained(built)
+    path = train.Checkpoint(model=m).save(tmp_path / "ckpt")
+    m.fit(X, Y, verbose=0, shuffle=False, epochs=2)
+    other = model(built)
+    other.compile(optimizers.Adam(0.5), "mse")
+    status = train.Checkpoint(model=other).restore(path)
+    if not built:
+        with pytest.raises(AssertionError, match="Unresolved objects"):
+            status.assert_consumed()
+    other.fit(X, Y, verbose=0, shuffle=False, epochs=2)
+    status.assert_consumed()
+    assert float(other.optimizer.learning_rate) == pytest.approx(0.01)
+    for a, b in zip(other.get_weights(), m.get_weights(), strict=True):
+        assert_close(a, b, 1e-6)
+
+
+def test_custom_loop_restores_before_variables_exist(tmp_path):
+    class Net(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden = [layers.Dense(2), layers.Dense(1)]
+
+        def call(self, x):
+            for layer in self.hidden:
+                x = layer(x)
+            return x
+
+    def step(net, optimizer):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(net(X) ** 2)
+        optimizer.minimize(loss, net.trainable_variables, tape=tape)
+
+    net, optimizer = Net(), optimizers.SGD(0.1, momentum=0.9)
+    compiled = tf.function(step)
+    compiled(net, optimizer)
+    path = train.Checkpoint(net=net, optimizer=optimizer).save(tmp_path / "c")
+    compiled(net, optimizer)
+    other, again = Net(), optimizers.SGD(0.1, momentum=0.9)
+    status = train.Checkpoint(net=other, optimizer=again).restore(path)
+    tf.function(step)(other, again)
+    status.assert_consumed()
+    assert int(again.iterations) == 2
+    assert_close(other.hidden[0].kernel, net.hidden[0].kernel.numpy())
+
+
+def test_modules_that_make_variables_late_are_matched_when_asked(tmp_path):
+    class Lazy(tf.Module):
+        def __call__(self):
+            if not hasattr(self, "w"):
+                self.w = tf.Variable(1.0)
+            return self.w.value()
+
+    saved, other = Lazy(), Lazy()
+    saved()
+    saved.w.assign(4.0)
+    path = train.Checkpoint(m=saved).write(tmp_path / "c")
+    status = train.Checkpoint(m=other).read(path)
+    other()
+    status.assert_consumed()
+    assert float(other()) == 4
+
+
+def test_status_assertions(tmp_path):
+    path = train.Checkpoint(a=tf.Variable(1.0), b=tf.Variable(2.0)).write(tmp_path / "c")
+    a = tf.Variable(0.0)
+    status = train.Checkpoint(a=a).restore(path)
+    assert float(a) == 1
+    status.assert_existing_objects_matched().assert_nontrivial_match().expect_partial()
+    with pytest.raises(AssertionError, match=r"b/\.ATTRIBUTES"):
+        status.assert_consumed()
+    with pytest.raises(AssertionError, match=r"1 Python objects .* \['new:0'\]"):
+        train.Checkpoint(a=a, c=tf.Variable(0.0, name="new")).restore(
+            path
+        ).assert_existing_objects_matched()
+    with pytest.raises(AssertionError, match="Nothing except the root"):
+        train.Checkpoint(z=a).restore(path).assert_nontrivial_match()
+    nothing = train.Checkpoint(a=a).restore(None)
+    nothing.expect_partial()
+    with pytest.raises(AssertionError, match="No checkpoint specified"):
+        nothing.assert_consumed()
+
+
+def test_bad_input_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"expecting step to be a trackable object .* got 3"):
+        train.Checkpoint(step=3)
+    path = train.Checkpoint(v=tf.Variable([1.0, 2.0])).save(tmp_path / "ckpt")
+    with pytest.raises(ValueError, match=r"shape \(2,\).*shape \(3,\) and name wide:0"):
+        train.Checkpoint(v=tf.Variable([1.0, 2.0, 3.0], name="wide")).restore(path)
+    with pytest.raises(tf.errors.NotFoundError, match=r"(?s)nowhere.*'-1'"):
+        train.Checkpoint(v=tf.Variable(1.0)).restore(tmp_path / "nowhere")
+    (tmp_path / "ckpt-1" / "00000.npy").unlink()
+    with pytest.raises(tf.errors.DataLossError, match=r"00000\.npy"):
+        train.Checkpoint(v=tf.Variable([1.0, 2.0])).restore(path)
+    (tmp_path / "ckpt-1" / "manifest.json").write_text("{")
+    with pytest.raises(tf.errors.DataLossError, match=r"manifest\.json"):
+        train.load_checkpoint(path)
+
+
+def test_silent_damage_is_found(tmp_path):
+    path = train.Checkpoint(v=tf.Variable(np.arange(8.0))).write(tmp_path / "c")
+    file = tmp_path / "c" / "00000.npy"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(tf.errors.DataLossError, match="checksum"):
+        train.load_checkpoint(path).get_tensor("v/.ATTRIBUTES/VARIABLE_VALUE")
+
+
+def test_dtypes_survive(tmp_path):
+    for dtype in ("bfloat16", "float16", "float64", "int8", "uint32", "complex64", "bool"):
+        for value in (1, [0, 1]):
+            v = tf.Variable(tf.cast(value, dtype))
+            path = train.Checkpoint(v=v).write(tmp_path / "c")
+            other = tf.Variable(tf.zeros_like(v))
+            train.Checkpoint(v=other).read(path).assert_consumed()
+            assert other.numpy().dtype == v.numpy().dtype and np.all(other.numpy() == v.numpy())
+
+
+def test_a_killed_program_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    v = tf.Variable(1.0)
+    checkpoint = train.Checkpoint(v=v)
+    path = checkpoint.write(tmp_path / "c")
+    v.assign(2.0)
+    real, calls = os.replace, []
+
+    def killed(source, target):
+        calls.append(target)
+        if len(calls) == fatal:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    for fatal in (1, 2):
+        calls.clear()
+        monkeypatch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.write(tmp_path / "c")
+        monkeypatch.setattr(os, "replace", real)
+        checkpoint.read(path)
+        assert float(v) == 1
+    v.assign(3.0)
+    checkpoint.write(path)
+    v.assign(0.0)
+    checkpoint.read(path)
+    assert float(v) == 3 and sorted(os.listdir(tmp_path)) == ["c", "c.index"]
+
+
+def test_root_and_shared_objects(tmp_path):
+    m = model()
+    train.Checkpoint(m, extra=tf.Variable(2.0)).write(tmp_path / "c")
+    other = model()
+    train.Checkpoint(other).read(tmp_path / "c").assert_existing_objects_matched()
+    assert_close(other.get_weights()[0], m.get_weights()[0])
+    shared = tf.Variable(1.0)
+    train.Checkpoint(a=shared, b=shared).write(tmp_path / "d")
+    assert len(json.loads((tmp_path / "d" / "manifest.json").read_text())["arrays"]) == 1
+    b = tf.Variable(0.0)
+    train.Checkpoint(b=b).read(tmp_path / "d")
+    assert float(b) == 1
+
+
+def test_python_state_and_metrics_and_options(tmp_path):
+    class Position(train.experimental.PythonState):
+        value = "start"
+
+        def serialize(self):
+            return self.value
+
+        def deserialize(self, string_value):
+            self.value = string_value
+
+    position, metric = Position(), tf.keras.metrics.Mean()
+    position.value = "chapter 3"
+    metric.update_state([1.0, 3.0])
+    written = []
+    options = train.CheckpointOptions(experimental_write_callbacks=[written.append])
+    path = train.Checkpoint(p=position, m=metric).write(tmp_path / "c", options)
+    other, mean = Position(), tf.keras.metrics.Mean()
+    train.Checkpoint(p=other, m=mean).read(path).assert_consumed()
+    assert other.value == "chapter 3" and float(mean.result()) == 2 and written == [path]
+    m = trained()
+    path = train.Checkpoint(model=m).write(tmp_path / "m")
+    fresh = trained()
+    skip = train.CheckpointOptions(experimental_skip_slot_variables=True)
+    train.Checkpoint(model=fresh).read(path, skip).assert_consumed()
+
+
+def test_no_writing_inside_a_function(tmp_path):
+    checkpoint = train.Checkpoint(v=tf.Variable(1.0))
+    with pytest.raises(RuntimeError, match=r"inside a tf\.function"):
+        tf.function(lambda: checkpoint.write(tmp_path / "c"))()

@@ -1,0 +1,239 @@
+import builtins
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+from meshflow.keras import layers, optimizers
+
+X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
+Y = X[:, :1]
+
+
+def functional():
+    x = tf.keras.Input((3,), name="x")
+    inner = tf.keras.Sequential(
+        [layers.Dense(3, input_shape=(3,), name="p"), layers.BatchNormalization(name="q")],
+        name="inner",
+    )
+    twice = inner(inner(x))
+    joined = layers.Concatenate(name="s")([twice, layers.Dense(3, name="r")(x)])
+    return tf.keras.Model(x, layers.Dense(1, name="out")(joined), name="functional")
+
+
+def nested_layers():
+    class Block(layers.Layer):
+        def __init__(self, units=2, **kwargs):
+            super().__init__(**kwargs)
+            self.units = units
+            self.stages = [layers.Dense(units), layers.Dense(units)]
+            self.named = {"norm": layers.LayerNormalization()}
+            self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+        def call(self, x):
+            for stage in self.stages:
+                x = stage(x)
+            return self.named["norm"](x) * self.scale
+
+        def get_config(self):
+            return {**super().get_config(), "units": self.units}
+
+    return Block, lambda: tf.keras.Sequential([tf.keras.Input((3,)), Block(), layers.Dense(1)])
+
+
+def trained(model, optimizer, **compiled):
+    model.compile(optimizer, compiled.pop("loss", "mse"), **compiled)
+    model.fit(X, Y, verbose=0, shuffle=False)
+    return model
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5", ""])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 1, 0.5), momentum=0.9),
+        optimizers.Adam(0.01, amsgrad=True, clipnorm=1.0),
+        optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+        optimizers.AdamW(0.01, use_ema=True),
+        optimizers.Nadam(0.01),
+        optimizers.Ftrl(0.01),
+        optimizers.Adafactor(0.01),
+    ],
+    ids=lambda o: o.name,
+)
+def test_training_goes_on_after_loading(tmp_path, suffix, optimizer):
+    model = trained(functional(), optimizers.deserialize(optimizers.serialize(optimizer)))
+    path = tmp_path / f"model{suffix}"
+    model.save(path)
+    loaded = tf.keras.models.load_model(path)
+    assert_close(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+    for a, b in zip(loaded.optimizer.get_weights(), model.optimizer.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    for m in (model, loaded):
+        m.fit(X, Y, verbose=0, shuffle=False)
+    assert_close(loaded.predict(X, verbose=0), model.predict(X, verbose=0), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["w.h5", "w.hdf5", "w.weights.h5", "w"])
+def test_weights_of_every_kind_of_model(tmp_path, name):
+    _, nested = nested_layers()
+    for make in (functional, nested):
+        a, b = make(), make()
+        a.save_weights(tmp_path / name)
+        b.load_weights(tmp_path / name)
+        for x, y in zip(a.get_weights(), b.get_weights(), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_checkpoints_of_weights_are_tensorflows_kind(tmp_path):
+    from meshflow import train
+
+    model = functional()
+    model.save_weights(tmp_path / "cp-1")
+    assert train.latest_checkpoint(tmp_path) == str(tmp_path / "cp-1")
+    assert (tmp_path / "cp-1.index").exists()
+    other = functional()
+    status = other.load_weights(train.latest_checkpoint(tmp_path))
+    status.assert_consumed()
+    assert_close(other(X), model(X).numpy())
+    train.Checkpoint(other).read(tmp_path / "cp-1").expect_partial()
+
+    class Late(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+    early, late = Late(), Late()
+    early(X)
+    early.save_weights(tmp_path / "late")
+    late.load_weights(tmp_path / "late")
+    assert_close(late(X), early(X).numpy())
+
+
+def test_by_name_and_mismatches(tmp_path):
+    a = tf.keras.Sequential(
+        [layers.Dense(2, input_shape=(3,), name="one"), layers.Dense(4, name="two")]
+    )
+    b = tf.keras.Sequential(
+        [
+            layers.Dense(2, input_shape=(3,), name="one"),
+            layers.Dense(5, name="two"),
+            layers.Dense(1, name="three"),
+        ]
+    )
+    path = tmp_path / "w.h5"
+    a.save_weights(path)
+    with pytest.raises(ValueError, match="expected 3 layers, found 2"):
+        b.load_weights(path)
+    with pytest.raises(
+        ValueError, match=r"layer two: weight .*two/kernel:0 has shape \(2, 5\), .*\(2, 4\)"
+    ):
+        b.load_weights(path, by_name=True)
+    with pytest.warns(UserWarning, match="Skipping loading: layer two"):
+        b.load_weights(path, by_name=True, skip_mismatch=True)
+    assert_close(b.layers[0].kernel, a.layers[0].kernel.numpy())
+    with pytest.raises(ValueError, match="by_name is True"):
+        b.load_weights(path, skip_mismatch=True)
+    a.save_weights(tmp_path / "c")
+    with pytest.raises(NotImplementedError, match="HDF5"):
+        b.load_weights(tmp_path / "c", by_name=True)
+    with pytest.raises(FileExistsError):
+        a.save_weights(path, overwrite=False)
+    with pytest.raises(FileNotFoundError, match=r"none\.h5"):
+        a.load_weights(tmp_path / "none.h5")
+
+
+def test_bad_files_and_models(tmp_path):
+    model = trained(functional(), "sgd")
+    model.save_weights(tmp_path / "w.h5")
+    with pytest.raises(ValueError, match="No model config found"):
+        tf.keras.models.load_model(tmp_path / "w.h5")
+    (tmp_path / "bad.h5").write_bytes(b"nothing")
+    with pytest.raises(OSError, match=r"bad\.h5"):
+        tf.keras.models.load_model(tmp_path / "bad.h5")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="SavedModels cannot be read"):
+        tf.keras.models.load_model(tmp_path / "folder")
+    with zipfile.ZipFile(tmp_path / "bad.keras", "w") as archive:
+        archive.writestr("x", "y")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        tf.keras.models.load_model(tmp_path / "bad.keras")
+
+    class Custom(tf.keras.Model):
+        def __init__(self, units):
+            super().__init__()
+
+        def call(self, x):
+            return x
+
+    with pytest.raises(ValueError, match="has not created its weights"):
+        Custom(3).save_weights(tmp_path / "x")
+    with pytest.raises(NotImplementedError, match="get_config"):
+        Custom(3).save(tmp_path / "x.keras")
+
+
+def test_custom_layers_losses_and_scopes(tmp_path):
+    Block, make = nested_layers()
+
+    def my_loss(y_true, y_pred):
+        return tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
+
+    model = trained(make(), "adam", loss=my_loss)
+    model.save(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match="Block"):
+        tf.keras.models.load_model(tmp_path / "m.keras")
+    custom = {"Block": Block, "my_loss": my_loss}
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras", custom_objects=custom)
+    assert_close(loaded(X), model(X).numpy())
+    with tf.keras.utils.custom_object_scope(custom):
+        tf.keras.models.load_model(tmp_path / "m.keras")
+    bare = tf.keras.models.load_model(tmp_path / "m.keras", custom_objects=custom, compile=False)
+    assert bare.optimizer is None
+    again = tf.keras.models.model_from_json(model.to_json(), custom_objects=custom)
+    again.set_weights(model.get_weights())
+    assert_close(again(X), model(X).numpy())
+
+
+def test_what_is_saved_can_be_chosen(tmp_path):
+    model = trained(functional(), "adam", metrics=["mae"], loss_weights=[2.0])
+    model.save(tmp_path / "m.h5", include_optimizer=False)
+    assert tf.keras.models.load_model(tmp_path / "m.h5").optimizer is None
+    model.save(tmp_path / "m.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras")
+    assert loaded.evaluate(X, Y, verbose=0) == pytest.approx(model.evaluate(X, Y, verbose=0))
+    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+        assert set(archive.namelist()) == {"metadata.json", "config.json", "model.weights.h5"}
+        config = json.loads(archive.read("config.json"))
+    assert config["compile_config"]["optimizer"]["module"] == "keras.optimizers.legacy"
+
+
+def test_many_names_do_not_fit_one_attribute(tmp_path):
+    model = tf.keras.Sequential([tf.keras.Input((1,))])
+    for i in range(40):
+        model.add(layers.Dense(1, name=f"layer_{i}_" + "x" * 2000))
+    model.save_weights(tmp_path / "w.h5")
+    other = tf.keras.models.clone_model(model)
+    other.load_weights(tmp_path / "w.h5")
+    for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_h5py_is_optional(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "h5py":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"meshflow\[keras\]"):
+        functional().save_weights(tmp_path / "w.h5")
+    functional().save_weights(tmp_path / "w")

@@ -1,0 +1,50 @@
+"""Files written by tf-keras load, predict the same, and train on the same way."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+
+STORED = np.load(Path(__file__).parent.parent / "reference" / "saving.npz")
+X = STORED["x"]
+CASES = [f"{name}_{kind}" for name in ("sequential", "functional") for kind in ("legacy", "new")]
+
+
+def unpack(tmp_path, key):
+    path = tmp_path / key
+    path.write_bytes(STORED[key].tobytes())
+    return path
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("suffix", [".h5", ".keras"])
+def test_whole_models(tmp_path, case, suffix):
+    model = tf.keras.models.load_model(unpack(tmp_path, case + suffix))
+    assert_close(model.predict(X, verbose=0), STORED[f"{case}_predictions"], 1e-5)
+    assert type(model.optimizer).__name__ == "Adam"
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.01)
+    if case.endswith("legacy") and suffix == ".keras":
+        return  # tf-keras leaves the state of its old optimizers out of these files
+    classes = STORED[f"{case}_predictions"].shape[1] == 2
+    y = np.eye(2, dtype="float32")[np.arange(8) % 2] if classes else np.abs(X[:, :1])
+    history = model.fit(X, y, shuffle=False, verbose=0).history
+    assert set(history) == {"loss", "mae"}
+    assert_close(model.predict(X, verbose=0), STORED[f"{case}_trained"], 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("suffix", ["_w.h5", "_w.weights.h5"])
+def test_weights_and_architecture(tmp_path, case, suffix):
+    model = tf.keras.models.model_from_json(str(STORED[f"{case}_json"]))
+    model.load_weights(unpack(tmp_path, case + suffix))
+    assert_close(model(X), STORED[f"{case}_predictions"], 1e-5)
+
+
+def test_weights_of_a_whole_model(tmp_path):
+    for suffix in (".h5", ".keras"):
+        model = tf.keras.models.model_from_json(str(STORED["functional_new_json"]))
+        model.load_weights(unpack(tmp_path, "functional_new" + suffix))
+        assert_close(model(X), STORED["functional_new_predictions"], 1e-5)

@@ -1,0 +1,77 @@
+"""Writes saving.npz: files saved by tf-keras (their bytes), and what the models predict.
+
+Keys are `<model>_<kind of optimizer><suffix>`; `predictions` of each, and `trained` after one more epoch.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+layers = keras.layers
+X = np.linspace(-1, 1, 24).reshape(8, 3).astype("float32")
+
+
+def sequential():
+    return keras.Sequential(
+        [
+            layers.Dense(4, activation="relu", input_shape=(3,), kernel_regularizer="l2", name="a"),
+            layers.BatchNormalization(name="b"),
+            layers.Dropout(0.0, name="c"),
+            layers.Dense(2, activation="softmax", name="d"),
+        ],
+        name="sequential",
+    )
+
+
+def functional():
+    x = keras.Input((3,), name="x")
+    inner = keras.Sequential(
+        [layers.Dense(3, input_shape=(3,), activation="tanh", name="p")], name="inner"
+    )
+    joined = layers.Concatenate(name="s")([inner(x), layers.Dense(3, name="r")(x)])
+    return keras.Model(x, layers.Dense(1, name="out")(joined), name="functional")
+
+
+def targets(columns):
+    """One-hot classes for two columns, numbers for one."""
+    return np.eye(2, dtype="float32")[np.arange(8) % 2] if columns == 2 else np.abs(X[:, :1])
+
+
+def main():
+    stored = {"x": X}
+    for name, make, loss, columns in (
+        ("sequential", sequential, "categorical_crossentropy", 2),
+        ("functional", functional, keras.losses.MeanSquaredError(), 1),
+    ):
+        for kind, optimizer in (
+            ("legacy", keras.optimizers.legacy.Adam(0.01)),
+            ("new", keras.optimizers.Adam(0.01)),
+        ):
+            tf.keras.utils.set_random_seed(1)
+            model = make()
+            model.compile(optimizer, loss, metrics=[keras.metrics.MeanAbsoluteError(name="mae")])
+            y = targets(columns)
+            model.fit(X, y, epochs=3, shuffle=False, verbose=0)
+            key = f"{name}_{kind}"
+            stored[f"{key}_predictions"] = model.predict(X, verbose=0)
+            stored[f"{key}_json"] = model.to_json()
+            with tempfile.TemporaryDirectory() as folder:
+                for suffix in (".h5", ".keras", "_w.h5", "_w.weights.h5"):
+                    path = os.path.join(folder, key + suffix)
+                    save = model.save_weights if suffix.startswith("_w") else model.save
+                    save(path)
+                    stored[key + suffix] = np.frombuffer(Path(path).read_bytes(), np.uint8)
+            model.fit(X, y, shuffle=False, verbose=0)
+            stored[f"{key}_trained"] = model.predict(X, verbose=0)
+    stored["source"] = f"tf-keras {keras.__version__}, TensorFlow {tf.__version__}"
+    np.savez_compressed(Path(__file__).with_name("saving.npz"), **stored)
+
+
+if __name__ == "__main__":
+    main()
