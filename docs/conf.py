@@ -1,22 +1,38 @@
-"""Configuration of the documentation."""
+"""Sphinx settings: Markdown pages, and an API reference made from the docstrings."""
 
+import os
 import sys
 from pathlib import Path
 
+# The reference imports the package; its constants must not take an accelerator or fill a cache.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import api_reference
+import meshflow
 
 project = "Meshflow"
 author = "The Meshflow Authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-html_theme = "furo"
+copyright = f"2026, {author}"
+release = version = meshflow.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "api_reference",
+]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = "Meshflow"
+
+# Docstrings are written for people reading source: a single backtick means code.
+default_role = "code"
+autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-suppress_warnings = ["autodoc", "ref", "docutils", "myst"]
-napoleon_google_docstring = True
-
-
-def setup(app):
-    """Writes the pages of the reference before Sphinx reads them."""
-    api_reference.write(Path(__file__).parent / "_build" / "api")
+autodoc_preserve_defaults = True
+toc_object_entries = False
+suppress_warnings = ["ref.python"]

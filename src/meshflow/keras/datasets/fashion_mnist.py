@@ -12,12 +12,13 @@ from meshflow.keras.utils.files import get_file
 __all__ = ["load_data"]
 
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
-FILES = (
-    "train-labels-idx1-ubyte.gz",
-    "train-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-)
+# MD5 sums as the data set's authors publish them.
+FILES = {
+    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+}
 
 
 def read_idx(path: str) -> np.ndarray:
@@ -45,6 +46,7 @@ def load_data() -> Any:
       `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 28, 28], uint8 labels.
     """
     y, x, y_test, x_test = (
-        read_idx(get_file(f, origin=URL + f, cache_subdir="datasets/fashion-mnist")) for f in FILES
+        read_idx(get_file(name, URL + name, cache_subdir="datasets/fashion-mnist", md5_hash=md5))
+        for name, md5 in FILES.items()
     )
     return (x, y), (x_test, y_test)
