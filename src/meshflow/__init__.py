@@ -25,13 +25,14 @@ _configure()
 
 from meshflow._version import __version__
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
-from meshflow.core.composite import IndexedSlices
+from meshflow.core.composite import IndexedSlices, RaggedTensor, SparseTensor
 from meshflow.core.convert import (
     constant,
     convert_to_tensor,
     register_tensor_conversion_function,
 )
 from meshflow.core.custom_gradient import custom_gradient, no_gradient, recompute_grad
+from meshflow.core.device_spec import DeviceSpec
 from meshflow.core.devices import device
 from meshflow.core.dtypes import (
     DType,
@@ -57,10 +58,20 @@ from meshflow.core.dtypes import (
 from meshflow.core.dtypes import bool_ as bool
 from meshflow.core.eager import control_dependencies, executing_eagerly, inside_function
 from meshflow.core.function import function
+from meshflow.core.graph_mode import (
+    AggregationMethod,
+    Graph,
+    Operation,
+    RegisterGradient,
+    get_logger,
+    gradients,
+    hessians,
+    timestamp,
+)
 from meshflow.core.module import Module
-from meshflow.core.names import name_scope
+from meshflow.core.names import get_current_name_scope, name_scope
 from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec, TypeSpec
+from meshflow.core.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.tape import GradientTape, UnconnectedGradients
 from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.core.trace import init_scope
@@ -92,6 +103,7 @@ from meshflow.ops.array import (
     get_static_value,
     grad_pass_through,
     group,
+    guarantee_const,
     histogram_fixed_width,
     histogram_fixed_width_bins,
     identity,
@@ -108,6 +120,7 @@ from meshflow.ops.array import (
     range,
     rank,
     repeat,
+    required_space_to_batch_paddings,
     reshape,
     reverse,
     reverse_sequence,
@@ -121,6 +134,7 @@ from meshflow.ops.array import (
     slice,
     sort,
     space_to_batch,
+    space_to_batch_nd,
     split,
     squeeze,
     stack,
@@ -136,13 +150,20 @@ from meshflow.ops.array import (
     tuple,
     unique,
     unique_with_counts,
+    unravel_index,
     unstack,
     where,
     zeros,
     zeros_like,
 )
 from meshflow.ops.control_flow import case, cond, switch_case, while_loop
-from meshflow.ops.debugging import Assert, print
+from meshflow.ops.debugging import (
+    Assert,
+    assert_equal,
+    assert_greater,
+    assert_less,
+    assert_rank,
+)
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
 from meshflow.ops.linalg import einsum, matvec, norm
 from meshflow.ops.math import (
@@ -185,6 +206,7 @@ from meshflow.ops.math import (
     negative,
     not_equal,
     pow,
+    realdiv,
     reduce_all,
     reduce_any,
     reduce_logsumexp,
@@ -207,41 +229,57 @@ from meshflow.ops.math import (
     tanh,
     tensordot,
     truediv,
+    truncatediv,
+    truncatemod,
 )
+from meshflow.ops.printing import print
 from meshflow.ops.python_function import numpy_function, py_function
+from meshflow.ops.strings import as_string
 from meshflow.ops.tensor_array import TensorArray
 
 # Loaded when first used: they cost time to import, and many programs need only some.
 _LAZY = (
     *(
+        "autodiff",
         "autograph",
         "compat",
         "dtypes",
         "experimental",
         "image",
-        "initializers",
         "io",
         "keras",
-        "losses",
-        "metrics",
+        "signal",
     ),
-    *("optimizers", "signal"),
+    *("sparse", "test", "train", "types", "version"),
 )
-_KERAS_ALIASES = ("initializers", "losses", "metrics", "optimizers")
+_KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
+# TensorFlow's older names of Keras initializers.
+_KERAS_INITIALIZERS = {
+    "constant_initializer": "Constant",
+    "ones_initializer": "Ones",
+    "random_normal_initializer": "RandomNormal",
+    "random_uniform_initializer": "RandomUniform",
+    "zeros_initializer": "Zeros",
+}
 
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "importlib", "Any", "core", "ops"}
-    | set(_LAZY)
-    | {"__version__"}
+    | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, "__version__"}
 )
 
 
 def __getattr__(name: str) -> Any:
-    if name in _KERAS_ALIASES:
+    if name in _KERAS_MODULES:
         return importlib.import_module(f"meshflow.keras.{name}")
+    if name in _KERAS_INITIALIZERS:
+        initializers = importlib.import_module("meshflow.keras.initializers")
+        return getattr(initializers, _KERAS_INITIALIZERS[name])
     if name in _LAZY:
         return importlib.import_module(f"meshflow.{name}")
+    from meshflow.core.unavailable import raise_for
+
+    raise_for(name)
     raise AttributeError(f"module 'meshflow' has no attribute {name!r}")
 
 

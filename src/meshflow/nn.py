@@ -1,9 +1,12 @@
 """`tf.nn`."""
 
 from meshflow.ops import nn as _nn
-from meshflow.ops.array import depth_to_space, space_to_batch, space_to_depth
+from meshflow.ops.array import depth_to_space as depth_to_space
+from meshflow.ops.array import space_to_batch as space_to_batch
+from meshflow.ops.array import space_to_depth as space_to_depth
 from meshflow.ops.nn import *  # noqa: F403
+from meshflow.ops.nn import experimental as experimental
 
-__all__ = sorted([*_nn.__all__, "depth_to_space", "space_to_batch", "space_to_depth"])
-
-_ = depth_to_space, space_to_batch, space_to_depth
+__all__ = sorted(
+    [*_nn.__all__, "depth_to_space", "experimental", "space_to_batch", "space_to_depth"]
+)

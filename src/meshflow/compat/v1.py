@@ -1,18 +1,56 @@
-"""`tf.compat.v1`: the few names of version 1 that training code written for version 2 uses."""
+"""`tf.compat.v1`: the names of version 1 that training code written for version 2 uses.
+
+Names that version 2 has too are version 2's. Graphs, sessions and placeholders do not exist.
+"""
 
 from __future__ import annotations
 
+import logging as _logging
 from typing import Any
 
 import meshflow as _tf
+from meshflow.core.errors import NotAvailableError as _NotAvailableError
 
 __all__ = [
+    "assert_equal",
+    "assert_greater",
+    "assert_less",
+    "assert_non_negative",
+    "assert_positive",
+    "assert_rank",
+    "assert_rank_at_least",
+    "ceil",
     "disable_eager_execution",
+    "disable_v2_behavior",
     "enable_eager_execution",
+    "enable_resource_variables",
     "enable_v2_behavior",
+    "executing_eagerly_outside_functions",
+    "global_variables_initializer",
+    "local_variables_initializer",
+    "log",
     "logging",
+    "random_normal",
+    "random_shuffle",
+    "random_uniform",
+    "resource_variables_enabled",
+    "rsqrt",
     "set_random_seed",
+    "tables_initializer",
+    "to_double",
+    "to_float",
+    "to_int32",
+    "to_int64",
+    "truncated_normal",
 ]
+
+_GRAPH_MODE = (
+    *("ConfigProto", "GPUOptions", "GraphDef", "GraphKeys", "GraphOptions", "InteractiveSession"),
+    *("Session", "SessionLog", "disable_eager_execution", "get_collection", "get_default_graph"),
+    *("get_default_session", "get_variable", "get_variable_scope", "global_variables", "layers"),
+    *("placeholder", "placeholder_with_default", "reset_default_graph", "trainable_variables"),
+    *("variable_scope", "wrap_function", "estimator", "app", "flags", "gfile"),
+)
 
 
 def enable_v2_behavior() -> None:
@@ -21,6 +59,20 @@ def enable_v2_behavior() -> None:
 
 def enable_eager_execution(*args: Any, **kwargs: Any) -> None:
     """Nothing: execution is eager."""
+
+
+def enable_resource_variables() -> None:
+    """Nothing: there is one kind of variable."""
+
+
+def resource_variables_enabled() -> bool:
+    """Always True."""
+    return True
+
+
+def executing_eagerly_outside_functions() -> bool:
+    """Always True."""
+    return True
 
 
 def disable_eager_execution() -> None:
@@ -32,9 +84,84 @@ def disable_eager_execution() -> None:
     raise NotImplementedError("Graph mode of TensorFlow 1 is not supported; use tf.function.")
 
 
+def disable_v2_behavior() -> None:
+    """Not available.
+
+    Raises:
+      NotImplementedError: always: graphs and sessions of version 1 do not exist here.
+    """
+    disable_eager_execution()
+
+
+def global_variables_initializer() -> None:
+    """Nothing: variables have values when they are made."""
+
+
+local_variables_initializer = tables_initializer = global_variables_initializer
+
+
 def set_random_seed(seed: int) -> None:
     """`tf.random.set_seed`."""
     _tf.random.set_seed(seed)
+
+
+def to_float(x: Any, name: str = "ToFloat") -> Any:
+    """`tf.cast(x, tf.float32)`."""
+    return _tf.cast(x, _tf.float32)
+
+
+def to_double(x: Any, name: str = "ToDouble") -> Any:
+    """`tf.cast(x, tf.float64)`."""
+    return _tf.cast(x, _tf.float64)
+
+
+def to_int32(x: Any, name: str = "ToInt32") -> Any:
+    """`tf.cast(x, tf.int32)`."""
+    return _tf.cast(x, _tf.int32)
+
+
+def to_int64(x: Any, name: str = "ToInt64") -> Any:
+    """`tf.cast(x, tf.int64)`."""
+    return _tf.cast(x, _tf.int64)
+
+
+random_uniform = _tf.random.uniform
+random_normal = _tf.random.normal
+random_shuffle = _tf.random.shuffle
+truncated_normal = _tf.random.truncated_normal
+log = _tf.math.log
+ceil = _tf.math.ceil
+rsqrt = _tf.math.rsqrt
+
+
+def _version_1(check: Any, operands: int) -> Any:
+    """A check with version 1's order of arguments: `data` before `summarize` and `message`."""
+
+    def checked(
+        *args: Any,
+        data: Any = None,
+        summarize: int | None = None,
+        message: Any = None,
+        name: str | None = None,
+    ) -> Any:
+        if len(args) > operands:
+            raise TypeError(f"{check.__name__}: give data, summarize and message by keyword.")
+        return check(*args, message=message)
+
+    checked.__name__ = checked.__qualname__ = check.__name__
+    checked.__doc__ = (
+        f"`tf.debugging.{check.__name__}`; `data` and `summarize` are accepted as keywords."
+    )
+    return checked
+
+
+assert_equal = _version_1(_tf.debugging.assert_equal, 2)
+assert_less = _version_1(_tf.debugging.assert_less, 2)
+assert_greater = _version_1(_tf.debugging.assert_greater, 2)
+assert_positive = _version_1(_tf.debugging.assert_positive, 1)
+assert_non_negative = _version_1(_tf.debugging.assert_non_negative, 1)
+assert_rank = _version_1(_tf.debugging.assert_rank, 2)
+assert_rank_at_least = _version_1(_tf.debugging.assert_rank_at_least, 2)
 
 
 class logging:
@@ -42,17 +169,39 @@ class logging:
 
     DEBUG, INFO, WARN, ERROR, FATAL = 10, 20, 30, 40, 50
 
-    @staticmethod
-    def set_verbosity(level: int) -> None:
-        """Sets the level."""
-        import logging as python_logging
+    _log = _logging.getLogger("meshflow")
+    debug = _log.debug
+    info = _log.info
+    warn = warning = _log.warning
+    error = _log.error
+    fatal = _log.critical
+    log = _log.log
 
-        python_logging.getLogger("meshflow").setLevel(level)
+    @staticmethod
+    def set_verbosity(v: int) -> None:
+        """Sets the least level that is shown."""
+        logging._log.setLevel(v)
+
+    @staticmethod
+    def get_verbosity() -> int:
+        """The least level that is shown."""
+        return logging._log.getEffectiveLevel()
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") or not hasattr(_tf, name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in _GRAPH_MODE:
+        raise _NotAvailableError(
+            f"tf.compat.v1.{name} belongs to version 1's graph mode, which does not exist here: write for "
+            "version 2 (eager execution, tf.function, tf.Variable, Keras)."
+        )
+    if not hasattr(_tf, name):
         raise AttributeError(
             f"tf.compat.v1.{name} is not supported: only names that exist in TensorFlow 2 are."
         )
     return getattr(_tf, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_tf.__all__})

@@ -72,3 +72,106 @@ class IndexedSlices:
 
     def __repr__(self) -> str:
         return f"IndexedSlices(indices={self._indices}, values={self._values}, dense_shape={self._dense_shape})"
+
+
+class SparseTensor:
+    """The nonzero elements of a tensor, for host-side data; layers and ops take `to_dense(...)`.
+
+    Args:
+      indices: int64 coordinates, shape [n, rank].
+      values: the n elements.
+      dense_shape: shape of the whole tensor.
+
+    Raises:
+      ValueError: when the shapes do not fit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> s = tf.SparseTensor([[0, 1]], [5.0], [1, 3])
+      >>> tf.sparse.to_dense(s).numpy()
+      array([[0., 5., 0.]], dtype=float32)
+    """
+
+    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+        self._indices = _as_int64(indices)
+        self._values = convert_to_tensor(values)
+        self._dense_shape = _as_int64(dense_shape)
+        rank = self._dense_shape.shape[0]
+        if self._indices.shape.as_list() != [self._values.shape[0], rank]:
+            raise ValueError(
+                f"SparseTensor: indices must have shape [{self._values.shape[0]}, {rank}] for these values and "
+                f"this dense_shape, got {self._indices.shape.as_list()}."
+            )
+
+    @classmethod
+    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+        """A sparse tensor from anything with indices, values and dense_shape."""
+        value = sparse_tensor_value
+        return cls(value.indices, value.values, value.dense_shape)
+
+    @property
+    def indices(self) -> Tensor:
+        """Coordinates of the elements, int64 [n, rank]."""
+        return self._indices
+
+    @property
+    def values(self) -> Tensor:
+        """The elements."""
+        return self._values
+
+    @property
+    def dense_shape(self) -> Tensor:
+        """Shape of the whole tensor, an int64 vector."""
+        return self._dense_shape
+
+    @property
+    def dtype(self) -> Any:
+        """Element type."""
+        return self._values.dtype
+
+    @property
+    def shape(self) -> Any:
+        """Shape of the whole tensor."""
+        from meshflow.core.shapes import TensorShape
+
+        return TensorShape(self._dense_shape.numpy().tolist())
+
+    def get_shape(self) -> Any:
+        """Shape of the whole tensor."""
+        return self.shape
+
+    def with_values(self, new_values: Any) -> SparseTensor:
+        """Other elements at the same places."""
+        return SparseTensor(self._indices, new_values, self._dense_shape)
+
+    def _as_tensor(self) -> Tensor:
+        raise TypeError(
+            "A SparseTensor is no tensor: convert it with tf.sparse.to_dense. Sparse computation is not "
+            "available (XLA has dense arrays only)."
+        )
+
+    def __repr__(self) -> str:
+        return f"SparseTensor(indices={self._indices}, values={self._values}, dense_shape={self._dense_shape})"
+
+
+def _as_int64(value: Any) -> Tensor:
+    from meshflow.ops.math import cast
+
+    return cast(value, "int64")
+
+
+class RaggedTensor:
+    """Rows of different lengths, which XLA does not have: the class exists for `isinstance` checks.
+
+    Raises:
+      NotImplementedError: when one is made, saying what to use instead.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError(RAGGED_HELP)
+
+
+RAGGED_HELP = (
+    "Ragged tensors are not available: XLA compiles dense arrays of fixed shapes. Pad the rows to one "
+    "length (tf.keras.utils.pad_sequences) and keep a mask (tf.sequence_mask)."
+)

@@ -144,3 +144,38 @@ def set_soft_device_placement(enabled: bool) -> None:
 def get_soft_device_placement() -> bool:
     """What `set_soft_device_placement` set."""
     return State.soft_placement
+
+
+experimental_run_functions_eagerly = run_functions_eagerly
+experimental_functions_run_eagerly = functions_run_eagerly
+
+
+def experimental_connect_to_host(remote_host: str | None = None, job_name: str = "worker") -> None:
+    """Not available.
+
+    Raises:
+      NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        f"Connecting to a running process ({remote_host!r}) is not available: start one process per host with "
+        "jax.distributed.initialize or a tf.distribute strategy of several workers."
+    )
+
+
+def experimental_connect_to_cluster(
+    cluster_spec_or_resolver: Any,
+    job_name: str = "localhost",
+    task_index: int = 0,
+    protocol: str | None = None,
+    make_master_device_default: bool = True,
+    cluster_device_filters: Any = None,
+) -> None:
+    """Not available.
+
+    Raises:
+      NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        "Connecting to a cluster from one process is not available: start one process per host with "
+        "jax.distributed.initialize or a tf.distribute strategy of several workers."
+    )

@@ -8,6 +8,7 @@ import jax
 
 from meshflow.core.config import (
     LogicalDeviceConfiguration,
+    get_logical_device_configuration,
     get_visible_devices,
     list_logical_devices,
     list_physical_devices,
@@ -19,12 +20,20 @@ __all__ = [
     "VirtualDeviceConfiguration",
     "enable_op_determinism",
     "enable_tensor_float_32_execution",
+    "get_device_details",
+    "get_device_policy",
     "get_memory_growth",
     "get_memory_info",
+    "get_memory_usage",
+    "get_synchronous_execution",
+    "get_virtual_device_configuration",
     "get_visible_devices",
     "list_logical_devices",
     "list_physical_devices",
+    "reset_memory_stats",
+    "set_device_policy",
     "set_memory_growth",
+    "set_synchronous_execution",
     "set_virtual_device_configuration",
     "set_visible_devices",
     "tensor_float_32_execution_enabled",
@@ -32,7 +41,7 @@ __all__ = [
 
 VirtualDeviceConfiguration = LogicalDeviceConfiguration
 set_virtual_device_configuration = set_logical_device_configuration
-_state: dict[str, Any] = {"tf32": True, "deterministic": False, "growth": {}}
+_state: dict[str, Any] = {"synchronous": True, "tf32": True, "deterministic": False, "growth": {}}
 
 
 def enable_tensor_float_32_execution(enabled: bool) -> None:
@@ -56,7 +65,17 @@ def enable_op_determinism() -> None:
 
 
 def set_memory_growth(device: Any, enable: bool) -> None:
-    """Accepted: how XLA takes device memory is set by the variable XLA_PYTHON_CLIENT_PREALLOCATE."""
+    """Accepted: how XLA takes device memory is set by the variable XLA_PYTHON_CLIENT_PREALLOCATE.
+
+    Args:
+      device: a physical GPU.
+      enable: whether memory is taken as it is needed.
+
+    Raises:
+      ValueError: for a CPU.
+    """
+    if device.device_type == "CPU":
+        raise ValueError("Cannot set memory growth on non-GPU devices.")
     _state["growth"][device.name] = bool(enable)
 
 
@@ -80,3 +99,54 @@ def get_memory_info(device: str) -> dict[str, int]:
         "current": stats["bytes_in_use"],
         "peak": stats.get("peak_bytes_in_use", stats["bytes_in_use"]),
     }
+
+
+def get_memory_usage(device: str) -> int:
+    """Bytes in use on a device; see `get_memory_info`."""
+    return get_memory_info(device)["current"]
+
+
+def reset_memory_stats(device: str) -> None:
+    """Not available: XLA counts the peak from the start of the program.
+
+    Raises:
+      NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        f"reset_memory_stats({device!r}) is not available: XLA's peak counts from the program's start."
+    )
+
+
+def get_device_details(device: Any) -> dict[str, Any]:
+    """What is known about a physical device: `device_name` for a GPU, nothing for a CPU."""
+    if device.device_type == "CPU":
+        return {}
+    index = int(device.name.rsplit(":", 1)[1])
+    found = [d for d in jax.local_devices() if d.platform != "cpu"][index]
+    details: dict[str, Any] = {"device_name": found.device_kind}
+    capability = getattr(found, "compute_capability", None)
+    if capability:
+        details["compute_capability"] = tuple(int(v) for v in str(capability).split("."))
+    return details
+
+
+get_virtual_device_configuration = get_logical_device_configuration
+
+
+def get_synchronous_execution() -> bool:
+    """Whether ops finish before the next starts; what `set_synchronous_execution` set."""
+    return _state["synchronous"]
+
+
+def set_synchronous_execution(enable: bool) -> None:
+    """Accepted: XLA runs ahead and waits where a value is needed."""
+    _state["synchronous"] = bool(enable)
+
+
+def get_device_policy() -> str:
+    """Always 'silent': operands move to where an op runs."""
+    return "silent"
+
+
+def set_device_policy(device_policy: str | None) -> None:
+    """Accepted: operands always move to where an op runs."""

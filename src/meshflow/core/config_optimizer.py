@@ -6,7 +6,8 @@ from typing import Any
 
 __all__ = ["get_experimental_options", "get_jit", "set_experimental_options", "set_jit"]
 
-_options: dict[str, Any] = {}
+_options: dict[str, Any] = {"disable_model_pruning": False, "disable_meta_optimizer": False}
+_jit = {"enabled": ""}
 
 
 def set_experimental_options(options: dict[str, Any]) -> None:
@@ -31,9 +32,10 @@ def get_experimental_options() -> dict[str, Any]:
 
 
 def set_jit(enabled: Any) -> None:
-    """Accepted: everything is compiled by XLA."""
+    """Accepted: everything is compiled by XLA anyway."""
+    _jit["enabled"] = "autoclustering" if enabled is True else enabled or ""
 
 
 def get_jit() -> str:
-    """Always 'autoclustering': everything is compiled by XLA."""
-    return "autoclustering"
+    """What `set_jit` set; empty before."""
+    return _jit["enabled"]

@@ -140,6 +140,9 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
             f"Can't convert non-rectangular Python sequence to Tensor: {error}."
         ) from None
     if array.dtype.kind in "SUO":
+        if not is_array:
+            # NumPy's fixed-size strings lose zero bytes at the end and swallow numbers.
+            array = np.array(value, object)
         return _string_array(value, array, dtype)
     if array.size == 0 and not is_array:
         # An empty list says nothing about its dtype.

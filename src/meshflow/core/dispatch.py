@@ -53,7 +53,8 @@ class Op:
     Attributes:
       name: the name shown in errors, traces and profiles.
       differentiable: False when TensorFlow defines no gradient (its gradient is None).
-      moves: whether it only moves elements around, so that it can also move strings.
+      strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
+        them), "joins" two, or None.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class Op:
         *,
         differentiable: bool = True,
         heavy: bool = False,
-        moves: bool = False,
+        strings: str | None = None,
     ) -> None:
         self.name = name
         self.call = call
         self.differentiable = differentiable
-        self.moves = moves
+        self.strings = strings
         # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
         self._compiled: dict[Any, Callable[..., Any]] = {}
@@ -192,8 +193,8 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     try:
         return _apply(op, operands, static)
     except TypeError:
-        if op.moves and any(t.dtype is string for t in flat_tensors(operands)):
-            return _move_strings(op, operands, static)
+        if op.strings and any(t.dtype is string for t in flat_tensors(operands)):
+            return _on_codes(op, operands, static)
         raise
 
 
@@ -217,27 +218,37 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     return wrap(outputs)
 
 
-def _move_strings(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
-    """Runs an op that moves elements on numbers standing for the strings; 0 is the empty one."""
-    vocabulary = [b""]
+def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op on numbers that stand for strings, in their order; 0 is the empty one."""
+    if op.strings == "joins":
+        joined = np.asarray(operands[0]._value + operands[1]._value, object)
+        return Tensor(joined)
+    words: set[bytes] = {b""}
+    for tensor in flat_tensors(operands):
+        if tensor.dtype is string:
+            words.update(tensor._value.ravel().tolist())
+    vocabulary = sorted(words)
+    code = {word: i for i, word in enumerate(vocabulary)}
 
     def encode(operand: Any) -> Any:
         if isinstance(operand, (list, tuple)):
             return [encode(o) for o in operand]
         if operand is None or operand.dtype is not string:
             return operand
-        words = operand._value
-        codes = np.arange(len(vocabulary), len(vocabulary) + words.size, dtype=np.int32)
-        vocabulary.extend(words.reshape(-1).tolist())
-        return Tensor(codes.reshape(words.shape))
+        codes = np.empty(operand._value.shape, np.int32)
+        codes.reshape(-1)[:] = [code[w] for w in operand._value.ravel().tolist()]
+        return Tensor(codes)
 
     def decode(codes: Tensor) -> Tensor:
-        words = np.empty(codes._value.shape, object)
         known = codes._concrete(f"a position in {op.name} of strings (XLA has no strings)")
-        words.reshape(-1)[:] = [vocabulary[c] for c in known.reshape(-1)]
-        return Tensor(words)
+        found = np.empty(known.shape, object)
+        found.reshape(-1)[:] = [vocabulary[c] for c in known.reshape(-1)]
+        return Tensor(found)
 
-    return jax.tree.map(decode, _apply(op, encode(operands), static), is_leaf=_is_tensor)
+    outputs = _apply(op, [encode(o) for o in operands], static)
+    if op.strings == "compares":
+        return outputs
+    return jax.tree.map(decode, outputs, is_leaf=_is_tensor)
 
 
 def wrap(outputs: Any) -> Any:
@@ -444,7 +455,7 @@ def op(
     kinds: str | None = None,
     differentiable: bool = True,
     heavy: bool = False,
-    moves: bool = False,
+    strings: str | None = None,
 ) -> Any:
     """Makes a public op of a function of arrays.
 
@@ -460,7 +471,8 @@ def op(
         "c" complex; default anything but strings.
       differentiable: whether the op has a gradient.
       heavy: keep intermediate values for the gradient instead of recomputing the op.
-      moves: whether it only moves elements around, so that it can also move strings.
+      strings: what it can do to strings as well: "moves" when it only moves elements around,
+        "compares" when it compares two, "joins" when it joins two.
 
     Returns:
       The public function.
@@ -482,7 +494,7 @@ def op(
             kinds=kinds,
             differentiable=differentiable,
             heavy=heavy,
-            moves=moves,
+            strings=strings,
         )
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
@@ -507,7 +519,7 @@ def op(
             arguments[i] = value
         return function(*arguments)
 
-    the_op = Op(public_name, call, differentiable=differentiable, heavy=heavy, moves=moves)
+    the_op = Op(public_name, call, differentiable=differentiable, heavy=heavy, strings=strings)
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import dtypes, nest
+from meshflow.core import dtypes, host_calls, nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Rules
@@ -61,6 +61,10 @@ class ConcreteFunction:
         offset = len(traced.closed.in_avals) - len(traced.captures)
         donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
         self._donated = [c for c in traced.captures if id(c) in written]
+        # Checks and other calls of Python: when one fails, the variables keep their values.
+        self._calls_python = bool(traced.closed.effects)
+        if self._calls_python:
+            donated, self._donated = [], []
         self._compiled = jax.jit(_named(traced), donate_argnums=tuple(donated))
 
     @property
@@ -163,7 +167,11 @@ class ConcreteFunction:
             if sys.getrefcount(variable._value) > 2:
                 variable._value = jax.numpy.array(variable._value, copy=True)
         traced = self.traced
-        outputs = self._compiled(*arrays, *[c._value for c in traced.captures])
+        captured = [c._value for c in traced.captures]
+        if self._calls_python:
+            outputs = host_calls.finish(self._compiled, *arrays, *captured)
+        else:
+            outputs = self._compiled(*arrays, *captured)
         count = traced.count
         for variable, value in zip(traced.writes, outputs[count:], strict=True):
             variable._value = value

@@ -50,7 +50,7 @@ def _filled(template: tuple[Any, ...], dynamic: list[Any]) -> tuple[Any, ...]:
     )
 
 
-_getitem = Op("strided_slice", _get, moves=True)
+_getitem = Op("strided_slice", _get, strings="moves")
 _setitem = Op("strided_slice_assign", _set)
 
 

@@ -40,6 +40,8 @@ class Module:
                 f"{name!r} is not a valid module name. Module names must be valid Python identifiers."
             )
         self._name = name
+        with name_scope(name) as prefix:
+            self._name_scope = name_scope(prefix)
 
     @property
     def name(self) -> str:
@@ -49,7 +51,7 @@ class Module:
     @property
     def name_scope(self) -> name_scope:
         """A name scope with the module's name."""
-        return name_scope(self._name)
+        return self._name_scope
 
     @property
     def variables(self) -> tuple[Variable, ...]:

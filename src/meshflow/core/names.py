@@ -24,7 +24,7 @@ class name_scope:
         if not isinstance(name, str):
             raise ValueError(f"name for name_scope must be a string, got {name!r}.")
         self._name = name
-        self._depth = 0
+        self._outer: list[list[str]] = []
 
     @property
     def name(self) -> str:
@@ -32,10 +32,27 @@ class name_scope:
         return self._name
 
     def __enter__(self) -> str:
-        self._depth = len(context.names)
-        if self._name:
-            context.names.append(self._name.rstrip("/"))
-        return "/".join(context.names) + "/"
+        self._outer.append(list(context.names))
+        if self._name.endswith("/"):
+            # A name with a slash at its end is a whole prefix, as `with` gives it: entered again.
+            context.names[:] = [self._name.rstrip("/")]
+        elif self._name:
+            context.names.append(self._name)
+        else:
+            context.names.clear()
+        return "/".join(context.names) + "/" if context.names else ""
 
     def __exit__(self, *_: Any) -> None:
-        del context.names[self._depth :]
+        context.names[:] = self._outer.pop()
+
+
+def get_current_name_scope() -> str:
+    """The open name scopes, joined by slashes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.name_scope("a"), tf.name_scope("b"):
+      ...     tf.get_current_name_scope()
+      'a/b'
+    """
+    return "/".join(context.names)

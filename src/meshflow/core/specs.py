@@ -94,3 +94,24 @@ class TensorSpec(TypeSpec):
 
     def __reduce__(self) -> Any:
         return TensorSpec, (self._shape, self._dtype, self._name)
+
+
+def type_spec_from_value(value: Any) -> TypeSpec:
+    """The spec that describes a tensor, variable or array.
+
+    Args:
+      value: a tensor, variable or NumPy array.
+
+    Raises:
+      TypeError: for anything else.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.type_spec_from_value(tf.zeros([2]))
+      TensorSpec(shape=(2,), dtype=tf.float32, name=None)
+    """
+    if isinstance(value, TypeSpec):
+        return value
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return TensorSpec(value.shape, value.dtype)
+    raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.core import errors, nest
+from meshflow.core import errors, host_calls, nest
 from meshflow.core.context import context
 from meshflow.core.dispatch import Op, apply, is_inexact
 from meshflow.core.specs import TensorSpec
@@ -193,7 +193,11 @@ class Traced:
 
     def call(self, arguments: Sequence[Tensor]) -> Any:
         """Runs the function as one op on tensors and performs its variable writes."""
-        outputs = apply(self.op, (list(arguments), self.captured_tensors()))
+        operands = (list(arguments), self.captured_tensors())
+        if self.closed.effects and context.trace is None:
+            outputs = host_calls.finish(apply, self.op, operands)
+        else:
+            outputs = apply(self.op, operands)
         self.assign(outputs[self.count :])
         return self.rebuild(outputs[: self.count])
 

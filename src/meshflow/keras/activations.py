@@ -117,7 +117,9 @@ def silu(x: Any) -> Any:
     return nn.silu(x)
 
 
-swish = silu
+def swish(x: Any) -> Any:
+    """`x * sigmoid(x)`."""
+    return nn.silu(x)
 
 
 def mish(x: Any) -> Any:
@@ -157,9 +159,9 @@ _TABLE = {
             sigmoid,
             silu,
         ),
-        *(softmax, softplus, softsign, tanh),
+        *(softmax, softplus, softsign, swish, tanh),
     )
-} | {"swish": silu}
+}
 
 
 def get(identifier: Any) -> Any:
@@ -167,6 +169,7 @@ def get(identifier: Any) -> Any:
 
     Raises:
       ValueError: for an unknown name.
+      TypeError: for what is no name, function, layer or configuration.
 
     Example:
       >>> import meshflow as tf
@@ -177,17 +180,17 @@ def get(identifier: Any) -> Any:
         return linear
     if isinstance(identifier, dict):
         return deserialize(identifier)
+    if not isinstance(identifier, str) and not callable(identifier):
+        raise TypeError(f"Could not interpret activation function identifier: {identifier}")
     return identify.lookup(identifier, _TABLE, "activation function")
 
 
-def serialize(activation: Any) -> Any:
+def serialize(activation: Any, use_legacy_format: bool = False) -> Any:
     """The name of an activation function, or a layer's configuration."""
-    if activation is silu:
-        return "silu"
     return identify.serialize(activation)
 
 
-def deserialize(name: Any, custom_objects: Any = None) -> Any:
+def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
     """The activation with a name or configuration."""
     if isinstance(name, dict):
         from meshflow.keras import layers

@@ -133,19 +133,25 @@ class RadialConstraint(Constraint):
     """Convolution kernels that are symmetric around their centre."""
 
     def __call__(self, w: Any) -> Any:
-        """The projected weight: each ring takes its first element's value."""
+        """The projected weight.
+
+        Each ring of the window takes one value: rings count from the centre outwards and get the
+        diagonal's elements from just above the centre on, as in Keras.
+        """
         import numpy as np
 
-        from meshflow.ops.array import gather_nd, transpose
+        from meshflow.ops.array import gather_nd
 
         if len(w.shape) != 4 or w.shape[0] != w.shape[1]:
             raise ValueError(
                 f"The weight tensor must have rank 4 and a square window. Received shape: {tuple(w.shape)}"
             )
-        n = w.shape[0]
-        ring = [[min(i, j, n - 1 - i, n - 1 - j) for j in range(n)] for i in range(n)]
-        index = np.array([[[r, n // 2] for r in row] for row in ring], np.int32)
-        return gather_nd(transpose(w, [0, 1, 2, 3]), index)
+        n, start = w.shape[0], w.shape[0] // 2
+        place = np.arange(n)
+        edge = np.minimum(place, n - 1 - place)
+        ring = (n + 1) // 2 - 1 - np.minimum(edge[:, None], edge)
+        diagonal = start - 1 + ring + (ring > 0) * (n % 2 == 0)
+        return gather_nd(w, np.stack([diagonal, diagonal], -1).astype(np.int32))
 
 
 max_norm, non_neg, unit_norm, min_max_norm, radial_constraint = (
@@ -165,11 +171,11 @@ def get(identifier: Any) -> Any:
     return identify.lookup(identifier, _TABLE, "constraint")
 
 
-def serialize(constraint: Any) -> Any:
+def serialize(constraint: Any, use_legacy_format: bool = False) -> Any:
     """The configuration of a constraint."""
     return identify.serialize(constraint)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
+def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
     """The constraint with a configuration."""
     return identify.lookup(config, _TABLE, "constraint", custom_objects)

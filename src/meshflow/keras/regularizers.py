@@ -18,6 +18,7 @@ __all__ = [
     "l1",
     "l1_l2",
     "l2",
+    "orthogonal_regularizer",
     "serialize",
 ]
 
@@ -149,7 +150,7 @@ class OrthogonalRegularizer(Regularizer):
         return {"factor": self.factor, "mode": self.mode}
 
 
-l1, l2 = L1, L2
+l1, l2, orthogonal_regularizer = L1, L2, OrthogonalRegularizer
 
 
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
@@ -167,11 +168,11 @@ def get(identifier: Any) -> Any:
     return identify.lookup(identifier, _TABLE, "regularizer")
 
 
-def serialize(regularizer: Any) -> Any:
+def serialize(regularizer: Any, use_legacy_format: bool = False) -> Any:
     """The configuration of a regularizer."""
     return identify.serialize(regularizer)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
+def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
     """The regularizer with a configuration."""
     return identify.lookup(config, _TABLE, "regularizer", custom_objects)

@@ -1,21 +1,21 @@
-"""`tf.debugging` and `tf.print`: checks and output, eagerly and in compiled functions."""
+"""`tf.debugging`: checks, eagerly and in compiled functions."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.host_calls import keeping_errors
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.ops import math
+from meshflow.ops.printing import value_text
 
 __all__ = [
     "Assert",
@@ -32,6 +32,7 @@ __all__ = [
     "assert_non_positive",
     "assert_none_equal",
     "assert_positive",
+    "assert_proper_iterable",
     "assert_rank",
     "assert_rank_at_least",
     "assert_rank_in",
@@ -41,95 +42,23 @@ __all__ = [
     "assert_type",
     "check_numerics",
     "disable_check_numerics",
+    "disable_traceback_filtering",
     "enable_check_numerics",
+    "enable_traceback_filtering",
     "get_log_device_placement",
     "is_non_decreasing",
     "is_numeric_tensor",
     "is_strictly_increasing",
+    "is_traceback_filtering_enabled",
     "set_log_device_placement",
 ]
 
 is_strictly_increasing, is_non_decreasing = math.is_strictly_increasing, math.is_non_decreasing
 
 
-def _value_text(value: Any, summarize: int) -> str:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    array = np.asarray(value)
-    if array.dtype == object:
-        return (
-            str([v.decode() if isinstance(v, bytes) else v for v in array.reshape(-1)])
-            if array.ndim
-            else _value_text(array[()], summarize)
-        )
-    if not array.ndim:
-        return f"{array[()]:g}" if array.dtype.kind == "f" else str(array[()])
-    threshold = 0 if summarize != -1 and max(array.shape) > 2 * summarize else sys.maxsize
-    return np.array2string(
-        array, threshold=threshold, edgeitems=summarize if summarize != -1 else 3, separator=" "
-    )
-
-
-def print(
-    *inputs: Any,
-    output_stream: Any = None,
-    summarize: int = 3,
-    sep: str = " ",
-    end: str = "\n",
-    name: str | None = None,
-) -> None:
-    """Prints values, in a compiled function every time it runs.
-
-    Args:
-      *inputs: tensors, nested structures of them, and other objects.
-      output_stream: `sys.stderr` (default), `sys.stdout`, or a path as 'file://...'.
-      summarize: how many elements at each end of a dimension are shown; -1 for all.
-      sep: between the inputs.
-      end: at the end.
-      name: ignored.
-    """
-
-    def write(*arrays: Any) -> None:
-        supply = iter(arrays)
-        parts = []
-        for item in inputs:
-            filled = nest.map_structure(
-                lambda v: _Text(_value_text(next(supply), summarize)) if is_tensor(v) else v, item
-            )
-            parts.append(str(filled))
-        text = sep.join(parts) + end
-        if isinstance(output_stream, str) and output_stream.startswith("file://"):
-            with open(output_stream.removeprefix("file://"), "a") as file:
-                file.write(text)
-        else:
-            stream = output_stream or sys.stderr
-            stream.write(text)
-            stream.flush()
-
-    tensors = [convert_to_tensor(v) for item in inputs for v in nest.flatten(item) if is_tensor(v)]
-    if context.trace is None or (
-        not any(isinstance(t._value, jax.core.Tracer) for t in tensors) and not tensors
-    ):
-        if context.trace is not None:
-            jax.debug.callback(write, ordered=True)
-            return
-        write(*[np.asarray(t._value) for t in tensors])
-        return
-    jax.debug.callback(write, *[context.trace.value_of(t) for t in tensors], ordered=True)
-
-
-class _Text(str):
-    """Text that prints as it is inside containers."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 def _fail(message: Any, data: list[Any], summarize: int) -> None:
     lines = [str(message)] if message else []
-    lines += [_value_text(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
+    lines += [value_text(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
     raise InvalidArgumentError("\n".join(lines) or "assertion failed")
 
 
@@ -172,7 +101,7 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
             _fail(message, [next(supply) if is_tensor(d) else d for d in data], summarize)
 
     values = [context.trace.value_of(convert_to_tensor(t)) for t in tensors]
-    jax.debug.callback(verify, context.trace.value_of(holds), *values)
+    jax.debug.callback(keeping_errors(verify), context.trace.value_of(holds), *values)
 
 
 def _binary(name: str, relation: Callable[..., Any], sign: str) -> Callable[..., None]:
@@ -198,7 +127,24 @@ def _binary(name: str, relation: Callable[..., Any], sign: str) -> Callable[...,
 
 
 assert_equal = _binary("assert_equal", math.equal, "==")
-assert_none_equal = _binary("assert_none_equal", math.not_equal, "!=")
+
+
+def assert_none_equal(
+    x: Any, y: Any, summarize: int | None = None, message: Any = None, name: str | None = None
+) -> None:
+    """Raises InvalidArgumentError unless `x != y` for all elements.
+
+    Args:
+      x: a tensor.
+      y: a tensor of the same dtype.
+      summarize: how many elements are shown.
+      message: put before the error's text.
+      name: ignored.
+    """
+    _assert_not_equal(x, y, message, summarize)
+
+
+_assert_not_equal = _binary("assert_none_equal", math.not_equal, "!=")
 assert_less = _binary("assert_less", math.less, "<")
 assert_less_equal = _binary("assert_less_equal", math.less_equal, "<=")
 assert_greater = _binary("assert_greater", math.greater, ">")
@@ -327,13 +273,24 @@ def assert_rank_in(x: Any, ranks: Any, message: Any = None, name: str | None = N
         )
 
 
-def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> Any:
+def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> None:
     """Raises ValueError unless a tensor is a scalar."""
     if _shape(tensor).rank != 0:
         raise ValueError(
             f"{message or ''} Expected scalar shape, saw shape: {_shape(tensor)}.".strip()
         )
-    return tensor
+
+
+def assert_proper_iterable(values: Any) -> None:
+    """Raises TypeError unless something can be iterated over and is no tensor, array or text."""
+    if (
+        isinstance(values, (str, bytes, np.ndarray))
+        or is_tensor(values)
+        or not hasattr(values, "__iter__")
+    ):
+        raise TypeError(
+            f'Expected argument "values" to be a list, tuple or other iterable of values, got {type(values).__name__}.'
+        )
 
 
 def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None = None) -> None:
@@ -424,3 +381,18 @@ def set_log_device_placement(enabled: bool) -> None:
 def get_log_device_placement() -> bool:
     """Always False."""
     return False
+
+
+def enable_traceback_filtering() -> None:
+    """Hides JAX's frames in tracebacks, as JAX does by default."""
+    jax.config.update("jax_traceback_filtering", "auto")
+
+
+def disable_traceback_filtering() -> None:
+    """Shows all frames in tracebacks."""
+    jax.config.update("jax_traceback_filtering", "off")
+
+
+def is_traceback_filtering_enabled() -> bool:
+    """Whether tracebacks hide JAX's frames."""
+    return jax.config.jax_traceback_filtering != "off"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,8 +11,9 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import Op, apply, is_inexact
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.host_calls import keeping_errors
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 
@@ -32,51 +33,38 @@ def _specs(Tout: Any, name: str) -> list[TensorSpec]:
     return specs
 
 
-def _call(
-    name: str, func: Callable[..., Any], inp: Any, Tout: Any, wrap: Callable[[Any], Any], pure: bool
-) -> Any:
-    if context.trace is None:
-        results = func(
-            *[
-                wrap(np.asarray(convert_to_tensor(i).numpy()))
-                if wrap is not _identity_tensor
-                else convert_to_tensor(i)
-                for i in inp
-            ]
+def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """The results of a Python function, which must be as declared."""
+    flat = list(results) if isinstance(results, (list, tuple)) else [results]
+    if len(flat) != len(specs):
+        raise ValueError(
+            f"{name}: the Python function returned {len(flat)} results, Tout declares {len(specs)}."
         )
-        return _checked(name, results, Tout)
-    specs = _specs(Tout, name)
-    shapes = [jax.ShapeDtypeStruct(tuple(s.shape.as_list()), s.dtype.dtype) for s in specs]
-
-    def host(*arrays: Any) -> Any:
-        results = func(*[wrap(np.asarray(a)) for a in arrays])
-        flat = [np.asarray(convert_to_tensor(r).numpy()) for r in nest.flatten(results)]
-        for got, spec in zip(flat, specs, strict=True):
-            if got.shape != tuple(spec.shape.as_list()):
-                raise ValueError(
-                    f"{name}: the Python function returned a result of shape {got.shape} where {tuple(spec.shape.as_list())} was "
-                    "declared. In a compiled function give the shapes: Tout=tf.TensorSpec(shape, dtype)."
-                )
-        return [g.astype(s.dtype.dtype) for g, s in zip(flat, specs, strict=True)]
-
-    callback = jax.pure_callback if pure else jax.experimental.io_callback
-    op = Op(name, lambda operands, _: callback(host, shapes, *operands[0]), differentiable=False)
-    outputs = list(apply(op, ([convert_to_tensor(i) for i in inp],)))
-    return outputs if isinstance(Tout, (list, tuple)) else outputs[0]
+    arrays = []
+    for result, spec in zip(flat, specs, strict=True):
+        array = np.asarray(convert_to_tensor(result, dtype_hint=spec.dtype)._value)
+        if array.shape != tuple(spec.shape.as_list()) or array.dtype != spec.dtype.dtype:
+            raise ValueError(
+                f"{name}: the Python function returned {array.dtype}{list(array.shape)} where "
+                f"{spec.dtype.name}{spec.shape.as_list()} was declared. In a compiled function declare "
+                "shapes too: Tout=tf.TensorSpec(shape, dtype); a dtype alone means a scalar."
+            )
+        arrays.append(array)
+    return arrays
 
 
-def _identity_tensor(array: Any) -> Any:
-    return Tensor(array)
-
-
-def _checked(name: str, results: Any, Tout: Any) -> Any:
+def _eagerly(name: str, results: Any, Tout: Any) -> Any:
     if Tout is None or (isinstance(Tout, (list, tuple)) and not Tout):
         return []
     many = isinstance(Tout, (list, tuple))
     kinds = [
         i.dtype if isinstance(i, TensorSpec) else as_dtype(i) for i in (Tout if many else [Tout])
     ]
-    flat = list(results) if many else [results]
+    flat = list(results) if many and isinstance(results, (list, tuple)) else [results]
+    if len(flat) != len(kinds):
+        raise ValueError(
+            f"{name}: the Python function returned {len(flat)} results, Tout declares {len(kinds)}."
+        )
     tensors = [convert_to_tensor(r, dtype_hint=k) for r, k in zip(flat, kinds, strict=True)]
     for tensor, kind in zip(tensors, kinds, strict=True):
         if tensor.dtype is not kind:
@@ -86,11 +74,22 @@ def _checked(name: str, results: Any, Tout: Any) -> Any:
     return tensors if many else tensors[0]
 
 
+def _traced(name: str, call: Callable[..., Any], inp: Any, Tout: Any) -> Any:
+    op = Op(name, lambda operands, _: call(*operands[0]), heavy=True)
+    outputs = list(apply(op, ([convert_to_tensor(i) for i in inp],)))
+    return outputs if isinstance(Tout, (list, tuple)) else outputs[0]
+
+
+def _arrays(specs: Sequence[TensorSpec]) -> list[Any]:
+    return [jax.ShapeDtypeStruct(tuple(s.shape.as_list()), s.dtype.dtype) for s in specs]
+
+
 def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None = None) -> Any:
     """Calls a Python function of tensors, also from a compiled function.
 
-    Eagerly the call is plain Python and differentiable. In a compiled function the results' shapes
-    must be declared; a dtype alone means a scalar.
+    Eagerly the call is plain Python. In a compiled function the results' shapes must be declared
+    (a dtype alone means a scalar), and the gradient (of first order) calls the function again,
+    under a tape.
 
     Args:
       func: takes tensors, returns a tensor or list of tensors.
@@ -103,8 +102,61 @@ def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None 
 
     Raises:
       ValueError: when a result has another shape or dtype than declared.
+
+    Example:
+      >>> import meshflow as tf
+      >>> f = tf.function(lambda x: tf.py_function(lambda v: v * 2, [x], tf.TensorSpec([2])))
+      >>> f(tf.constant([1.0, 2.0])).numpy()
+      array([2., 4.], dtype=float32)
     """
-    return _call("py_function", func, inp, Tout, _identity_tensor, pure=False)
+    if context.trace is None:
+        return _eagerly("py_function", func(*[convert_to_tensor(i) for i in inp]), Tout)
+    specs = _specs(Tout, "py_function")
+
+    def forward(*arrays: Any) -> list[np.ndarray]:
+        results = func(*[Tensor(np.asarray(a)) for a in arrays])
+        return _declared("py_function", results, specs)
+
+    def backward(arrays: Any, cotangents: Any) -> list[np.ndarray]:
+        from meshflow.core.tape import GradientTape
+
+        tensors = [Tensor(np.asarray(a)) for a in arrays]
+        inexact = [t for t in tensors if is_inexact(t._value)]
+        with GradientTape() as tape:
+            tape.watch(inexact)
+            results = func(*tensors)
+        outputs = [convert_to_tensor(r) for r in nest.flatten(results)]
+        given = [Tensor(np.asarray(c)) for c in cotangents]
+        kept = [(o, g) for o, g in zip(outputs, given, strict=True) if is_inexact(o._value)]
+        found = tape.gradient(
+            [o for o, _ in kept],
+            inexact,
+            output_gradients=[g for _, g in kept],
+            unconnected_gradients="zero",
+        )
+        return [np.asarray(convert_to_tensor(g)._value) for g in found]
+
+    @jax.custom_vjp
+    def call(*arrays: Any) -> Any:
+        return jax.experimental.io_callback(keeping_errors(forward), _arrays(specs), *arrays)
+
+    def call_forward(*arrays: Any) -> Any:
+        return call(*arrays), arrays
+
+    def call_backward(arrays: Any, cotangents: Any) -> Any:
+        inexact = [a for a in arrays if is_inexact(a)]
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in inexact]
+        plain = [
+            jax.numpy.zeros(s.shape, s.dtype) if c.dtype == jax.dtypes.float0 else c
+            for c, s in zip(cotangents, _arrays(specs), strict=True)
+        ]
+        found = iter(jax.pure_callback(keeping_errors(backward), shapes, arrays, plain))
+        return tuple(
+            next(found) if is_inexact(a) else np.zeros(a.shape, jax.dtypes.float0) for a in arrays
+        )
+
+    call.defvjp(call_forward, call_backward)
+    return _traced("py_function", call, inp, Tout)
 
 
 def numpy_function(
@@ -118,5 +170,25 @@ def numpy_function(
       Tout: dtype or `TensorSpec` of the result, or a list of them.
       stateful: False lets the compiler drop or repeat calls.
       name: ignored.
+
+    Returns:
+      A tensor, or a list when Tout is one.
+
+    Raises:
+      ValueError: when a result has another shape or dtype than declared.
     """
-    return _call("numpy_function", func, inp, Tout, lambda a: a, pure=not stateful)
+    if context.trace is None:
+        arrays = [convert_to_tensor(i).numpy() for i in inp]
+        return _eagerly("numpy_function", func(*arrays), Tout)
+    specs = _specs(Tout, "numpy_function")
+
+    def host(*arrays: Any) -> list[np.ndarray]:
+        return _declared("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)
+
+    callback = jax.experimental.io_callback if stateful else jax.pure_callback
+
+    def call(*arrays: Any) -> Any:
+        fixed = [jax.lax.stop_gradient(a) for a in arrays]
+        return callback(keeping_errors(host), _arrays(specs), *fixed)
+
+    return _traced("numpy_function", call, inp, Tout)

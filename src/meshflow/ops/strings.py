@@ -10,39 +10,83 @@ import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, float32
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.tensor import Tensor
+from meshflow.ops.printing import value_text
 
 __all__ = [
     "as_string",
+    "bytes_split",
     "format",
     "join",
     "length",
     "lower",
+    "ngrams",
+    "reduce_join",
     "regex_full_match",
     "regex_replace",
+    "split",
     "strip",
     "substr",
     "to_number",
+    "unicode_decode",
+    "unicode_encode",
+    "unicode_split",
+    "unicode_transcode",
     "upper",
 ]
 
+_len = len
+
+
+def _known(input: Any) -> np.ndarray:
+    return convert_to_tensor(input)._concrete("a string (string ops need known values)")
+
 
 def _map(function: Callable[[bytes], Any], input: Any, dtype: Any = object) -> Tensor:
-    array = convert_to_tensor(input)._concrete("a string (string ops need known values)")
+    array = _known(input)
     result = np.empty(array.shape, object)
-    flat = [function(v) for v in array.reshape(-1)]
-    result.reshape(-1)[:] = flat
+    result.reshape(-1)[:] = [function(v) for v in array.reshape(-1)]
     return Tensor(result if dtype is object else result.astype(dtype))
 
 
+def _strings(values: Any, shape: Any = None) -> Tensor:
+    result = np.empty(_len(values), object)
+    result[:] = values
+    return Tensor(result if shape is None else result.reshape(shape))
+
+
+def _in_characters(input: Any, change: Callable[[str], str], encoding: str) -> Tensor:
+    if encoding not in ("", "utf-8"):
+        raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
+    code = encoding or "latin-1"
+    if encoding:
+        return _map(lambda s: change(s.decode(code)).encode(code), input)
+    # Without an encoding only ASCII letters change.
+    change_bytes = bytes.lower if change is str.lower else bytes.upper
+    return _map(change_bytes, input)
+
+
 def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Lower-case letters."""
-    return _map(lambda s: s.lower(), input)
+    """Lower-case letters: ASCII's, or all with the encoding 'utf-8'.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.lower("ABC").numpy()
+      b'abc'
+    """
+    return _in_characters(input, str.lower, encoding)
 
 
 def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Upper-case letters."""
-    return _map(lambda s: s.upper(), input)
+    """Upper-case letters: ASCII's, or all with the encoding 'utf-8'.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.upper("abc").numpy()
+      b'ABC'
+    """
+    return _in_characters(input, str.upper, encoding)
 
 
 def strip(input: Any, name: str | None = None) -> Tensor:
@@ -52,74 +96,434 @@ def strip(input: Any, name: str | None = None) -> Tensor:
 
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
     """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32."""
-    return _map(lambda s: len(s) if unit == "BYTE" else len(s.decode()), input, np.int32)
+    _check_unit(unit)
+    return _map(lambda s: _len(s) if unit == "BYTE" else _len(s.decode()), input, np.int32)
+
+
+def _check_unit(unit: str) -> None:
+    if unit not in ("BYTE", "UTF8_CHAR"):
+        raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
 
 
 def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
-    """Parts of strings, from a position and of a length."""
-    start, count = int(convert_to_tensor(pos)), int(convert_to_tensor(len))
-    if unit == "BYTE":
-        return _map(lambda s: s[start:][:count], input)
-    return _map(lambda s: s.decode()[start:][:count].encode(), input)
+    """Parts of strings.
+
+    Args:
+      input: strings.
+      pos: first position; a negative one counts from the end. Broadcasts with `input`.
+      len: how many bytes or characters, as far as there are so many; of the shape of `pos`.
+      unit: 'BYTE' or 'UTF8_CHAR'.
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: for a position outside a string.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.substr("hello", 1, 3).numpy()
+      b'ell'
+    """
+    _check_unit(unit)
+    words, starts, counts = np.broadcast_arrays(_known(input), _known(pos), _known(len))
+    result = []
+    for word, start, count in zip(words.flat, starts.flat, counts.flat, strict=True):
+        text = word if unit == "BYTE" else word.decode()
+        if not -_len(text) <= start <= _len(text):
+            raise InvalidArgumentError(f"pos {start} out of range for string {word!r} [Op:Substr]")
+        start = start if start >= 0 else _len(text) + start
+        part = text[start : start + count]
+        result.append(part if isinstance(part, bytes) else part.encode())
+    return _strings(result, words.shape)
 
 
 def regex_replace(
-    input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
+    input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
-    """Matches of a pattern replaced."""
-    return _map(
-        lambda s: re.sub(pattern, rewrite, s.decode(), count=0 if replace_global else 1).encode(),
-        input,
-    )
+    r"""Matches of a pattern replaced.
+
+    Args:
+      input: strings.
+      pattern: a regular expression (Python's `re`).
+      rewrite: the replacement, in which \1 to \9 stand for groups and \0 for the match.
+      replace_global: whether all matches are replaced, or only the first.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.regex_replace("a1b22", "[0-9]+", "#").numpy()
+      b'a#b#'
+    """
+    compiled = re.compile(_python_text(pattern))
+    replacement = _python_text(rewrite).replace(r"\0", r"\g<0>")
+    count = 0 if replace_global else 1
+    return _map(lambda s: compiled.sub(replacement, s.decode(), count=count).encode(), input)
 
 
-def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Tensor:
+def _python_text(value: Any) -> str:
+    value = value.numpy() if isinstance(value, Tensor) else value
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
     """Whether whole strings match a pattern."""
-    return _map(lambda s: re.fullmatch(pattern, s.decode()) is not None, input, np.bool_)
+    compiled = re.compile(_python_text(pattern))
+    return _map(lambda s: compiled.fullmatch(s.decode()) is not None, input, np.bool_)
 
 
 def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> Tensor:
-    """Numbers from text."""
+    """Numbers from text.
+
+    Args:
+      input: strings.
+      out_type: float32, float64, int32 or int64.
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: naming the text that is no number.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.to_number(["1.5", "2"]).numpy()
+      array([1.5, 2. ], dtype=float32)
+    """
     kind = as_dtype(out_type)
-    return _map(lambda s: int(s) if kind.is_integer else float(s), input, kind.dtype)
+
+    def number(text: bytes) -> Any:
+        try:
+            return int(text) if kind.is_integer else float(text)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"could not correctly convert string: {text.decode()} [Op:StringToNumber]"
+            ) from None
+
+    return _map(number, input, kind.dtype)
 
 
-def as_string(input: Any, precision: int = -1, name: str | None = None) -> Tensor:
-    """Text of numbers."""
-    array = convert_to_tensor(input)._concrete("a number to be printed")
+def as_string(
+    input: Any,
+    precision: int = -1,
+    scientific: bool = False,
+    shortest: bool = False,
+    width: int = -1,
+    fill: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """Text of numbers.
 
-    def text(v: Any) -> bytes:
-        if array.dtype.kind == "f":
-            return (f"{v:.{precision}f}" if precision >= 0 else f"{v:f}").encode()
-        return str(v).lower().encode() if array.dtype.kind == "b" else str(v).encode()
+    Args:
+      input: numbers, booleans or strings.
+      precision: digits after the point; default 6.
+      scientific: whether floats are written with an exponent.
+      shortest: whether floats are written with an exponent when that is shorter.
+      width: least number of characters.
+      fill: what fills up short texts on the left; default spaces.
+      name: ignored.
 
-    result = np.empty(array.shape, object)
-    result.reshape(-1)[:] = [text(v) for v in array.reshape(-1)]
-    return Tensor(result)
+    Raises:
+      ValueError: when both `scientific` and `shortest` are set, or `fill` is longer than a character.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.as_string(3.14159, precision=2).numpy()
+      b'3.14'
+    """
+    if scientific and shortest:
+        raise ValueError("as_string: at most one of scientific and shortest may be set.")
+    if _len(fill) > 1:
+        raise ValueError(f"as_string: fill must be at most one character, got {fill!r}.")
+    array = _known(input)
+    letter = "e" if scientific else "g" if shortest else "f"
+    layout = f"%{fill}{width if width > -1 else ''}"
+    digits = f".{precision}" if precision >= 0 else ""
+
+    def text(value: Any) -> bytes:
+        kind = array.dtype.kind
+        if kind == "O":
+            return value
+        if kind == "b":
+            return b"true" if value else b"false"
+        if kind in "iu":
+            return (layout + "d").__mod__(int(value)).encode()
+        number = layout + digits + letter
+        if kind == "c":
+            return f"({number % value.real},{number % value.imag})".encode()
+        return (number % float(value)).encode()
+
+    return _strings([text(v) for v in array.reshape(-1)], array.shape)
 
 
 def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
-    """Strings of several tensors joined, element by element."""
-    arrays = np.broadcast_arrays(*[convert_to_tensor(i)._concrete("a string") for i in inputs])
-    result = np.empty(arrays[0].shape, object)
-    result.reshape(-1)[:] = [
-        separator.encode().join(parts)
-        for parts in zip(*[a.reshape(-1) for a in arrays], strict=True)
-    ]
-    return Tensor(result)
+    """Strings of several tensors joined, element by element.
+
+    Args:
+      inputs: list of string tensors of one shape; scalars broadcast.
+      separator: what goes between.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.join(["a", "b"], separator="-").numpy()
+      b'a-b'
+    """
+    arrays = np.broadcast_arrays(*[_known(i) for i in inputs])
+    parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
+    return _strings([separator.encode().join(p) for p in parts], arrays[0].shape)
+
+
+def reduce_join(
+    inputs: Any,
+    axis: Any = None,
+    keepdims: bool = False,
+    separator: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """Strings joined along dimensions.
+
+    Args:
+      inputs: strings.
+      axis: the dimensions, joined in the order given; default all.
+      keepdims: whether they stay, with size 1.
+      separator: what goes between.
+      name: ignored.
+    """
+    array = _known(inputs)
+    axes = list(range(array.ndim)) if axis is None else [axis] if isinstance(axis, int) else axis
+    axes = [int(a) % max(array.ndim, 1) for a in axes]
+    kept = [i for i in range(array.ndim) if i not in axes]
+    rows = array.transpose(*kept, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
+    shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
+    return _strings([separator.encode().join(r) for r in rows], shape)
+
+
+def _one(input: Any, op: str) -> bytes:
+    array = _known(input)
+    if array.ndim:
+        raise NotImplementedError(
+            f"tf.strings.{op} of several strings gives rows of different lengths (a RaggedTensor), "
+            "which XLA does not have. Call it for each string, or split before making tensors."
+        )
+    return array[()]
+
+
+def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = None) -> Tensor:
+    """The parts of one string.
+
+    Args:
+      input: a string; of several strings the result would be ragged, which is not available.
+      sep: what separates the parts; default any white space.
+      maxsplit: at most so many splits; default all.
+      name: ignored.
+
+    Returns:
+      A vector of strings.
+
+    Raises:
+      NotImplementedError: for several strings.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.split("a b  c").numpy().tolist()
+      [b'a', b'b', b'c']
+    """
+    separator = _python_text(sep).encode() if sep is not None else None
+    return _strings(_one(input, "split").split(separator or None, maxsplit))
+
+
+def bytes_split(input: Any, name: str | None = None) -> Tensor:
+    """The bytes of one string, a vector of strings."""
+    word = _one(input, "bytes_split")
+    return _strings([word[i : i + 1] for i in range(_len(word))])
+
+
+def ngrams(
+    data: Any,
+    ngram_width: Any,
+    separator: str = " ",
+    pad_values: Any = None,
+    padding_width: int | None = None,
+    preserve_short_sequences: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Runs of neighbouring strings, joined.
+
+    Args:
+      data: a vector of strings.
+      ngram_width: how many strings in a run, or a list of such numbers.
+      separator: what goes between.
+      pad_values: a string, or a pair, put before and after; default none.
+      padding_width: how many; default the width of the run minus 1.
+      preserve_short_sequences: whether data shorter than a run gives one run.
+      name: ignored.
+
+    Returns:
+      A vector of strings.
+    """
+    words = _known(data)
+    if words.ndim != 1:
+        raise NotImplementedError("tf.strings.ngrams is only available for a vector of strings.")
+    glue = separator.encode()
+    found: list[bytes] = []
+    for width in [ngram_width] if isinstance(ngram_width, int) else ngram_width:
+        row = words.tolist()
+        if pad_values is not None:
+            left, right = (
+                (pad_values, pad_values) if isinstance(pad_values, (str, bytes)) else pad_values
+            )
+            count = width - 1 if padding_width is None else min(padding_width, width - 1)
+            encode = lambda v: v if isinstance(v, bytes) else v.encode()
+            row = [encode(left)] * count + row + [encode(right)] * count
+        runs = [glue.join(row[i : i + width]) for i in range(_len(row) - width + 1)]
+        if not runs and row and preserve_short_sequences:
+            runs = [glue.join(row)]
+        found += runs
+    return _strings(found)
+
+
+_ERRORS = ("replace", "strict", "ignore")
+
+
+def _decode(word: bytes, encoding: str, errors: str) -> str:
+    if errors not in _ERRORS:
+        raise ValueError(f"errors must be one of {_ERRORS}, got {errors!r}.")
+    try:
+        return word.decode(encoding, errors)
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"Invalid formatting on input string: {error}") from None
+
+
+def unicode_decode(
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    replace_control_characters: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The code points of one string, a vector of int32.
+
+    Args:
+      input: a string; of several strings the result would be ragged, which is not available.
+      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
+      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
+      replacement_char: code point that stands for them.
+      replace_control_characters: whether control characters are replaced too.
+      name: ignored.
+    """
+    text = _decode(_one(input, "unicode_decode"), input_encoding, errors)
+    points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
+    if replace_control_characters:
+        points = [replacement_char if p < 32 or 127 <= p < 160 else p for p in points]
+    return Tensor(np.array(points, np.int32))
+
+
+def unicode_encode(
+    input: Any,
+    output_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    name: str | None = None,
+) -> Tensor:
+    """Strings from code points in the last dimension.
+
+    Args:
+      input: integers of shape [..., n].
+      output_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
+      errors: 'replace', 'strict' or 'ignore': what happens to numbers that are no character.
+      replacement_char: code point that stands for them.
+      name: ignored.
+    """
+    array = _known(input)
+    rows = array.reshape(-1, array.shape[-1])
+    texts = ["".join(_character(int(p), errors, replacement_char) for p in row) for row in rows]
+    return _strings([t.encode(output_encoding) for t in texts], array.shape[:-1])
+
+
+def _character(point: int, errors: str, replacement: int) -> str:
+    if 0 <= point < 0x110000 and not 0xD800 <= point < 0xE000:
+        return chr(point)
+    if errors == "strict":
+        raise InvalidArgumentError(f"{point} is not a Unicode code point. [Op:UnicodeEncode]")
+    return "" if errors == "ignore" else chr(replacement)
+
+
+def unicode_split(
+    input: Any,
+    input_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    name: str | None = None,
+) -> Tensor:
+    """The characters of one string, a vector of strings.
+
+    Args:
+      input: a string; of several strings the result would be ragged, which is not available.
+      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
+      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
+      replacement_char: code point that stands for them.
+      name: ignored.
+    """
+    text = _decode(_one(input, "unicode_split"), input_encoding, errors)
+    replaced = text.replace("\ufffd", chr(replacement_char))
+    return _strings([c.encode(input_encoding) for c in replaced])
+
+
+def unicode_transcode(
+    input: Any,
+    input_encoding: str,
+    output_encoding: str,
+    errors: str = "replace",
+    replacement_char: int = 65533,
+    replace_control_characters: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Strings in another encoding.
+
+    Args:
+      input: strings.
+      input_encoding: their encoding.
+      output_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
+      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
+      replacement_char: code point that stands for them.
+      replace_control_characters: whether control characters are replaced too.
+      name: ignored.
+    """
+
+    def change(word: bytes) -> bytes:
+        text = _decode(word, input_encoding, errors).replace("\ufffd", chr(replacement_char))
+        if replace_control_characters:
+            text = "".join(
+                chr(replacement_char) if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text
+            )
+        return text.encode(output_encoding)
+
+    return _map(change, input)
 
 
 def format(
     template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
 ) -> Tensor:
-    """A template with tensors in place of its placeholders."""
-    from meshflow.ops.debugging import _value_text
+    """A template with tensors in place of its placeholders.
 
+    Args:
+      template: the text.
+      inputs: a tensor, or a list with one for each placeholder.
+      placeholder: what is replaced.
+      summarize: how many elements at each end of a dimension are shown; -1 for all.
+      name: ignored.
+
+    Raises:
+      ValueError: when there are more or fewer placeholders than tensors.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.format("x = {}", tf.constant([1.0, 2.5])).numpy()
+      b'x = [1 2.5]'
+    """
     parts = template.split(placeholder)
     values = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    if len(parts) - 1 != len(values):
+    if _len(parts) - 1 != _len(values):
         raise ValueError(
-            f"{len(parts) - 1} placeholder(s) in template does not match {len(values)} tensor(s) provided as input"
+            f"{_len(parts) - 1} placeholder(s) in template does not match {_len(values)} tensor(s) provided as input"
         )
-    texts = [_value_text(convert_to_tensor(v)._concrete("text"), summarize) for v in values]
+    texts = [value_text(_known(v), summarize) for v in values]
     return convert_to_tensor("".join(p + t for p, t in zip(parts, [*texts, ""], strict=True)))

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshflow.core.convert import convert_to_tensor, from_python
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.random import host_generator
 from meshflow.core.tensor import Tensor
 from meshflow.keras import backend, identify
@@ -58,6 +59,8 @@ __all__ = [
 class Initializer:
     """Base class: called with a shape, gives a tensor."""
 
+    _floating = False
+
     def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
         """Initial values.
 
@@ -68,8 +71,13 @@ class Initializer:
 
         Returns:
           A tensor.
+
+        Raises:
+          ValueError: for an integer dtype, where the values are fractions.
         """
         kind = as_dtype(dtype or backend.floatx())
+        if self._floating and not kind.is_floating:
+            raise ValueError(f"Expected floating point type, got {kind}.")
         values = self.values(tuple(int(s) for s in shape))
         return from_python(np.asarray(values).astype(kind.dtype), kind)
 
@@ -117,7 +125,12 @@ class Constant(Initializer):
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """The value, broadcast."""
-        return np.broadcast_to(np.asarray(convert_to_tensor(self.value).numpy()), shape)
+        value = np.asarray(convert_to_tensor(self.value).numpy())
+        if value.ndim and value.size != 1 and value.shape != shape:
+            raise InvalidValueError(
+                f"Constant: a value of shape {value.shape} cannot fill a weight of shape {shape}."
+            )
+        return np.broadcast_to(value.reshape(()) if value.size == 1 else value, shape)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -125,6 +138,8 @@ class Constant(Initializer):
 
 
 class _Random(Initializer):
+    _floating = True
+
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
 
@@ -188,6 +203,31 @@ class RandomUniform(_Random):
     ) -> None:
         super().__init__(seed)
         self.minval, self.maxval = minval, maxval
+
+    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
+        """Initial values; for an integer dtype from minval to maxval - 1, which must be integers.
+
+        Args:
+          shape: sizes of the weight.
+          dtype: its dtype; default `floatx()`.
+          **kwargs: not supported.
+
+        Returns:
+          A tensor.
+
+        Raises:
+          TypeError: for an integer dtype and limits that are fractions.
+        """
+        kind = as_dtype(dtype or backend.floatx())
+        if not kind.is_integer:
+            return super().__call__(shape, kind, **kwargs)
+        if int(self.minval) != self.minval or int(self.maxval) != self.maxval:
+            raise TypeError(
+                f"RandomUniform: dtype {kind.name} needs integer limits, got {self.minval} and {self.maxval}."
+            )
+        sizes = tuple(int(s) for s in shape)
+        drawn = self._rng().integers(int(self.minval), int(self.maxval), sizes)
+        return from_python(np.asarray(drawn).astype(kind.dtype), kind)
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Uniform numbers."""
@@ -339,6 +379,8 @@ class Identity(Initializer):
       gain: factor.
     """
 
+    _floating = True
+
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = gain
 
@@ -389,11 +431,11 @@ def get(identifier: Any) -> Any:
     return identify.lookup(identifier, _TABLE, "initializer")
 
 
-def serialize(initializer: Any) -> Any:
+def serialize(initializer: Any, use_legacy_format: bool = False) -> Any:
     """The configuration of an initializer."""
     return identify.serialize(initializer)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
+def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
     """The initializer with a configuration."""
     return identify.lookup(config, _TABLE, "initializer", custom_objects)

@@ -121,7 +121,7 @@ def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
     return _fill(value, as_sizes(dims, "dims"))
 
 
-@op(same=(), name="fill", moves=True)
+@op(same=(), name="fill", strings="moves")
 def _fill(value: TensorLike, sizes: Any) -> Tensor:
     if value.size != 1:
         raise ValueError(f"value must be a scalar, got shape {list(value.shape)}.")
@@ -271,7 +271,7 @@ def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
     return apply(_meshgrid_op, (tensors,), (indexing,))
 
 
-@op(same=("on_value", "off_value"), name="one_hot", moves=True)
+@op(same=("on_value", "off_value"), name="one_hot", strings="moves")
 def _one_hot(
     indices: TensorLike, on_value: TensorLike, off_value: TensorLike, depth: int, axis: int
 ) -> Tensor:
@@ -400,7 +400,7 @@ def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> T
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 
-@op(same=(), moves=True)
+@op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """A tensor with the same value, recorded as an op of its own."""
     return input
@@ -411,7 +411,7 @@ def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
     return [identity(t) for t in input]
 
 
-@op(same=(), differentiable=False, moves=True)
+@op(same=(), differentiable=False, strings="moves")
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same value, through which no gradient flows.
 

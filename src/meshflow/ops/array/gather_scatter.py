@@ -41,7 +41,7 @@ def _check_range(indices: Any, size: int, what: str) -> None:
         raise InvalidArgumentError(f"{what}: indices{where_} = {bad} is not in [0, {size})")
 
 
-@op(same=(), name="gather", moves=True)
+@op(same=(), name="gather", strings="moves")
 def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int) -> Tensor:
     axis = axis % params.ndim
     function = lambda p, i: jnp.take(
@@ -110,7 +110,7 @@ def gather(
     return _gather(params, indices, axis, batch_dims)
 
 
-@op(same=(), name="gather_nd", moves=True)
+@op(same=(), name="gather_nd", strings="moves")
 def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tensor:
     def pick(p: Any, i: Any) -> Any:
         return p.at[tuple(jnp.moveaxis(i, -1, 0))].get(mode="fill" if _floats(p) else "clip")
@@ -193,7 +193,7 @@ def scatter_nd(
 def _tensor_scatter(kind: str, verb: str) -> Any:
     name_ = f"tensor_scatter_nd_{verb}"
 
-    @op(same=("tensor", "updates"), name=name_, moves=kind == "set")
+    @op(same=("tensor", "updates"), name=name_, strings="moves" if kind == "set" else None)
     def apply_updates(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
         place = tensor.at[tuple(jnp.moveaxis(indices, -1, 0))]
         return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
@@ -231,7 +231,7 @@ tensor_scatter_nd_max = _tensor_scatter("max", "max")
 tensor_scatter_nd_min = _tensor_scatter("min", "min")
 
 
-@op(same=("x", "y"), name="where", moves=True)
+@op(same=("x", "y"), name="where", strings="moves")
 def _select(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     return jnp.where(condition, x, y)
 

@@ -22,6 +22,7 @@ __all__ = [
     "sort",
     "unique",
     "unique_with_counts",
+    "unravel_index",
 ]
 
 
@@ -216,3 +217,28 @@ def histogram_fixed_width(
     """Counts of values in `nbins` equal bins; values outside go to the outermost bins."""
     bins = histogram_fixed_width_bins(values, value_range, nbins)
     return _histogram(bins, int(nbins), as_dtype(dtype))
+
+
+@op(same=("indices", "dims"), differentiable=False)
+def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None) -> Tensor:
+    """Coordinates of flat positions, one column for each position.
+
+    Args:
+      indices: integers.
+      dims: shape of the array that the positions are in.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [len(dims), *indices.shape].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.unravel_index([5, 7], [3, 4]).numpy()
+      array([[1, 1],
+             [1, 3]], dtype=int32)
+    """
+    rows = []
+    for axis in range(dims.shape[0] - 1, -1, -1):
+        rows.append(indices % dims[axis])
+        indices = indices // dims[axis]
+    return jnp.stack(rows[::-1])

@@ -31,12 +31,14 @@ __all__ = [
     "pad",
     "parallel_stack",
     "repeat",
+    "required_space_to_batch_paddings",
     "reshape",
     "reverse",
     "reverse_sequence",
     "roll",
     "slice",
     "space_to_batch",
+    "space_to_batch_nd",
     "space_to_depth",
     "split",
     "squeeze",
@@ -57,7 +59,7 @@ def _axis(axis: int, rank: int, what: str) -> int:
     return axis % rank
 
 
-@op(same=(), name="reshape", moves=True)
+@op(same=(), name="reshape", strings="moves")
 def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """The same elements in another shape.
 
@@ -87,13 +89,13 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     return jnp.reshape(tensor, sizes)
 
 
-@op(same=(), name="expand_dims", moves=True)
+@op(same=(), name="expand_dims", strings="moves")
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
     """Adds a dimension of size 1 at `axis`."""
     return jnp.expand_dims(input, _axis(axis, input.ndim + 1, "expand_dims"))
 
 
-@op(same=(), name="squeeze", moves=True)
+@op(same=(), name="squeeze", strings="moves")
 def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
     """Drops dimensions of size 1: all, or those in `axis`.
 
@@ -112,7 +114,7 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Ten
     return jnp.squeeze(input)
 
 
-@op(same=(), name="transpose", moves=True)
+@op(same=(), name="transpose", strings="moves")
 def transpose(
     a: TensorLike, perm: Any = None, conjugate: bool = False, name: str = "transpose"
 ) -> Tensor:
@@ -132,7 +134,7 @@ def transpose(
     return jnp.conj(result) if conjugate else result
 
 
-@op(name="concat", moves=True)
+@op(name="concat", strings="moves")
 def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
     axis = _axis(axis, max(values[0].ndim, 1), "concat")
     return jnp.concatenate(values, axis)
@@ -162,7 +164,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     return _concat(list(values), axis)
 
 
-@op(name="stack", moves=True)
+@op(name="stack", strings="moves")
 def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
     shapes = {v.shape for v in values}
     if len(shapes) > 1:
@@ -218,7 +220,7 @@ def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
 convert.pack = _pack
 
 
-@op(same=(), name="unstack", moves=True)
+@op(same=(), name="unstack", strings="moves")
 def _unstack(value: TensorLike, axis: int) -> Any:
     axis = _axis(axis, value.ndim, "unstack")
     return [jax.lax.index_in_dim(value, i, axis, keepdims=False) for i in range(value.shape[axis])]
@@ -240,7 +242,7 @@ def unstack(
     return list(parts)
 
 
-@op(same=(), name="split", moves=True)
+@op(same=(), name="split", strings="moves")
 def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
     axis = _axis(axis, value.ndim, "split")
     total = value.shape[axis]
@@ -285,7 +287,7 @@ def split(
     return list(_split(value, num_or_size_splits, axis))
 
 
-@op(same=(), name="tile", moves=True)
+@op(same=(), name="tile", strings="moves")
 def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
     """Repeats a tensor `multiples[i]` times along dimension i."""
     if len(multiples) != input.ndim:
@@ -295,7 +297,7 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
     return jnp.tile(input, multiples)
 
 
-@op(same=(), name="repeat", moves=True)
+@op(same=(), name="repeat", strings="moves")
 def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """Repeats each element along a dimension; without `axis`, of the flattened tensor."""
     if isinstance(repeats, tuple):
@@ -312,13 +314,13 @@ def _check_pairs(tensor: Any, paddings: Any) -> None:
         )
 
 
-@op(same=("tensor", "constant_values"), name="pad", moves=True)
+@op(same=("tensor", "constant_values"), name="pad", strings="moves")
 def _pad_constant(tensor: TensorLike, constant_values: TensorLike, paddings: Any) -> Tensor:
     _check_pairs(tensor, paddings)
     return jnp.pad(tensor, paddings, constant_values=constant_values)
 
 
-@op(same=(), name="pad", moves=True)
+@op(same=(), name="pad", strings="moves")
 def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
     _check_pairs(tensor, paddings)
     for pair, size in zip(paddings, tensor.shape, strict=True):
@@ -371,19 +373,19 @@ def pad(
     return _pad_mirror(tensor, pairs, mode.lower())
 
 
-@op(same=(), name="reverse", moves=True)
+@op(same=(), name="reverse", strings="moves")
 def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
     """Reverses the order along dimensions."""
     return jnp.flip(tensor, axis)
 
 
-@op(same=(), name="roll", moves=True)
+@op(same=(), name="roll", strings="moves")
 def roll(input: TensorLike, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """Moves elements along dimensions; those pushed out come in at the other end."""
     return jnp.roll(input, shift, axis)
 
 
-@op(same=(), name="reverse_sequence", moves=True)
+@op(same=(), name="reverse_sequence", strings="moves")
 def reverse_sequence(
     input: TensorLike,
     seq_lengths: TensorLike,
@@ -404,7 +406,7 @@ def reverse_sequence(
     return jnp.moveaxis(result, (0, 1), (batch_axis, seq_axis))
 
 
-@op(same=(), name="broadcast_to", moves=True)
+@op(same=(), name="broadcast_to", strings="moves")
 def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """Repeats a tensor to a larger shape, as broadcasting does."""
     return jnp.broadcast_to(input, shape)
@@ -446,7 +448,7 @@ def _slice_op(operands: Any, size: tuple[int, ...]) -> Any:
     return jax.lax.dynamic_slice(array, begins, size)
 
 
-_SLICE = Op("slice", _slice_op, moves=True)
+_SLICE = Op("slice", _slice_op, strings="moves")
 
 
 def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) -> Tensor:
@@ -531,7 +533,7 @@ def space_to_depth(
     return _space_to_depth(input, block_size, data_format)
 
 
-@op(same=(), name="space_to_depth", moves=True)
+@op(same=(), name="space_to_depth", strings="moves")
 def _space_to_depth(input: TensorLike, block: int, data_format: str) -> Tensor:
     x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
     b, h, w, c = x.shape
@@ -551,7 +553,7 @@ def depth_to_space(
     return _depth_to_space(input, block_size, data_format)
 
 
-@op(same=(), name="depth_to_space", moves=True)
+@op(same=(), name="depth_to_space", strings="moves")
 def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
     x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
     b, h, w, c = x.shape
@@ -564,7 +566,7 @@ def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
     return jnp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
 
 
-@op(same=(), name="space_to_batch", moves=True)
+@op(same=(), name="space_to_batch", strings="moves")
 def space_to_batch(
     input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None
 ) -> Tensor:
@@ -586,7 +588,7 @@ def space_to_batch(
     )
 
 
-@op(same=(), name="batch_to_space", moves=True)
+@op(same=(), name="batch_to_space", strings="moves")
 def batch_to_space(
     input: TensorLike, block_shape: Any, crops: Any, name: str | None = None
 ) -> Tensor:
@@ -602,3 +604,32 @@ def batch_to_space(
     )
     cuts = [_python_slice(a, x.shape[1 + i] - b) for i, (a, b) in enumerate(crops)]
     return x[(_python_slice(None), *cuts)]
+
+
+space_to_batch_nd = space_to_batch
+
+
+def required_space_to_batch_paddings(
+    input_shape: Any, block_shape: Any, base_paddings: Any = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Paddings that make sizes divisible by block sizes, and the crops that undo them.
+
+    Args:
+      input_shape: n sizes.
+      block_shape: n block sizes.
+      base_paddings: n pairs: the least paddings; default none.
+      name: ignored.
+
+    Returns:
+      (paddings, crops), both int32 [n, 2].
+    """
+    sizes = np.asarray(static_value(input_shape, "input_shape"), np.int64)
+    blocks = np.asarray(static_value(block_shape, "block_shape"), np.int64)
+    base = np.zeros((len(sizes), 2), np.int64)
+    if base_paddings is not None:
+        base = np.asarray(static_value(base_paddings, "base_paddings"), np.int64)
+    more = -(sizes + base.sum(1)) % blocks
+    zeros = np.zeros_like(more)
+    paddings = base + np.stack([zeros, more], 1)
+    crops = np.stack([zeros, more], 1)
+    return Tensor(paddings.astype(np.int32)), Tensor(crops.astype(np.int32))

@@ -1,10 +1,16 @@
-"""`tf.image`: resizing, cropping, flipping, colours, random changes."""
+"""`tf.image`: resizing, cropping, flipping, colours, boxes, files, random changes."""
 
+from meshflow.ops.image.boxes import *
+from meshflow.ops.image.boxes import __all__ as _boxes
+from meshflow.ops.image.codecs import *
+from meshflow.ops.image.codecs import __all__ as _codecs
 from meshflow.ops.image.color import *
 from meshflow.ops.image.color import __all__ as _color
+from meshflow.ops.image.filters import *
+from meshflow.ops.image.filters import __all__ as _filters
 from meshflow.ops.image.geometry import *
 from meshflow.ops.image.geometry import __all__ as _geometry
 from meshflow.ops.image.randomized import *
 from meshflow.ops.image.randomized import __all__ as _randomized
 
-__all__ = [*_color, *_geometry, *_randomized]
+__all__ = [*_boxes, *_codecs, *_color, *_filters, *_geometry, *_randomized]

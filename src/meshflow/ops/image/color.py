@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype, float32
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.math import cast, clip_by_value, saturate_cast
+from meshflow.ops.math import cast, saturate_cast
 
 __all__ = [
     "adjust_brightness",
@@ -25,7 +27,11 @@ __all__ = [
     "psnr",
     "rgb_to_grayscale",
     "rgb_to_hsv",
+    "rgb_to_yiq",
+    "rgb_to_yuv",
     "total_variation",
+    "yiq_to_rgb",
+    "yuv_to_rgb",
 ]
 
 
@@ -186,13 +192,69 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
     return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
 
 
+def as_range(max_val: Any, dtype: Any) -> float:
+    """The range of pixels of a dtype after they are converted to floats."""
+    return float(convert_image_dtype(cast(max_val, dtype), float32))
+
+
 def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) -> Tensor:
-    """Peak signal-to-noise ratio of images, in decibels."""
+    """Peak signal-to-noise ratio of images, in decibels.
+
+    Args:
+      a: [..., height, width, channels].
+      b: likewise.
+      max_val: range of the pixels, such as 255 or 1.0.
+      name: ignored.
+
+    Returns:
+      float32, one number for each pair of images.
+    """
     from meshflow.ops.math import log, reduce_mean, squared_difference
 
+    a, b = convert_to_tensor(a), convert_to_tensor(b)
+    largest = as_range(max_val, a.dtype)
     a, b = convert_image_dtype(a, float32), convert_image_dtype(b, float32)
     error = reduce_mean(squared_difference(a, b), axis=[-3, -2, -1])
-    return 4.342944819 * (2 * log(cast(max_val, float32)) - log(error))
+    decibel = 10 / math.log(10)
+    return 2 * decibel * math.log(largest) - decibel * log(error)
 
 
-_ = clip_by_value
+def _colour_space(name: str, matrix: Any, what: str) -> Any:
+    @op(name=name, kinds="f")
+    def convert(images: TensorLike) -> Tensor:
+        if images.shape[-1] != 3:
+            raise ValueError(
+                f"{name}: images must have 3 channels, got shape {list(images.shape)}."
+            )
+        kernel = jnp.asarray(matrix, images.dtype)
+        return jnp.matmul(images, kernel, precision="highest")
+
+    convert.__name__ = convert.__qualname__ = name
+    convert.__doc__ = f"{what}\n\nArgs:\n  images: floats [..., 3].\n\nReturns:\n  Floats [..., 3]."
+    return convert
+
+
+# Luma, then two differences of colours, as NTSC (Y'IQ) and PAL (Y'UV) define them.
+_YIQ = np.array(
+    [
+        [0.299, 0.59590059, 0.2115],
+        [0.587, -0.27455667, -0.52273617],
+        [0.114, -0.32134392, 0.31119955],
+    ]
+)
+_YUV = np.array(
+    [
+        [0.299, -0.14714119, 0.61497538],
+        [0.587, -0.28886916, -0.51496512],
+        [0.114, 0.43601035, -0.10001026],
+    ]
+)
+# The inverses, rounded as the standards print them.
+_FROM_YIQ = np.array(
+    [[1, 1, 1], [0.95598634, -0.27201283, -1.10674021], [0.6208248, -0.64720424, 1.70423049]]
+)
+_FROM_YUV = np.array([[1, 1, 1], [0, -0.394642334, 2.03206185], [1.13988303, -0.58062185, 0]])
+rgb_to_yiq = _colour_space("rgb_to_yiq", _YIQ, "Luma and chroma of NTSC television.")
+yiq_to_rgb = _colour_space("yiq_to_rgb", _FROM_YIQ, "The inverse of `rgb_to_yiq`.")
+rgb_to_yuv = _colour_space("rgb_to_yuv", _YUV, "Luma and chroma of PAL television.")
+yuv_to_rgb = _colour_space("yuv_to_rgb", _FROM_YUV, "The inverse of `rgb_to_yuv`.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.image.resampling import METHODS, weights
 
 __all__ = [
     "ResizeMethod",
@@ -33,8 +33,11 @@ class ResizeMethod:
     BILINEAR = "bilinear"
     NEAREST_NEIGHBOR = "nearest"
     BICUBIC = "bicubic"
+    AREA = "area"
     LANCZOS3 = "lanczos3"
     LANCZOS5 = "lanczos5"
+    GAUSSIAN = "gaussian"
+    MITCHELLCUBIC = "mitchellcubic"
 
 
 def _check_rank(image: Any, name: str) -> None:
@@ -51,9 +54,14 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
         rows = _nearest(height, images.shape[-3])
         columns = _nearest(width, images.shape[-2])
         return jnp.take(jnp.take(images, rows, axis=-3), columns, axis=-2)
-    kind = {"bicubic": "cubic"}.get(method, method)
     wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
-    return jax.image.resize(wide, shape, kind, antialias=antialias)
+    if wide.shape == shape:
+        return wide
+    rows, columns = (
+        jnp.asarray(weights(new, old, method, antialias), wide.dtype)
+        for new, old in zip((height, width), images.shape[-3:-1], strict=True)
+    )
+    return jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
 
 
 def _nearest(new: int, old: int) -> Any:
@@ -74,7 +82,8 @@ def resize(
     Args:
       images: [height, width, channels] or a batch of them.
       size: new (height, width).
-      method: 'bilinear', 'nearest', 'bicubic', 'lanczos3' or 'lanczos5'.
+      method: 'bilinear', 'nearest', 'bicubic', 'area', 'lanczos3', 'lanczos5', 'gaussian' or
+        'mitchellcubic'.
       preserve_aspect_ratio: whether the image is made as large as fits, without distortion.
       antialias: whether the filter widens when an image gets smaller.
       name: ignored.
@@ -90,15 +99,19 @@ def resize(
       >>> tf.image.resize(tf.ones([8, 8, 3]), [4, 6]).shape
       TensorShape([4, 6, 3])
     """
-    known = ("bilinear", "nearest", "bicubic", "lanczos3", "lanczos5")
-    if method not in known:
-        raise ValueError(f"tf.image.resize: method must be one of {known}, got {method!r}.")
+    if method not in METHODS:
+        raise ValueError(f"tf.image.resize: method must be one of {METHODS}, got {method!r}.")
     images = images if hasattr(images, "_keras_history") else convert_to_tensor(images)
     if len(images.shape) not in (3, 4):
         raise ValueError(
             f"'images' must have either 3 or 4 dimensions, got shape {tuple(images.shape)}."
         )
-    height, width = (int(s) for s in static_value(size, "size"))
+    sizes = static_value(size, "size")
+    if not isinstance(sizes, tuple) or len(sizes) != 2:
+        raise ValueError(
+            f"'size' must be a 1-D Tensor of 2 elements: new_height, new_width, got {size}."
+        )
+    height, width = (int(s) for s in sizes)
     if preserve_aspect_ratio:
         scale = min(height / images.shape[-3], width / images.shape[-2])
         height, width = round(images.shape[-3] * scale), round(images.shape[-2] * scale)
@@ -112,10 +125,24 @@ def resize_with_pad(
     method: str = "bilinear",
     antialias: bool = False,
 ) -> Tensor:
-    """Resized without distortion, with zeros around."""
-    small = resize(image, (target_height, target_width), method, True, antialias)
-    top, left = (target_height - small.shape[-3]) // 2, (target_width - small.shape[-2]) // 2
-    return pad_to_bounding_box(small, top, left, target_height, target_width)
+    """Resized without distortion, with zeros around.
+
+    Args:
+      image: [height, width, channels] or a batch of them.
+      target_height: new height.
+      target_width: new width.
+      method: as in `resize`.
+      antialias: as in `resize`.
+
+    Returns:
+      Images of the new size.
+    """
+    image = image if hasattr(image, "_keras_history") else convert_to_tensor(image)
+    height, width = image.shape[-3], image.shape[-2]
+    ratio = max(width / target_width, height / target_height)
+    small = resize(image, (int(height / ratio), int(width / ratio)), method, antialias=antialias)
+    top, left = int((target_height - height / ratio) / 2), int((target_width - width / ratio) / 2)
+    return pad_to_bounding_box(small, max(top, 0), max(left, 0), target_height, target_width)
 
 
 def crop_to_bounding_box(

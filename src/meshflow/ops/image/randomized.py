@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.random import op_key
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
-from meshflow.ops.image import color, geometry
+from meshflow.ops.image import codecs, color, geometry
 
 __all__ = [
     "random_brightness",
@@ -20,6 +21,7 @@ __all__ = [
     "random_flip_left_right",
     "random_flip_up_down",
     "random_hue",
+    "random_jpeg_quality",
     "random_saturation",
     "stateless_random_brightness",
     "stateless_random_contrast",
@@ -27,6 +29,7 @@ __all__ = [
     "stateless_random_flip_left_right",
     "stateless_random_flip_up_down",
     "stateless_random_hue",
+    "stateless_random_jpeg_quality",
     "stateless_random_saturation",
 ]
 
@@ -109,7 +112,9 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
     return color.adjust_contrast(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
 
 
-def stateless_random_saturation(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
+def stateless_random_saturation(
+    image: TensorLike, lower: float, upper: float, seed: Any = None
+) -> Tensor:
     """`random_saturation` decided by the seed only."""
     _check(lower, upper, "stateless_random_saturation")
     return color.adjust_saturation(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
@@ -129,7 +134,9 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
     sizes = static_value(size, "size")
     shape = value.shape.as_list()
     if len(sizes) != len(shape) or any(s > n for s, n in zip(sizes, shape, strict=False)):
-        raise ValueError(f"random_crop: size {list(sizes)} must be at most the shape {shape}.")
+        raise InvalidValueError(
+            f"random_crop: size {list(sizes)} must be at most the shape {shape}."
+        )
     share = _uniform(key, [len(shape)], 0.0, 1.0)
     room = convert_to_tensor([float(n - s + 1) for n, s in zip(shape, sizes, strict=True)])
     return slice_(value, cast(floor(share * room), "int32"), sizes)  # type: ignore[operator]
@@ -145,3 +152,24 @@ def stateless_random_crop(
 ) -> Tensor:
     """`random_crop` decided by the seed only."""
     return _crop(random_ops.seed_key(seed), value, size)
+
+
+def _quality(key: Tensor, image: TensorLike, low: int, high: int) -> Tensor:
+    if not 0 <= low < high <= 100:
+        raise ValueError(f"random_jpeg_quality: needs 0 <= min < max <= 100, got {low} and {high}.")
+    drawn = random_ops.uniform_from_key(key, [], low, high, "int32")
+    return codecs.adjust_jpeg_quality(image, drawn)
+
+
+def random_jpeg_quality(
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any = None
+) -> Tensor:
+    """The image after JPEG coding of a random quality."""
+    return _quality(op_key(seed), image, min_jpeg_quality, max_jpeg_quality)
+
+
+def stateless_random_jpeg_quality(
+    image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
+) -> Tensor:
+    """`random_jpeg_quality` decided by the seed only."""
+    return _quality(random_ops.seed_key(seed), image, min_jpeg_quality, max_jpeg_quality)

@@ -54,12 +54,15 @@ __all__ = [
     "not_equal",
     "polygamma",
     "pow",
+    "realdiv",
     "saturate_cast",
     "scalar_mul",
     "squared_difference",
     "subtract",
     "tensordot",
     "truediv",
+    "truncatediv",
+    "truncatemod",
     "xdivy",
     "xlog1py",
     "xlogy",
@@ -67,7 +70,7 @@ __all__ = [
 ]
 
 
-@op
+@op(strings="joins")
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Adds element by element, with broadcasting.
 
@@ -216,6 +219,36 @@ def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 mod = floormod
 
 
+@op(kinds="if")
+def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """`x / y` rounded towards zero.
+
+    Example:
+      >>> import meshflow as tf
+      >>> int(tf.truncatediv(-7, 2))
+      -3
+    """
+    _check_nonzero(y, "truncatediv")
+    return jax.lax.div(*jnp.broadcast_arrays(x, y)) if _integers(x) else jnp.trunc(x / y)
+
+
+@op(kinds="if")
+def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The remainder of `truncatediv`, which has the sign of x."""
+    _check_nonzero(y, "truncatemod")
+    return jax.lax.rem(*jnp.broadcast_arrays(x, y))
+
+
+@op(kinds="fc")
+def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """`x / y` of floats."""
+    return x / y
+
+
+def _integers(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.integer))
+
+
 @op(kinds="fc")
 def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x / y`, and 0 where `y` is 0.
@@ -317,13 +350,13 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None
     return jax.scipy.special.betainc(jax.lax.stop_gradient(a), jax.lax.stop_gradient(b), x)
 
 
-@op(differentiable=False)
+@op(differentiable=False, strings="compares")
 def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Whether elements are equal."""
     return jnp.equal(x, y)
 
 
-@op(differentiable=False)
+@op(differentiable=False, strings="compares")
 def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Whether elements differ."""
     return jnp.not_equal(x, y)

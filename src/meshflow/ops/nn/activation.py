@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
+from meshflow.core.dtypes import as_dtype
 from meshflow.core.random import op_key
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
@@ -20,6 +21,7 @@ __all__ = [
     "elu",
     "embedding_lookup",
     "gelu",
+    "general_dropout",
     "leaky_relu",
     "log_sigmoid",
     "log_softmax",
@@ -70,7 +72,9 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
     """Scaled ELU (Klambauer et al. 2017, arXiv:1706.02515)."""
-    return jax.nn.selu(features)
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+    small = alpha * jnp.expm1(jnp.minimum(features, 0))
+    return scale * jnp.where(features >= 0, features, small)
 
 
 @op(kinds="f")
@@ -193,6 +197,11 @@ def dropout(
     Raises:
       ValueError: when rate is outside [0, 1).
     """
+    dtype = getattr(x, "dtype", None)
+    if dtype is not None and not as_dtype(dtype).is_floating:
+        raise ValueError(
+            f"`x.dtype` must be a floating point tensor as `x` will be scaled. Received: x_dtype={dtype}"
+        )
     if isinstance(rate, (int, float)):
         if not 0 <= rate < 1:
             raise ValueError(
@@ -201,6 +210,34 @@ def dropout(
         if rate == 0:
             return convert_to_tensor(x)
     return dropout_from_key(x, op_key(seed), rate, noise_shape)
+
+
+def general_dropout(
+    x: TensorLike,
+    rate: Any,
+    uniform_sampler: Any,
+    noise_shape: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """`dropout` that draws its mask with a function.
+
+    Args:
+      x: a floating tensor.
+      rate: the fraction set to 0, in [0, 1).
+      uniform_sampler: function (shape, dtype) -> uniform numbers in [0, 1).
+      noise_shape: shape of the mask; sizes of 1 share a decision.
+      name: ignored.
+
+    Returns:
+      A tensor of the shape of `x`.
+    """
+    from meshflow.ops.array import where, zeros_like
+
+    x = convert_to_tensor(x)
+    shape = x.shape.as_list() if noise_shape is None else static_value(noise_shape, "noise_shape")
+    shape = [n if s is None else s for s, n in zip(shape, x.shape, strict=True)]
+    kept = uniform_sampler(shape, x.dtype) >= rate
+    return where(kept, x * (1.0 / (1.0 - rate)), zeros_like(x))  # type: ignore[operator]
 
 
 def stateless_dropout(
@@ -218,25 +255,39 @@ def stateless_dropout(
 
 
 def embedding_lookup(
-    params: TensorLike, ids: TensorLike, max_norm: float | None = None, name: str | None = None
+    params: Any, ids: TensorLike, max_norm: float | None = None, name: str | None = None
 ) -> Tensor:
     """Rows of a table.
 
     Args:
-      params: table of shape [rows, ...].
+      params: table of shape [rows, ...], or a list of tables that hold consecutive rows.
       ids: integers of any shape.
       max_norm: when given, rows are scaled down to this L2 norm.
       name: ignored.
 
     Returns:
       Tensor of shape [*ids.shape, ...].
+
+    Raises:
+      ValueError: for no table at all.
+      InvalidArgumentError: eagerly, for a row that does not exist.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nn.embedding_lookup([[1.0, 2.0], [3.0, 4.0]], [1, 1]).numpy()
+      array([[3., 4.],
+             [3., 4.]], dtype=float32)
     """
-    from meshflow.ops.array import gather
+    from meshflow.ops.array import concat, gather
     from meshflow.ops.math import clip_by_norm
 
+    if params is None or (isinstance(params, (list, tuple)) and not params):
+        raise ValueError("params: pass a table of rows, or a list of tables, got none.")
+    if isinstance(params, (list, tuple)) and all(len(getattr(p, "shape", ())) for p in params):
+        params = params[0] if len(params) == 1 else concat(list(params), 0)
     rows = gather(params, ids)
     if max_norm is None:
         return rows
-    return clip_by_norm(
-        rows, float(max_norm), axes=list(range(len(rows.shape) - 1, len(rows.shape)))
-    )
+    inner = len(params.shape) - 1 if hasattr(params, "shape") else 1
+    rank = len(rows.shape)
+    return clip_by_norm(rows, float(max_norm), axes=list(range(rank - inner, rank)))

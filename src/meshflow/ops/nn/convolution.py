@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
@@ -19,6 +17,7 @@ from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
     "atrous_conv2d",
+    "atrous_conv2d_transpose",
     "conv1d",
     "conv1d_transpose",
     "conv2d",
@@ -28,6 +27,8 @@ __all__ = [
     "conv_transpose",
     "convolution",
     "depthwise_conv2d",
+    "depthwise_conv2d_backprop_filter",
+    "depthwise_conv2d_backprop_input",
     "separable_conv2d",
 ]
 
@@ -69,7 +70,7 @@ def padding_pairs(padding: Any, rank: int, channels_first: bool) -> Any:
     """
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"padding must be 'SAME', 'VALID' or a list of pairs, got {padding!r}."
             )
         return padding.upper()
@@ -77,7 +78,7 @@ def padding_pairs(padding: Any, rank: int, channels_first: bool) -> Any:
     return (pairs[2:] if channels_first else pairs[1:-1]) if len(pairs) == rank + 2 else pairs
 
 
-@op(name="convolution", kinds="f")
+@op(name="convolution", kinds="if")
 def conv(
     input: TensorLike,
     filters: TensorLike,
@@ -87,20 +88,32 @@ def conv(
     channels_first: bool,
     groups: int,
 ) -> Tensor:
-    """Convolution of a batch: [batch, *spatial, in] (or channels first) with [*spatial, in / groups, out]."""
+    """Convolution of a batch: [batch, *spatial, in] (or channels first) with [*spatial, in / groups, out].
+
+    Several leading dimensions count as one batch.
+    """
     rank = filters.ndim - 2
-    channels = input.shape[1 if channels_first else -1]
-    if input.ndim != rank + 2:
+    if rank < 1 or input.ndim < rank + 2:
         raise InvalidValueError(
-            f"convolution expects input of rank {rank + 2}, got shape {list(input.shape)}."
+            f"convolution expects input of rank {rank + 2} or more for filters of shape {list(filters.shape)}, got "
+            f"input of shape {list(input.shape)}."
         )
+    lead = input.shape[: input.ndim - rank - 1]
+    x = input if len(lead) == 1 else input.reshape(-1, *input.shape[len(lead) :])
+    channels = x.shape[1 if channels_first else -1]
     if channels != filters.shape[-2] * groups:
         raise InvalidValueError(
-            f"input depth {channels} must be {groups} group(s) times the filters' depth {filters.shape[-2]} (input "
-            f"{list(input.shape)}, filters {list(filters.shape)})."
+            f"input depth must be evenly divisible by filter depth: {channels} vs {filters.shape[-2]} (input "
+            f"{list(input.shape)}, filters {list(filters.shape)}, groups {groups})."
         )
-    return jax.lax.conv_general_dilated(
-        input,
+    if filters.shape[-1] % groups:
+        raise InvalidValueError(
+            f"the number of filters must be divisible by the number of groups: {filters.shape[-1]} vs {groups}."
+        )
+    spatial = x.shape[2:] if channels_first else x.shape[1:-1]
+    check_window_fits(spatial, filters.shape[:rank], dilations, padding)
+    y = jax.lax.conv_general_dilated(
+        x,
         filters,
         strides,
         padding,
@@ -108,6 +121,28 @@ def conv(
         dimension_numbers=numbers(channels_first, rank),
         feature_group_count=groups,
     )
+    return y if len(lead) == 1 else y.reshape(*lead, *y.shape[1:])
+
+
+def check_window_fits(
+    spatial: tuple[int, ...], window: tuple[int, ...], dilations: Any, padding: Any
+) -> None:
+    """Refuses a window that is larger than what it slides over: the result would be empty.
+
+    Raises:
+      InvalidArgumentError: naming both sizes.
+    """
+    if padding == "SAME":
+        return
+    pairs = ((0, 0),) * len(spatial) if padding == "VALID" else padding
+    dilations = dilations or (1,) * len(spatial)
+    for n, k, d, (low, high) in zip(spatial, window, dilations, pairs, strict=True):
+        extent = (k - 1) * d + 1
+        if n and n + low + high < extent:
+            raise InvalidValueError(
+                f"Negative dimension size caused by subtracting {extent} from {n + low + high}: a window of size "
+                f"{list(window)} (dilations {list(dilations)}) does not fit into {list(spatial)} with padding {padding}."
+            )
 
 
 def _channels_first(data_format: str | None) -> bool:
@@ -145,7 +180,7 @@ def convolution(
     first = _channels_first(data_format)
     symbolic = hasattr(input, "_keras_history")
     shape = input.shape if symbolic else convert_to_tensor(input).shape  # type: ignore[attr-defined]
-    depth = shape[1 if first else -1]
+    depth = shape[-(rank + 1) if first else -1] if len(shape) > rank else None
     groups = max(int(depth) // int(filters.shape[-2]), 1) if depth else 1
     return conv(
         input,
@@ -210,6 +245,18 @@ def atrous_conv2d(
     return convolution(value, filters, 1, padding, "NHWC", rate)
 
 
+def atrous_conv2d_transpose(
+    value: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    rate: int,
+    padding: str,
+    name: str | None = None,
+) -> Tensor:
+    """The transpose of `atrous_conv2d`; filters are [height, width, out, in]."""
+    return conv_transpose(value, filters, output_shape, 1, padding, "NHWC", rate)
+
+
 def depthwise_conv2d(
     input: TensorLike,
     filter: TensorLike,
@@ -248,6 +295,59 @@ def depthwise_conv2d(
         first,
         int(depth),
     )
+
+
+def depthwise_conv2d_backprop_input(
+    input_sizes: Any,
+    filter: TensorLike,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
+    """Gradient of `depthwise_conv2d` with respect to an input of shape `input_sizes`."""
+    from meshflow.ops.array import zeros
+
+    sizes = static_value(input_sizes, "input_sizes")
+    like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
+    return _pull(
+        lambda x: depthwise_conv2d(x, filter, strides, padding, data_format, dilations),
+        like,
+        out_backprop,
+    )
+
+
+def depthwise_conv2d_backprop_filter(
+    input: TensorLike,
+    filter_sizes: Any,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
+    """Gradient of `depthwise_conv2d` with respect to a filter of shape `filter_sizes`."""
+    from meshflow.ops.array import zeros
+
+    sizes = static_value(filter_sizes, "filter_sizes")
+    like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
+    return _pull(
+        lambda w: depthwise_conv2d(input, w, strides, padding, data_format, dilations),
+        like,
+        out_backprop,
+    )
+
+
+def _pull(function: Any, at: Tensor, seed: Any) -> Any:
+    from meshflow.core.tape import GradientTape
+
+    with GradientTape() as tape:
+        tape.watch(at)
+        y = function(at)
+    return tape.gradient(y, at, output_gradients=convert_to_tensor(seed))
 
 
 def separable_conv2d(
@@ -381,6 +481,3 @@ def conv3d_transpose(
 ) -> Tensor:
     """Transposed convolution over three dimensions; see `conv_transpose`."""
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
-
-
-_ = (jnp, np)

@@ -10,12 +10,13 @@ import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
     "compute_average_loss",
     "l2_loss",
+    "log_poisson_loss",
     "scale_regularization_loss",
     "sigmoid_cross_entropy_with_logits",
     "softmax_cross_entropy_with_logits",
@@ -26,10 +27,12 @@ __all__ = [
 
 @op(name="softmax_cross_entropy_with_logits", kinds="f")
 def _softmax_cross_entropy(labels: TensorLike, logits: TensorLike, axis: int) -> Tensor:
-    if labels.shape[axis] != logits.shape[axis]:
+    try:
+        np.broadcast_shapes(labels.shape, logits.shape)
+    except ValueError:
         raise InvalidValueError(
             f"logits and labels must be broadcastable: logits_size={list(logits.shape)} labels_size={list(labels.shape)}"
-        )
+        ) from None
     return -jnp.sum(labels * jax.nn.log_softmax(logits, axis=axis), axis=axis)
 
 
@@ -47,7 +50,18 @@ def softmax_cross_entropy_with_logits(
     Returns:
       The loss, without the class dimension.
     """
+    labels, logits = _like_logits(labels, logits)
     return _softmax_cross_entropy(labels, logits, axis)
+
+
+def _like_logits(labels: Any, logits: Any) -> tuple[Any, Any]:
+    """Labels and logits as tensors; labels given as Python or NumPy numbers get the logits' dtype."""
+    logits = convert_to_tensor(logits)
+    if isinstance(labels, (list, tuple, int, float, np.ndarray)) and isinstance(logits, Tensor):
+        labels = np.asarray(labels)
+        if labels.dtype.kind in "biuf":
+            labels = convert_to_tensor(labels.astype(logits.dtype.as_numpy_dtype))
+    return labels, logits
 
 
 @op(name="sparse_softmax_cross_entropy_with_logits", same=("logits",), kinds="f")
@@ -90,6 +104,13 @@ def sparse_softmax_cross_entropy_with_logits(
     """
     labels, logits = convert_to_tensor(labels), convert_to_tensor(logits)
     if isinstance(labels, Tensor):
+        if not labels.dtype.is_integer:
+            raise DtypeMismatchError(
+                f"sparse_softmax_cross_entropy_with_logits: labels have dtype {labels.dtype.name}, expected int32 "
+                "or int64. Use tf.cast to convert them."
+            )
+        if len(logits.shape) == 0:
+            raise ValueError("`logits` cannot be a scalar. Received logits of shape ().")
         _check_labels(labels, logits.shape[-1])
     return _sparse_softmax_cross_entropy(labels, logits)
 
@@ -112,13 +133,31 @@ def _sigmoid_cross_entropy(labels: TensorLike, logits: TensorLike) -> Tensor:
         raise InvalidValueError(
             f"`logits` and `labels` must have the same shape, received ({logits.shape} vs {labels.shape})."
         )
-    return jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    # softplus(x) = log(1 + e^x), whose gradient is the sigmoid everywhere, 0 included.
+    return jax.nn.softplus(logits) - logits * labels
 
 
 def sigmoid_cross_entropy_with_logits(
     labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Tensor:
-    """Cross entropy between labels in [0, 1] and the sigmoid of logits, element by element."""
+    """Cross entropy between labels in [0, 1] and the sigmoid of logits, element by element.
+
+    Args:
+      labels: probabilities, of the shape of `logits`.
+      logits: unnormalized log-probabilities.
+      name: ignored.
+
+    Returns:
+      The losses, of the shape of `logits`: `log(1 + e^logits) - logits * labels`.
+
+    Raises:
+      ValueError: when an argument is missing or the shapes differ.
+    """
+    if labels is None or logits is None:
+        raise ValueError(
+            f"Both `labels` and `logits` must be provided. Received: labels={labels} and logits={logits}"
+        )
+    labels, logits = _like_logits(labels, logits)
     return _sigmoid_cross_entropy(labels, logits)
 
 
@@ -128,8 +167,36 @@ def weighted_cross_entropy_with_logits(
 ) -> Tensor:
     """Sigmoid cross entropy in which positive labels count `pos_weight` times."""
     weight = 1 + (pos_weight - 1) * labels
-    tail = jnp.log1p(jnp.exp(-jnp.abs(logits))) + jnp.maximum(-logits, 0)
-    return (1 - labels) * logits + weight * tail
+    return (1 - labels) * logits + weight * jax.nn.softplus(-logits)
+
+
+def log_poisson_loss(
+    targets: TensorLike,
+    log_input: TensorLike,
+    compute_full_loss: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Poisson loss of a logarithmic prediction: `exp(log_input) - log_input * targets`.
+
+    Args:
+      targets: counts, of the shape of `log_input`.
+      log_input: logarithm of the predicted rate.
+      compute_full_loss: whether Stirling's approximation of the constant term is added.
+      name: ignored.
+
+    Returns:
+      The losses, of the shape of `log_input`.
+    """
+    from meshflow.ops.array import where, zeros_like
+    from meshflow.ops.math import exp, log
+
+    targets, log_input = _like_logits(targets, log_input)
+    targets = convert_to_tensor(targets)
+    loss = exp(log_input) - log_input * targets
+    if compute_full_loss:
+        constant = targets * log(targets) - targets + 0.5 * log(6.283185307179586 * targets)  # type: ignore[operator]
+        loss = loss + where((targets >= 0.0) & (targets <= 1.0), zeros_like(loss), constant)  # type: ignore[operator]
+    return loss
 
 
 @op(kinds="f")
@@ -157,6 +224,9 @@ def compute_average_loss(
     Returns:
       A scalar.
 
+    Raises:
+      ValueError: when the losses are a scalar already.
+
     Example:
       >>> import meshflow as tf
       >>> float(tf.nn.compute_average_loss([1.0, 2.0, 3.0], global_batch_size=8))
@@ -165,6 +235,10 @@ def compute_average_loss(
     from meshflow.ops.math import cast, reduce_sum
 
     losses = convert_to_tensor(per_example_loss)
+    if len(losses.shape) == 0:
+        raise ValueError(
+            "Invalid value passed for `per_example_loss`. Expected a tensor with at least rank 1, got a scalar."
+        )
     if sample_weight is not None:
         losses = losses * cast(convert_to_tensor(sample_weight), losses.dtype)  # type: ignore[operator]
     if global_batch_size is None:

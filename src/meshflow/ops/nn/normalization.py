@@ -26,8 +26,12 @@ __all__ = [
 ]
 
 
-@op(name="moments", kinds="fc")
+@op(name="moments", kinds="ifc")
 def _moments(x: TensorLike, axes: Any, keepdims: bool) -> Any:
+    if x.dtype.kind in "iu":  # whole numbers, cut off as TensorFlow's integer means are
+        mean = jnp.mean(x, axis=axes, keepdims=True).astype(x.dtype)
+        variance = jnp.mean(jnp.square(x - mean), axis=axes, keepdims=keepdims)
+        return mean if keepdims else jnp.squeeze(mean, axes), variance.astype(x.dtype)
     # float16 sums overflow early; TensorFlow computes these in float32 too.
     wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
     mean = jnp.mean(wide, axis=axes, keepdims=True)
@@ -91,7 +95,7 @@ def sufficient_statistics(
         convert_to_tensor(count, dtype=x.dtype),
         reduce_sum(moved, axes, keepdims),
         reduce_sum(square(moved), axes, keepdims),
-        None if shift is None else convert_to_tensor(shift),
+        None if shift is None else convert_to_tensor(shift, dtype=x.dtype),
     )
 
 
@@ -105,6 +109,8 @@ def normalize_moments(
     """Mean and variance from sufficient statistics."""
     from meshflow.ops.math import square
 
+    mean_ss, variance_ss = convert_to_tensor(mean_ss), convert_to_tensor(variance_ss)
+    counts = convert_to_tensor(counts, dtype=mean_ss.dtype)
     shifted = mean_ss / counts
     mean = shifted if shift is None else shifted + shift
     return mean, variance_ss / counts - square(shifted)

@@ -1,9 +1,4 @@
-"""Max and average pooling.
-
-XLA's gradient of a max pool (select-and-scatter) is by far the slowest op of a CNN on CPUs. Windows
-that do not overlap are reduced as an extra dimension instead, with a gradient that goes to the first
-maximum of each window, as TensorFlow's does.
-"""
+"""Max and average pooling."""
 
 from __future__ import annotations
 
@@ -11,12 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from meshflow.core.dispatch import op
+from meshflow.core.dispatch import op, static_value
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.nn.convolution import _channels_first, padding_pairs, spatial_sizes
+from meshflow.ops.nn.convolution import (
+    _channels_first,
+    check_window_fits,
+    padding_pairs,
+    spatial_sizes,
+)
+from meshflow.ops.nn.windows import Windows, argmax_windows, max_windows, sum_windows
 
 __all__ = [
     "avg_pool",
@@ -27,94 +27,65 @@ __all__ = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_pool_with_argmax",
     "pool",
 ]
 
 
-def _full(sizes: tuple[int, ...], channels_first: bool) -> tuple[int, ...]:
-    return (1, 1, *sizes) if channels_first else (1, *sizes, 1)
+def _windows(
+    shape: tuple[int, ...], size: Any, strides: Any, padding: Any, dilations: Any, first: bool
+) -> Windows:
+    def full(values: Any, other: Any) -> Any:
+        return (other, other, *values) if first else (other, *values, other)
 
-
-def _pairs(
-    x: Any, window: tuple[int, ...], strides: tuple[int, ...], padding: Any, first: bool
-) -> Any:
+    rank = len(size)
+    check_window_fits(shape[2:] if first else shape[1:-1], size, dilations, padding)
+    size, strides = full(size, 1), full(strides, 1)
+    dilations = full(dilations or (1,) * rank, 1)
     if isinstance(padding, str):
-        return jax.lax.padtype_to_pads(
-            x.shape, _full(window, first), _full(strides, first), padding
-        )
-    return [(0, 0), (0, 0), *padding] if first else [(0, 0), *padding, (0, 0)]
-
-
-def _lowest(dtype: Any) -> Any:
-    return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
-
-
-def _split_windows(x: Any, window: tuple[int, ...], first: bool) -> Any:
-    """[..., n, ...] -> [..., n / k, ..., k1 * k2 * ...]: windows as a last dimension, in reading order."""
-    start = 2 if first else 1
-    shape = list(x.shape[:start])
-    for size, k in zip(x.shape[start:], window, strict=False):
-        shape += [size // k, k]
-    shape += x.shape[start + len(window) :]
-    x = x.reshape(shape)
-    rank = len(window)
-    inner = [start + 2 * i + 1 for i in range(rank)]
-    outer = [i for i in range(x.ndim) if i not in inner]
-    x = x.transpose(*outer, *inner)
-    return x.reshape(*x.shape[: len(outer)], int(np.prod(window)))
-
-
-@jax.custom_vjp
-def _first_max(stack: Any) -> Any:
-    """Maximum over the last dimension; the gradient goes to the first of equal maxima."""
-    return jnp.max(stack, axis=-1)
-
-
-def _first_max_forward(stack: Any) -> Any:
-    return _first_max(stack), stack
-
-
-def _first_max_backward(stack: Any, g: Any) -> Any:
-    chosen = jnp.argmax(stack, axis=-1)
-    positions = jnp.arange(stack.shape[-1], dtype=chosen.dtype)
-    return (jnp.where(chosen[..., None] == positions, g[..., None], jnp.zeros((), g.dtype)),)
-
-
-_first_max.defvjp(_first_max_forward, _first_max_backward)
-
-
-def _tiles(
-    x: Any, window: tuple[int, ...], strides: tuple[int, ...], pads: Any, first: bool
-) -> bool:
-    spatial = x.shape[2:] if first else x.shape[1:-1]
-    divides = all(size % k == 0 for size, k in zip(spatial, window, strict=True))
-    return window == strides and divides and all(p == (0, 0) for p in map(tuple, pads))
+        extents = tuple((k - 1) * d + 1 for k, d in zip(size, dilations, strict=True))
+        pads = jax.lax.padtype_to_pads(shape, extents, strides, padding)
+    else:
+        pads = full(padding, (0, 0))
+    pads = tuple((int(low), int(high)) for low, high in pads)
+    return Windows(size, strides, pads, dilations)
 
 
 @op(name="max_pool", kinds="if")
-def _max_pool(input: TensorLike, window: Any, strides: Any, padding: Any, first: bool) -> Tensor:
-    pads = _pairs(input, window, strides, padding, first)
-    if _tiles(input, window, strides, pads, first):
-        return _first_max(_split_windows(input, window, first))
-    # A literal, so that JAX recognizes the reduction and knows its gradient.
-    start = np.asarray(_lowest(input.dtype), input.dtype)
-    return jax.lax.reduce_window(
-        input, start, jax.lax.max, _full(window, first), _full(strides, first), pads
-    )
+def _max_pool(
+    input: TensorLike, window: Any, strides: Any, padding: Any, first: bool, dilations: Any = None
+) -> Tensor:
+    return max_windows(input, _windows(input.shape, window, strides, padding, dilations, first))
 
 
 @op(name="avg_pool", kinds="f")
-def _avg_pool(input: TensorLike, window: Any, strides: Any, padding: Any, first: bool) -> Tensor:
-    pads = _pairs(input, window, strides, padding, first)
-    if _tiles(input, window, strides, pads, first):
-        return jnp.mean(_split_windows(input, window, first), axis=-1)
-    zero = np.zeros((), input.dtype)
-    args = (jax.lax.add, _full(window, first), _full(strides, first), pads)
-    total = jax.lax.reduce_window(input, zero, *args)
+def _avg_pool(
+    input: TensorLike, window: Any, strides: Any, padding: Any, first: bool, dilations: Any = None
+) -> Tensor:
+    windows = _windows(input.shape, window, strides, padding, dilations, first)
+    wide = input.astype(jnp.float32) if input.dtype.itemsize == 2 else input
+    total = sum_windows(wide, windows)
+    if all(pair == (0, 0) for pair in windows.pads):
+        return (total / windows.count).astype(input.dtype)
     # Positions outside the input do not count.
-    spatial = input.shape[2:] if first else input.shape[1:-1]
-    ones = jnp.ones(_full(spatial, first), input.dtype)
-    return total / jax.lax.reduce_window(ones, zero, *args)
+    inside = tuple(n if i in _spatial(input.ndim, first) else 1 for i, n in enumerate(input.shape))
+    return (total / sum_windows(jnp.ones(inside, wide.dtype), windows)).astype(input.dtype)
+
+
+def _spatial(rank: int, first: bool) -> range:
+    return range(2, rank) if first else range(1, rank - 1)
+
+
+@op(name="max_pool_with_argmax", kinds="if")
+def _max_pool_with_argmax(
+    input: TensorLike, window: Any, strides: Any, padding: Any, dtype: Any, batch: bool
+) -> Any:
+    windows = _windows(input.shape, window, strides, padding, None, False)
+    y, index = argmax_windows(input, windows)
+    if batch:
+        size = input.size // max(input.shape[0], 1)
+        index = index + jnp.arange(input.shape[0], dtype=jnp.int64)[:, None, None, None] * size
+    return y, index.astype(dtype)
 
 
 def _pool(
@@ -125,6 +96,7 @@ def _pool(
     padding: Any,
     data_format: str | None,
     rank: int | None,
+    dilations: Any = None,
 ) -> Tensor:
     first = _channels_first(data_format)
     if rank is None:
@@ -135,7 +107,8 @@ def _pool(
         raise InvalidValueError(
             f"pooling expects input of rank {rank + 2}, got shape {tuple(input.shape)}."
         )
-    return function(input, window, steps, padding_pairs(padding, rank, first), first)
+    pads = padding_pairs(padding, rank, first)
+    return function(input, window, steps, pads, first, dilations)
 
 
 def _as_tensor(input: Any) -> Any:
@@ -257,6 +230,60 @@ def avg_pool3d(
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 3)
 
 
+def max_pool_with_argmax(
+    input: TensorLike,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    data_format: str = "NHWC",
+    output_dtype: Any = "int64",
+    include_batch_in_index: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`max_pool2d` and where each maximum was found.
+
+    Args:
+      input: tensor of shape [batch, height, width, channels].
+      ksize: size of the window per spatial dimension.
+      strides: step of the window.
+      padding: 'SAME' or 'VALID'.
+      data_format: only 'NHWC'.
+      output_dtype: dtype of the positions, int32 or int64.
+      include_batch_in_index: whether positions count through the whole batch, not each image.
+      name: ignored.
+
+    Returns:
+      (output, argmax): positions are `(y * width + x) * channels + channel` of the first maximum.
+
+    Raises:
+      ValueError: for another layout or explicit padding.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.constant([1.0, 4.0, 3.0, 2.0]), [1, 2, 2, 1])
+      >>> tf.nn.max_pool_with_argmax(x, 2, 2, "VALID")[1].numpy().item()
+      1
+    """
+    if data_format != "NHWC":
+        raise ValueError(f"Attr 'data_format' of '{data_format}' is not in ['NHWC'].")
+    if not isinstance(padding, str):
+        raise ValueError(f"padding must be 'SAME' or 'VALID', got {padding!r}.")
+    if isinstance(input, Tensor) and len(input.shape) != 4:
+        raise InvalidValueError(
+            f"max_pool_with_argmax expects input of rank 4, got shape {tuple(input.shape)}."
+        )
+    from meshflow.core.dtypes import as_dtype
+
+    return _max_pool_with_argmax(
+        input,
+        spatial_sizes(ksize, 2, False, "ksize"),
+        spatial_sizes(strides, 2, False, "strides"),
+        padding_pairs(padding, 2, False),
+        as_dtype(output_dtype),
+        include_batch_in_index,
+    )
+
+
 def pool(
     input: TensorLike,
     window_shape: Any,
@@ -276,15 +303,24 @@ def pool(
       strides: step; default 1.
       padding: 'SAME', 'VALID' or explicit pairs.
       data_format: such as 'NHWC' or 'NCHW'.
-      dilations: only 1 is supported.
+      dilations: distance between neighbouring elements of a window; default 1.
       name: ignored.
 
+    Returns:
+      A tensor in the layout of the input.
+
     Raises:
-      ValueError: for another pooling type.
-      NotImplementedError: for dilations above 1.
+      ValueError: for another pooling type, or dilations together with strides.
     """
-    if dilations is not None and any(d != 1 for d in np.atleast_1d(dilations)):
-        raise NotImplementedError("tf.nn.pool with dilations is not supported.")
+    rank = len(static_value(window_shape, "window_shape"))
+    first = _channels_first(data_format)
+    steps = spatial_sizes(strides, rank, first, "strides")
+    apart = spatial_sizes(dilations, rank, first, "dilations")
+    if max(steps) > 1 and max(apart) > 1:
+        raise ValueError(
+            f"`strides > 1` not supported in conjunction with `dilations > 1`. Received: strides={list(steps)} and "
+            f"dilations={list(apart)}"
+        )
     if pooling_type not in ("AVG", "MAX"):
         raise ValueError(f"pooling_type must be 'AVG' or 'MAX', got {pooling_type!r}.")
     function = _max_pool if pooling_type == "MAX" else _avg_pool
@@ -292,8 +328,9 @@ def pool(
         function,
         _as_tensor(input),
         window_shape,
-        1 if strides is None else strides,
+        steps,
         padding,
         data_format,
-        len(window_shape),
+        rank,
+        apart,
     )

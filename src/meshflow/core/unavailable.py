@@ -1,0 +1,48 @@
+"""Names of TensorFlow's that Meshflow does not have: each with what to use instead."""
+
+from __future__ import annotations
+
+from meshflow.core.composite import RAGGED_HELP
+from meshflow.core.errors import NotAvailableError
+
+_LATER = "it is not available yet."
+_FORMATS = "use tf.keras.models.save_model, Model.save_weights or jax.export."
+
+NAMES: dict[str, str] = {
+    "CriticalSection": "functions run in program order; use threading.Lock.",
+    "RaggedTensorSpec": RAGGED_HELP,
+    "SparseTensorSpec": "sparse tensors are containers only; use tf.sparse.to_dense and tf.TensorSpec.",
+    "audio": _LATER,
+    "data": _LATER,
+    "distribute": _LATER,
+    "edit_distance": _LATER,
+    "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
+    "feature_column": "use Keras layers for preprocessing.",
+    "fingerprint": _LATER,
+    "graph_util": "there are no graphs; see tf.function(...).get_concrete_function().graph.",
+    "lite": _FORMATS,
+    "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
+    "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
+    "lookup": _LATER,
+    "mlir": "see the MLIR of jax.jit(...).lower(...).",
+    "profiler": _LATER,
+    "quantization": _LATER,
+    "queue": "use Python's queue or tf.data.",
+    "ragged": RAGGED_HELP,
+    "raw_ops": "use the public function of the same op.",
+    "saved_model": _FORMATS,
+    "sets": _LATER,
+    "summary": _LATER,
+    "tpu": "devices are found by JAX; see tf.config.list_logical_devices('TPU').",
+    "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
+}
+
+
+def raise_for(name: str, package: str = "tf") -> None:
+    """Raises for a name of TensorFlow's that is not available; returns for any other.
+
+    Raises:
+      NotAvailableError: an AttributeError that says what to use instead.
+    """
+    if name in NAMES:
+        raise NotAvailableError(f"{package}.{name}: {NAMES[name]}")

@@ -1,0 +1,49 @@
+"""`tf.io`: files, encoded images, raw bytes."""
+
+from meshflow.io import gfile
+from meshflow.ops.files import (
+    decode_base64,
+    decode_csv,
+    decode_raw,
+    encode_base64,
+    matching_files,
+    parse_tensor,
+    read_file,
+    serialize_tensor,
+    write_file,
+)
+from meshflow.ops.image.codecs import (
+    decode_and_crop_jpeg,
+    decode_bmp,
+    decode_gif,
+    decode_image,
+    decode_jpeg,
+    decode_png,
+    encode_jpeg,
+    encode_png,
+    extract_jpeg_shape,
+    is_jpeg,
+)
+
+__all__ = [
+    "decode_and_crop_jpeg",
+    "decode_base64",
+    "decode_bmp",
+    "decode_csv",
+    "decode_gif",
+    "decode_image",
+    "decode_jpeg",
+    "decode_png",
+    "decode_raw",
+    "encode_base64",
+    "encode_jpeg",
+    "encode_png",
+    "extract_jpeg_shape",
+    "gfile",
+    "is_jpeg",
+    "matching_files",
+    "parse_tensor",
+    "read_file",
+    "serialize_tensor",
+    "write_file",
+]

@@ -1,0 +1,341 @@
+"""Files and folders, local ones and, with the package fsspec, remote ones (`gs://...`)."""
+
+from __future__ import annotations
+
+import glob as python_glob
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from meshflow.core import errors
+
+__all__ = [
+    "GFile",
+    "copy",
+    "exists",
+    "get_registered_schemes",
+    "glob",
+    "isdir",
+    "join",
+    "listdir",
+    "makedirs",
+    "mkdir",
+    "remove",
+    "rename",
+    "rmtree",
+    "stat",
+    "walk",
+]
+
+
+class FileStatistics(NamedTuple):
+    """What `stat` returns: size in bytes, time of the last change in nanoseconds, kind."""
+
+    length: int
+    mtime_nsec: int
+    is_directory: bool
+
+
+def _text(path: Any) -> str:
+    path = os.fspath(path) if hasattr(path, "__fspath__") else path
+    path = path.numpy() if hasattr(path, "numpy") else path
+    path = path.decode() if isinstance(path, bytes) else path
+    return path.removeprefix("file://")
+
+
+def _remote(path: str) -> Any:
+    """The fsspec file system of a path with a scheme; None for a local path."""
+    if "://" not in path:
+        return None
+    try:
+        import fsspec
+    except ImportError:
+        raise errors.UnimplementedError(
+            f"{path!r} is not a local path: remote files need the package fsspec (pip install fsspec)."
+        ) from None
+    return fsspec.core.url_to_fs(path)[0]
+
+
+def _translated(function: Callable[[], Any], path: str) -> Any:
+    """Runs `function`; the operating system's errors become TensorFlow's."""
+    try:
+        return function()
+    except FileNotFoundError:
+        raise errors.NotFoundError(f"{path}; No such file or directory") from None
+    except FileExistsError:
+        raise errors.AlreadyExistsError(f"{path}; File exists") from None
+    except PermissionError:
+        raise errors.PermissionDeniedError(f"{path}; Permission denied") from None
+    except (IsADirectoryError, NotADirectoryError, OSError) as error:
+        raise errors.FailedPreconditionError(f"{path}; {error.strerror or error}") from None
+
+
+class GFile:
+    """A file, opened when it is first read or written.
+
+    Args:
+      name: the path.
+      mode: 'r', 'w', 'a', with 'b' for bytes and '+' for both directions.
+
+    Example:
+      >>> import tempfile
+      >>> import meshflow as tf
+      >>> path = tf.io.gfile.join(tempfile.mkdtemp(), "a.txt")
+      >>> with tf.io.gfile.GFile(path, "w") as f:
+      ...     f.write("hello")
+      >>> tf.io.gfile.GFile(path).read()
+      'hello'
+    """
+
+    def __init__(self, name: Any, mode: str = "r") -> None:
+        self._name = _text(name)
+        self._mode = mode
+        self._file: Any = None
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self._name
+
+    @property
+    def mode(self) -> str:
+        """How it was opened."""
+        return self._mode
+
+    def _opened(self) -> Any:
+        if self._file is None:
+            remote = _remote(self._name)
+            opener = open if remote is None else remote.open
+            encoding = None if "b" in self._mode else "utf-8"
+            self._file = _translated(
+                lambda: opener(self._name, self._mode, encoding=encoding), self._name
+            )
+        return self._file
+
+    def size(self) -> int:
+        """The size in bytes."""
+        if self._file is not None and self._mode[0] != "r":
+            self._file.flush()
+        return stat(self._name).length
+
+    def read(self, n: int = -1) -> Any:
+        """The next n characters (bytes); default all that remain."""
+        if self._mode[0] != "r" and "+" not in self._mode:
+            raise errors.PermissionDeniedError("File isn't open for reading")
+        return self._opened().read(n)
+
+    def readline(self) -> Any:
+        """The next line, with its end."""
+        return self._opened().readline()
+
+    def readlines(self) -> list[Any]:
+        """All lines that remain."""
+        return self._opened().readlines()
+
+    def write(self, file_content: Any) -> None:
+        """Writes text (or bytes)."""
+        if self._mode[0] == "r" and "+" not in self._mode:
+            raise errors.PermissionDeniedError("File isn't open for writing")
+        if isinstance(file_content, bytes) and "b" not in self._mode:
+            file_content = file_content.decode()
+        if isinstance(file_content, str) and "b" in self._mode:
+            file_content = file_content.encode()
+        self._opened().write(file_content)
+
+    def seek(self, offset: int, whence: int = 0) -> None:
+        """Moves to a position."""
+        self._opened().seek(offset, whence)
+
+    def tell(self) -> int:
+        """The position."""
+        return self._opened().tell()
+
+    def seekable(self) -> bool:
+        """Always True."""
+        return True
+
+    def flush(self) -> None:
+        """Hands what was written to the operating system."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file; a file opened for writing exists then, also when nothing was written."""
+        if self._file is None and self._mode[0] in "wa":
+            self._opened()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> GFile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._opened())
+
+    def __next__(self) -> Any:
+        return next(self._opened())
+
+
+def exists(path: Any) -> bool:
+    """Whether there is a file or folder."""
+    path = _text(path)
+    remote = _remote(path)
+    return os.path.exists(path) if remote is None else remote.exists(path)
+
+
+def isdir(path: Any) -> bool:
+    """Whether there is a folder."""
+    path = _text(path)
+    remote = _remote(path)
+    return os.path.isdir(path) if remote is None else remote.isdir(path)
+
+
+def listdir(path: Any) -> list[str]:
+    """Names of a folder's files and folders."""
+    path = _text(path)
+    if not isdir(path):
+        raise errors.NotFoundError(f"Could not find directory {path}")
+    remote = _remote(path)
+    if remote is None:
+        return os.listdir(path)
+    return [p.rstrip("/").rsplit("/", 1)[-1] for p in remote.ls(path, detail=False)]
+
+
+def glob(pattern: Any) -> list[str]:
+    """Paths that match a pattern (or any of a list of patterns), sorted."""
+    patterns = pattern if isinstance(pattern, (list, tuple)) else [pattern]
+    found: list[str] = []
+    for text in map(_text, patterns):
+        remote = _remote(text)
+        found += sorted(python_glob.glob(text)) if remote is None else remote.glob(text)
+    return found
+
+
+def makedirs(path: Any) -> None:
+    """Makes a folder and those above it; one that is there already is fine."""
+    path = _text(path)
+    remote = _remote(path)
+    if remote is None:
+        _translated(lambda: os.makedirs(path, exist_ok=True), path)
+    else:
+        remote.makedirs(path, exist_ok=True)
+
+
+def mkdir(path: Any) -> None:
+    """Makes a folder whose parent exists; one that is there already is fine."""
+    path = _text(path)
+    if isdir(path):
+        return
+    remote = _remote(path)
+    _translated(lambda: os.mkdir(path) if remote is None else remote.mkdir(path), path)
+
+
+def remove(path: Any) -> None:
+    """Deletes a file."""
+    path = _text(path)
+    remote = _remote(path)
+    _translated(lambda: os.remove(path) if remote is None else remote.rm_file(path), path)
+
+
+def rmtree(path: Any) -> None:
+    """Deletes a folder with all that is in it."""
+    path = _text(path)
+    remote = _remote(path)
+    _translated(
+        lambda: shutil.rmtree(path) if remote is None else remote.rm(path, recursive=True), path
+    )
+
+
+def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
+    """Moves a file or folder.
+
+    Args:
+      src: where it is.
+      dst: where it goes.
+      overwrite: whether a file that is there is replaced.
+
+    Raises:
+      AlreadyExistsError: when there is one and `overwrite` is False.
+    """
+    src, dst = _text(src), _text(dst)
+    _check_free(dst, overwrite)
+    remote = _remote(src)
+    _translated(lambda: os.replace(src, dst) if remote is None else remote.mv(src, dst), src)
+
+
+def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
+    """Copies a file.
+
+    Args:
+      src: the file.
+      dst: the copy's path.
+      overwrite: whether a file that is there is replaced.
+
+    Raises:
+      AlreadyExistsError: when there is one and `overwrite` is False.
+    """
+    src, dst = _text(src), _text(dst)
+    _check_free(dst, overwrite)
+    with GFile(src, "rb") as source, GFile(dst, "wb") as target:
+        target.write(source.read())
+
+
+def _check_free(path: str, overwrite: bool) -> None:
+    if not overwrite and exists(path):
+        raise errors.AlreadyExistsError(f"{path}; file already exists")
+
+
+def stat(path: Any) -> FileStatistics:
+    """Size, time of change and kind of a file or folder."""
+    path = _text(path)
+    remote = _remote(path)
+    if remote is not None:
+        found = _translated(lambda: remote.info(path), path)
+        return FileStatistics(found.get("size") or 0, 0, found.get("type") == "directory")
+    local = _translated(lambda: os.stat(path), path)
+    return FileStatistics(local.st_size, local.st_mtime_ns, os.path.isdir(path))
+
+
+def walk(
+    top: Any, topdown: bool = True, onerror: Callable[[Exception], None] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Goes through a folder and those below it.
+
+    Args:
+      top: the folder.
+      topdown: whether a folder comes before those below it.
+      onerror: called with an error, which is otherwise ignored.
+
+    Yields:
+      (path, names of folders, names of files).
+    """
+    try:
+        names = sorted(listdir(top))
+    except errors.OpError as error:
+        if onerror:
+            onerror(error)
+        return
+    top = _text(top)
+    folders = [n for n in names if isdir(join(top, n))]
+    here = top, folders, [n for n in names if n not in folders]
+    if topdown:
+        yield here
+    for folder in folders:
+        yield from walk(join(top, folder), topdown, onerror)
+    if not topdown:
+        yield here
+
+
+def join(path: Any, *paths: Any) -> str:
+    """Parts of a path joined."""
+    return os.path.join(_text(path), *map(_text, paths))
+
+
+def get_registered_schemes() -> list[str]:
+    """Schemes of paths that are understood, besides those of fsspec."""
+    return ["", "file"]

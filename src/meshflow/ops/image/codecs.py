@@ -1,0 +1,333 @@
+"""Encoded images, by the package Pillow, on the host."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dtypes import as_dtype, uint8
+from meshflow.core.errors import InvalidArgumentError, UnimplementedError
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    "adjust_jpeg_quality",
+    "decode_and_crop_jpeg",
+    "decode_bmp",
+    "decode_gif",
+    "decode_image",
+    "decode_jpeg",
+    "decode_png",
+    "encode_jpeg",
+    "encode_png",
+    "extract_jpeg_shape",
+    "is_jpeg",
+]
+
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+_PNG_GRAY = np.array([6968, 23434, 2366])
+_CHANNELS = {mode: count for count, mode in _MODES.items()}
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image
+    except ImportError:
+        raise UnimplementedError(
+            "Decoding and encoding images needs the package Pillow: pip install pillow."
+        ) from None
+    return PIL.Image
+
+
+def _bytes(contents: TensorLike) -> bytes:
+    from meshflow.ops.files import host_bytes
+
+    array = host_bytes(contents, "an encoded image")
+    if array.ndim:
+        raise InvalidArgumentError(f"contents must be scalar, got shape {list(array.shape)}")
+    return array[()]
+
+
+def _open(contents: TensorLike) -> Any:
+    image_module = _pillow()
+    try:
+        return image_module.open(io.BytesIO(_bytes(contents)))
+    except (OSError, SyntaxError):
+        raise InvalidArgumentError(
+            "Unknown image file format. One of JPEG, PNG, GIF, BMP, WebP required."
+        ) from None
+
+
+def _pixels(image: Any, channels: int) -> np.ndarray:
+    """Pixels [height, width, channels] of the first frame."""
+    if channels not in (0, *_MODES):
+        raise ValueError(f"channels must be 0, 1, 2, 3 or 4, got {channels}.")
+    if image.mode.startswith("I;16") or image.mode == "I":
+        array = np.asarray(image).astype(np.uint16)[..., None]
+        return np.repeat(array, max(channels, 1), axis=-1)
+    if channels:
+        mode = _MODES[channels]
+    elif image.mode in _CHANNELS:
+        mode = image.mode
+    else:
+        has_alpha = "transparency" in image.info or image.mode in ("PA", "RGBa", "La")
+        mode = "L" if image.mode == "1" else "RGBA" if has_alpha else "RGB"
+    if image.format == "PNG" and mode == "L" and image.mode in ("RGB", "RGBA", "P"):
+        # libpng's weights of the colours, which are not Pillow's.
+        weighted = np.asarray(image.convert("RGB")).astype(np.int64) @ _PNG_GRAY
+        return (weighted >> 15).astype(np.uint8)[..., None]
+    array = np.asarray(image if image.mode == mode else image.convert(mode))
+    return array[..., None] if array.ndim == 2 else array
+
+
+def _as_dtype(array: np.ndarray, dtype: Any) -> Tensor:
+    from meshflow.ops.image.color import convert_image_dtype
+
+    return convert_image_dtype(convert_to_tensor(np.ascontiguousarray(array)), as_dtype(dtype))
+
+
+def decode_image(
+    contents: TensorLike,
+    channels: int | None = None,
+    dtype: Any = uint8,
+    name: str | None = None,
+    expand_animations: bool = True,
+) -> Tensor:
+    """Pixels of a JPEG, PNG, GIF, BMP or WebP image.
+
+    Args:
+      contents: the file's bytes.
+      channels: how many channels; default (0) as in the file.
+      dtype: uint8, uint16 or float32 (then from 0 to 1).
+      name: ignored.
+      expand_animations: whether an animated GIF gives all frames, [frames, height, width, 3].
+
+    Returns:
+      Tensor of shape [height, width, channels].
+
+    Raises:
+      InvalidArgumentError: when the bytes are no image.
+      UnimplementedError: when Pillow is not installed.
+    """
+    image = _open(contents)
+    if image.format == "GIF" and expand_animations:
+        return _as_dtype(_frames(image), dtype)
+    return _as_dtype(_pixels(image, channels or 0), dtype)
+
+
+def _frames(image: Any) -> np.ndarray:
+    frames = []
+    for index in range(getattr(image, "n_frames", 1)):
+        image.seek(index)
+        frames.append(np.asarray(image.convert("RGB")))
+    return np.stack(frames)
+
+
+def decode_png(
+    contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
+) -> Tensor:
+    """`decode_image` without animations."""
+    return _as_dtype(_pixels(_open(contents), channels), dtype)
+
+
+def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
+    """`decode_image` without animations."""
+    return decode_png(contents, channels)
+
+
+def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
+    """All frames, [frames, height, width, 3]."""
+    return convert_to_tensor(_frames(_open(contents)))
+
+
+def decode_jpeg(
+    contents: TensorLike,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1,
+    dct_method: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """Pixels of a JPEG image.
+
+    Args:
+      contents: the file's bytes.
+      channels: 1 or 3; default (0) as in the file.
+      ratio: 1, 2, 4 or 8: how much smaller the result is.
+      fancy_upscaling: accepted; Pillow always does it.
+      try_recover_truncated: accepted; a cut file is an error.
+      acceptable_fraction: accepted, likewise.
+      dct_method: accepted; the decoder chooses.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [height, width, channels].
+    """
+    image = _open(contents)
+    if ratio not in (1, 2, 4, 8):
+        raise ValueError(f"ratio must be 1, 2, 4 or 8, got {ratio}.")
+    if ratio > 1:
+        width, height = image.size
+        image.draft(None, (width // ratio, height // ratio))
+    return convert_to_tensor(np.ascontiguousarray(_pixels(image, channels)))
+
+
+def decode_and_crop_jpeg(
+    contents: TensorLike,
+    crop_window: Any,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1,
+    dct_method: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """Part of a JPEG image's pixels.
+
+    Args:
+      contents: the file's bytes.
+      crop_window: (top, left, height, width).
+      channels: 1 or 3; default (0) as in the file.
+      ratio: 1, 2, 4 or 8: how much smaller the whole image is.
+      fancy_upscaling: accepted, as in `decode_jpeg`.
+      try_recover_truncated: accepted, as in `decode_jpeg`.
+      acceptable_fraction: accepted, as in `decode_jpeg`.
+      dct_method: accepted, as in `decode_jpeg`.
+      name: ignored.
+    """
+    from meshflow.ops.image.geometry import crop_to_bounding_box
+
+    window = [int(v) for v in np.asarray(convert_to_tensor(crop_window)._value)]
+    return crop_to_bounding_box(decode_jpeg(contents, channels, ratio), *window)
+
+
+def _image(image: TensorLike, op: str) -> Any:
+    array = convert_to_tensor(image)._concrete("an image to be encoded")
+    if array.ndim != 3 or array.shape[-1] not in _MODES:
+        raise InvalidArgumentError(
+            f"{op}: image must have shape [height, width, 1 to 4 channels], got {list(array.shape)}"
+        )
+    if array.dtype == np.uint16 and array.shape[-1] == 1:
+        return _pillow().fromarray(array[..., 0])
+    if array.dtype != np.uint8:
+        raise InvalidArgumentError(f"{op}: image must be uint8, got {array.dtype}")
+    return _pillow().fromarray(array[..., 0] if array.shape[-1] == 1 else array)
+
+
+def _save(image: Any, kind: str, **options: Any) -> Tensor:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return convert_to_tensor(buffer.getvalue())
+
+
+def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
+    """A PNG file's bytes.
+
+    Args:
+      image: uint8 (or, with one channel, uint16) [height, width, channels].
+      compression: 0 to 9; default (-1) the encoder's choice.
+      name: ignored.
+
+    Returns:
+      A string scalar.
+    """
+    options = {} if compression < 0 else {"compress_level": compression}
+    return _save(_image(image, "encode_png"), "PNG", **options)
+
+
+def encode_jpeg(
+    image: TensorLike,
+    format: str = "",
+    quality: int = 95,
+    progressive: bool = False,
+    optimize_size: bool = False,
+    chroma_downsampling: bool = True,
+    density_unit: str = "in",
+    x_density: int = 300,
+    y_density: int = 300,
+    xmp_metadata: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """A JPEG file's bytes.
+
+    Args:
+      image: uint8 [height, width, 1 or 3].
+      format: '', 'grayscale' or 'rgb'; must agree with the number of channels.
+      quality: 0 to 100.
+      progressive: whether a coarse image comes first.
+      optimize_size: whether time is spent on a smaller file.
+      chroma_downsampling: whether colours have half the resolution.
+      density_unit: 'in' or 'cm'.
+      x_density: pixels per unit.
+      y_density: pixels per unit.
+      xmp_metadata: XMP data to store.
+      name: ignored.
+
+    Returns:
+      A string scalar.
+    """
+    source = _image(image, "encode_jpeg")
+    if source.mode not in ("L", "RGB") or (
+        format and {"L": "grayscale"}.get(source.mode, "rgb") != format
+    ):
+        raise InvalidArgumentError(
+            f"encode_jpeg: format {format!r} does not fit an image with mode {source.mode}"
+        )
+    scale = 2.54 if density_unit == "cm" else 1
+    extra = {"xmp": xmp_metadata.encode()} if xmp_metadata else {}
+    return _save(
+        source,
+        "JPEG",
+        quality=quality,
+        progressive=progressive,
+        optimize=optimize_size,
+        subsampling=2 if chroma_downsampling else 0,
+        dpi=(round(x_density * scale), round(y_density * scale)),
+        **extra,
+    )
+
+
+def extract_jpeg_shape(
+    contents: TensorLike, output_type: Any = "int32", name: str | None = None
+) -> Tensor:
+    """The shape [height, width, channels] of an encoded image, as a vector.
+
+    Args:
+      contents: the file's bytes.
+      output_type: int32 or int64.
+      name: ignored.
+    """
+    image = _open(contents)
+    shape = [image.height, image.width, _CHANNELS.get(image.mode, 3)]
+    return Tensor(np.array(shape, as_dtype(output_type).dtype))
+
+
+def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
+    """Whether bytes start as a JPEG file does."""
+    return Tensor(np.array(_bytes(contents)[:3] == b"\xff\xd8\xff"))
+
+
+def adjust_jpeg_quality(image: TensorLike, jpeg_quality: Any, name: str | None = None) -> Tensor:
+    """The image as it is after JPEG coding.
+
+    Args:
+      image: [height, width, 1 or 3].
+      jpeg_quality: 0 to 100.
+      name: ignored.
+
+    Returns:
+      An image of the same shape and dtype.
+    """
+    from meshflow.ops.image.color import convert_image_dtype
+
+    image = convert_to_tensor(image)
+    coded = encode_jpeg(
+        convert_image_dtype(image, uint8, saturate=True),
+        quality=int(convert_to_tensor(jpeg_quality)),
+    )
+    return convert_image_dtype(decode_jpeg(coded), image.dtype, saturate=True)

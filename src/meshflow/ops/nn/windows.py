@@ -1,0 +1,187 @@
+"""Reductions over sliding windows, on arrays: what pooling is made of.
+
+XLA's own gradient of a window maximum (select-and-scatter) is by far the slowest op of a CNN on
+CPUs: 9 times slower than comparing each window's elements with its maximum, as done here. The
+gradient goes to the first maximum of a window in reading order, as TensorFlow's does.
+
+Windows of up to `UNROLLED` elements are written out as that many strided slices, which XLA fuses
+into one loop; larger ones (global pooling, say) use XLA's reductions.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+UNROLLED = 32
+
+
+class Windows(NamedTuple):
+    """How windows lie on an array; one entry per dimension of the array.
+
+    Attributes:
+      size: extent of a window.
+      strides: step from one window to the next.
+      pads: (before, after) padding.
+      dilations: distance between neighbouring elements of a window.
+    """
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of elements of a window."""
+        return math.prod(self.size)
+
+    def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """How many windows fit along each dimension of an array."""
+        return tuple(
+            max((n + low + high - (k - 1) * d - 1) // s + 1, 0)
+            for n, k, s, (low, high), d in zip(shape, *self, strict=True)
+        )
+
+    def tile(self, shape: tuple[int, ...]) -> bool:
+        """Whether the windows cover an array without gaps, overlaps or padding."""
+        divides = all(n % k == 0 for n, k in zip(shape, self.size, strict=True))
+        unpadded = all(pair == (0, 0) for pair in self.pads)
+        return divides and unpadded and self.size == self.strides and max(self.dilations) == 1
+
+    def slices(self, shape: tuple[int, ...]) -> Iterator[tuple[Any, Any, Any]]:
+        """(start, limit, strides) of the k-th elements of all windows, for each k in reading order."""
+        for offset in np.ndindex(*self.size):
+            start = [o * d for o, d in zip(offset, self.dilations, strict=True)]
+            grid = zip(start, self.grid(shape), self.strides, strict=True)
+            yield start, [o + (n - 1) * s + 1 for o, n, s in grid], self.strides
+
+
+def padded(x: Any, windows: Windows, value: Any) -> Any:
+    """`x` with its padding made of `value`."""
+    if all(pair == (0, 0) for pair in windows.pads):
+        return x
+    return lax.pad(x, np.asarray(value, x.dtype), [(low, high, 0) for low, high in windows.pads])
+
+
+def lowest(dtype: Any) -> Any:
+    """The number that every other number of a dtype beats."""
+    return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
+
+
+def _elements(x: Any, windows: Windows, padding: Any) -> Iterator[Any]:
+    full = padded(x, windows, padding)
+    for start, limit, strides in windows.slices(x.shape):
+        yield lax.slice(full, start, limit, strides)
+
+
+def _library(x: Any, windows: Windows, start: Any, combine: Any) -> Any:
+    return lax.reduce_window(
+        x,
+        # A literal, so that JAX recognizes the reduction and knows its gradient.
+        np.asarray(start, x.dtype),
+        combine,
+        windows.size,
+        windows.strides,
+        windows.pads,
+        window_dilation=windows.dilations,
+    )
+
+
+def sum_windows(x: Any, windows: Windows) -> Any:
+    """The sum of each window; padding counts as 0."""
+    if windows.count > UNROLLED or 0 in windows.grid(x.shape):
+        return _library(x, windows, 0, lax.add)
+    return functools.reduce(lax.add, _elements(x, windows, 0))
+
+
+def max_windows(x: Any, windows: Windows) -> Any:
+    """The maximum of each window; padding never wins.
+
+    The gradient is exact and itself differentiable in reverse mode.
+    """
+    if 0 in windows.grid(x.shape) or (windows.count > UNROLLED and not windows.tile(x.shape)):
+        return _library(x, windows, lowest(x.dtype), lax.max)
+    return _max(x, windows)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _max(x: Any, windows: Windows) -> Any:
+    if windows.count > UNROLLED:
+        return _library(x, windows, lowest(x.dtype), lax.max)
+    return functools.reduce(lax.max, _elements(x, windows, lowest(x.dtype)))
+
+
+def _max_forward(x: Any, windows: Windows) -> Any:
+    y = _max(x, windows)
+    return y, (x, y)
+
+
+def _max_backward(windows: Windows, saved: Any, g: Any) -> Any:
+    x, y = saved
+    back = _to_tiles if windows.tile(x.shape) else _to_overlapping
+    return (back(x, y, g, windows),)
+
+
+_max.defvjp(_max_forward, _max_backward)
+
+
+def _to_tiles(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+    """Each gradient at the first maximum of its tile: one pass over the result."""
+    blocks, inner, outer = [], [], []
+    for n, k in zip(x.shape, windows.size, strict=True):
+        blocks += [n // k, k]
+        outer += [n // k, 1]
+        inner += [1, k]
+    place = np.arange(windows.count, dtype=np.int32).reshape(inner)
+    if windows.count > UNROLLED:
+        hit = jnp.where(x.reshape(blocks) == y.reshape(outer), place, windows.count)
+        first = jnp.min(hit, axis=tuple(range(1, 2 * x.ndim, 2)), keepdims=True)
+    else:
+        place = place.astype(np.int8)
+        first = jnp.full(y.shape, windows.count, jnp.int8)
+        for k, element in reversed(list(enumerate(_elements(x, windows, 0)))):
+            first = jnp.where(element == y, jnp.int8(k), first)
+        first = first.reshape(outer)
+    return jnp.where(first == place, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
+
+
+def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+    """Each gradient at the first maximum of its window, added up where windows overlap."""
+    full = padded(x, windows, lowest(x.dtype))
+    zero = np.zeros((), g.dtype)
+    taken = jnp.zeros(y.shape, bool)
+    total = jnp.zeros(full.shape, g.dtype)
+    for start, limit, strides in windows.slices(x.shape):
+        hit = lax.slice(full, start, limit, strides) == y
+        share = jnp.where(hit & ~taken, g, zero)
+        taken = taken | hit
+        around = zip(start, limit, strides, full.shape, strict=True)
+        total = total + lax.pad(share, zero, [(a, n - b, s - 1) for a, b, s, n in around])
+    corner = [low for low, _ in windows.pads]
+    return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
+
+
+def argmax_windows(x: Any, windows: Windows) -> Any:
+    """(maximum, position of the first maximum) of each window; positions count within an image.
+
+    A position is the index into the flattened [*spatial, channels] part of `x`, channels last.
+    """
+    spatial = x.shape[1:]
+    index = jnp.arange(math.prod(spatial), dtype=jnp.int64).reshape(1, *spatial)
+    index = padded(jnp.broadcast_to(index, x.shape), windows, -1)
+    y = max_windows(x, windows)
+    full = padded(x, windows, lowest(x.dtype))
+    found = jnp.full(y.shape, -1, jnp.int64)
+    for start, limit, strides in windows.slices(x.shape):
+        place = lax.slice(index, start, limit, strides)
+        hit = (lax.slice(full, start, limit, strides) == y) & (place >= 0)
+        found = jnp.where((found < 0) & hit, place, found)
+    return y, found

@@ -1,0 +1,26 @@
+"""`tf.types`: names of types for annotations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.function import ConcreteFunction, Function
+from meshflow.core.specs import TypeSpec
+from meshflow.core.tensor import Tensor
+
+__all__ = ["experimental"]
+
+
+class experimental:
+    """`tf.types.experimental`."""
+
+    TensorLike = (
+        Tensor | int | float | bool | str | bytes | complex | tuple | list | np.ndarray | np.generic
+    )
+    ConcreteFunction = ConcreteFunction
+    GenericFunction = Function
+    PolymorphicFunction = Function
+    Callable = Any
+    TraceType = TypeSpec

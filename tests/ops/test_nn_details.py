@@ -1,0 +1,121 @@
+"""Corners of tf.nn where TensorFlow's behaviour is easily missed."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close, check_gradients
+
+
+def slope(function, *values):
+    tensors = [tf.constant(v, tf.float32) for v in values]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = function(*tensors)
+    return [g.numpy().tolist() for g in tape.gradient(y, tensors)]
+
+
+def test_gradients_at_kinks():
+    # A network whose last layer starts at zero has logits of exactly 0.
+    loss = lambda x: tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0, 0.0], logits=x)
+    assert slope(loss, [0.0, 0.0]) == [[-0.5, 0.5]]
+    assert slope(tf.nn.relu6, [0.0, 3.0, 6.0]) == [[0, 1, 0]]
+    assert slope(tf.nn.selu, [0.0])[0] == pytest.approx([1.0507009])
+    assert slope(tf.nn.softplus, [0.0]) == [[0.5]]
+    assert slope(lambda x: tf.nn.weighted_cross_entropy_with_logits([1.0], x, 3.0), [0.0]) == [
+        [-1.5]
+    ]
+
+
+def test_cross_entropies_take_python_labels_and_refuse_the_wrong_ones():
+    assert_close(tf.nn.softmax_cross_entropy_with_logits([[1, 0]], [[0.0, 0.0]]), [np.log(2)])
+    # One distribution for all rows.
+    assert tf.nn.softmax_cross_entropy_with_logits([[1.0, 0]], [[1.0, 2], [3, 4]]).shape == (2,)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="broadcastable"):
+        tf.nn.softmax_cross_entropy_with_logits([[1.0, 0, 0]], [[1.0, 2]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="float32, expected int32 or int64"):
+        tf.nn.sparse_softmax_cross_entropy_with_logits([1.0], [[1.0, 2]])
+    with pytest.raises(ValueError, match="must be provided"):
+        tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0])
+    with pytest.raises(ValueError, match="same shape"):
+        tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[[1.0, 2.0]])
+    with pytest.raises(ValueError, match="at least rank 1"):
+        tf.nn.compute_average_loss(tf.constant(1.0))
+
+
+def test_convolution_takes_extra_batch_dimensions_and_integers(rng):
+    x, w = rng.normal(size=(2, 3, 5, 5, 2)), rng.normal(size=(3, 3, 2, 4))
+    y = tf.nn.conv2d(x, w, 1, "SAME")
+    assert_close(y[1], tf.nn.conv2d(x[1], w, 1, "SAME"))
+    whole = tf.nn.conv2d(
+        tf.ones([1, 4, 4, 3], tf.int32), tf.ones([3, 3, 3, 1], tf.int32), 1, "VALID"
+    )
+    assert whole.dtype == tf.int32 and int(whole[0, 0, 0, 0]) == 27
+
+
+def test_convolution_groups_and_errors(rng):
+    x, w = rng.normal(size=(1, 4, 4, 4)), rng.normal(size=(3, 3, 2, 6))
+    y = tf.nn.conv2d(x, w, 1, "SAME").numpy()
+    for group in range(2):
+        part = tf.nn.conv2d(
+            x[..., 2 * group : 2 * group + 2], w[..., 3 * group : 3 * group + 3], 1, "SAME"
+        )
+        assert_close(y[..., 3 * group : 3 * group + 3], part)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="4 vs 3"):
+        tf.nn.conv2d(x, w[:, :, :1].repeat(3, 2), 1, "SAME")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="subtracting 3 from 2"):
+        tf.nn.conv2d(x[:, :2], w, 1, "VALID")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="rank 4 or more"):
+        tf.nn.conv2d(x[0], w, 1, "SAME")
+    with pytest.raises(ValueError, match="'SAME', 'VALID'"):
+        tf.nn.conv2d(x, w, 1, "FULL")
+
+
+def test_depthwise_backprops_are_the_gradients(rng):
+    x, w = rng.normal(size=(1, 4, 4, 2)), rng.normal(size=(3, 3, 2, 2))
+    seed = rng.normal(size=(1, 4, 4, 4))
+    by_x = tf.nn.depthwise_conv2d_backprop_input(x.shape, w, seed, [1, 1, 1, 1], "SAME")
+    by_w = tf.nn.depthwise_conv2d_backprop_filter(x, w.shape, seed, [1, 1, 1, 1], "SAME")
+    total = float(tf.reduce_sum(tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME") * seed))
+    # The convolution is linear in both, so each gradient gives the value back.
+    assert float(tf.reduce_sum(by_x * x)) == pytest.approx(total)
+    assert float(tf.reduce_sum(by_w * w)) == pytest.approx(total)
+    check_gradients(lambda t: tf.nn.atrous_conv2d(t, w[:, :, :, :1], 2, "SAME"), x)
+
+
+def test_embedding_lookup_in_parts_and_with_norms():
+    parts = [tf.zeros([2, 3]), tf.ones([2, 3])]
+    assert_close(tf.nn.embedding_lookup(parts, [0, 3])[:, 0], [0, 1])
+    rows = tf.nn.embedding_lookup([[3.0, 4.0], [0.3, 0.4]], [[0], [1]], max_norm=1.0)
+    assert_close(rows, [[[0.6, 0.8]], [[0.3, 0.4]]])
+    with pytest.raises(ValueError, match="params"):
+        tf.nn.embedding_lookup([], [0])
+
+
+def test_dropout_variants():
+    with pytest.raises(ValueError, match="floating point"):
+        tf.nn.dropout(tf.ones([3], tf.int32), 0.5)
+    x = tf.ones([4, 1000])
+    rows = tf.nn.dropout(x, 0.5, noise_shape=[4, 1]).numpy()
+    assert all(len(np.unique(row)) == 1 for row in rows)
+    sampler = lambda shape, dtype: tf.random.stateless_uniform(shape, [1, 2], dtype=dtype)
+    y = tf.nn.experimental.general_dropout(x, 0.25, sampler)
+    assert set(np.round(np.unique(y), 4)) == {0.0, np.float32(1.3333)}
+    a, b = (tf.nn.experimental.stateless_dropout(x, 0.5, [3, 4]) for _ in range(2))
+    assert_close(a, b)
+
+
+def test_moments_of_integers_and_sufficient_statistics(rng):
+    mean, variance = tf.nn.moments(tf.constant([1, 2, 4]), [0])
+    assert (int(mean), int(variance), mean.dtype) == (2, 1, tf.int32)
+    x = rng.normal(size=(5, 3))
+    for shift in (None, 0.5):
+        statistics = tf.nn.sufficient_statistics(x, [0], shift=shift)
+        mean, variance = tf.nn.normalize_moments(*statistics)
+        assert_close(mean, x.mean(0))
+        assert_close(variance, x.var(0))
+    weights = np.array([1.0, 0, 2, 1, 1])[:, None]
+    mean, variance = tf.nn.weighted_moments(x, [0], weights)
+    expected = np.average(x, 0, weights[:, 0])
+    assert_close(mean, expected)
+    assert_close(variance, np.average((x - expected) ** 2, 0, weights[:, 0]))
