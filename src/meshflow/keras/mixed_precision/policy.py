@@ -79,6 +79,10 @@ class Policy:
 
 
 def _parse(name: str) -> tuple[str | None, str | None]:
+    if name.endswith("_with_float32_vars"):
+        raise ValueError(
+            f"Policies ending in '_float32_vars' have been removed from TensorFlow: use 'mixed_{name.split('_')[0]}', got {name!r}."
+        )
     if name in _MIXED:
         return _MIXED[name], "float32"
     if name == "_infer":
@@ -126,6 +130,20 @@ def set_global_policy(policy: Any) -> None:
             f"such as 'float32' and 'mixed_float16', but got policy: {policy.name}"
         )
     _global = policy
+
+
+def dtype_policy() -> Policy:
+    """Keras 3's name of `global_policy`."""
+    return global_policy()
+
+
+def set_dtype_policy(policy: Any) -> None:
+    """Keras 3's name of `set_global_policy`.
+
+    Args:
+      policy: a `Policy`, a name, or None for `floatx()`.
+    """
+    set_global_policy(policy)
 
 
 def get(identifier: Any) -> Policy:
