@@ -16,7 +16,8 @@ def cnn(keras):
     model.add(layers.Flatten())
     model.add(layers.BatchNormalization())
     model.add(layers.Dense(512, activation="relu"))
-    model.add(layers.Dense(10, activation="softmax", dtype="float32"))
+    model.add(layers.Dense(10))
+    model.add(layers.Activation("softmax", dtype="float32"))
     return model
 
 
@@ -47,4 +48,5 @@ def language_model(keras):
         y = layers.Dense(4 * WIDTH, activation="relu")(y)
         x = layers.Add()([x, layers.Dense(WIDTH)(y)])
     x = layers.LayerNormalization(epsilon=1e-5)(x)
-    return keras.Model(tokens, layers.Dense(VOCABULARY, dtype="float32")(x))
+    logits = layers.Activation("linear", dtype="float32")(layers.Dense(VOCABULARY)(x))
+    return keras.Model(tokens, logits)
