@@ -8,6 +8,7 @@ import numpy as np
 
 from meshflow.core.composite import SparseTensor
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 
@@ -158,7 +159,9 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
         rest = -int(np.prod(new))
         new[new.index(-1)] = int(np.prod(old)) // max(rest, 1)
     if int(np.prod(new)) != int(np.prod(old)):
-        raise ValueError(f"tf.sparse.reshape: a tensor of shape {old} does not fit into {new}.")
+        raise InvalidValueError(
+            f"tf.sparse.reshape: a tensor of shape {old} does not fit into {new}."
+        )
     flat = np.ravel_multi_index(tuple(sp_input.indices.numpy().T), old)
     places = np.stack(np.unravel_index(flat, new), 1).astype(np.int64)
     return SparseTensor(places, sp_input.values, new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import csv
 import io
 from typing import Any
@@ -153,13 +154,24 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     Args:
       input: strings.
       name: ignored.
+
+    Raises:
+      InvalidArgumentError: for a string with other characters, or of an impossible length.
     """
     words = host_bytes(input, "a string")
     result = np.empty(words.shape, object)
-    result.reshape(-1)[:] = [
-        base64.urlsafe_b64decode(w + b"=" * (-len(w) % 4)) for w in words.reshape(-1)
-    ]
+    result.reshape(-1)[:] = [_from_base64(w) for w in words.reshape(-1)]
     return Tensor(result)
+
+
+def _from_base64(word: bytes) -> bytes:
+    bare = word.rstrip(b"=")
+    try:
+        return base64.b64decode(bare + b"=" * (-len(bare) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise InvalidArgumentError(
+            f"Invalid character found in base64: {word!r} is not web-safe base64."
+        ) from None
 
 
 def decode_csv(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from typing import Any
 
@@ -14,7 +15,21 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.ops import random_ops
 
-__all__ = ["Generator", "get_global_generator", "set_global_generator"]
+__all__ = [
+    "Algorithm",
+    "Generator",
+    "create_rng_state",
+    "get_global_generator",
+    "set_global_generator",
+]
+
+
+class Algorithm(enum.Enum):
+    """Algorithms of random numbers; accepted, all numbers here are threefry's."""
+
+    PHILOX = 1
+    THREEFRY = 2
+    AUTO_SELECT = 3
 
 
 class Generator:
@@ -174,6 +189,16 @@ class Generator:
     ) -> Tensor:
         """Numbers of successes in `counts` trials with probability `probs`."""
         return random_ops.binomial_from_key(self._stream.next_key(), shape, counts, probs, dtype)
+
+
+def create_rng_state(seed: Any, alg: Any = None) -> np.ndarray:
+    """The state of a generator made from a seed, for `Generator.from_state`.
+
+    Args:
+      seed: an integer or several.
+      alg: accepted; the algorithm is always threefry.
+    """
+    return Generator.from_seed(seed).state.numpy()
 
 
 _global_generator: list[Generator] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,14 @@ from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array import eye
+from meshflow.ops.diagonal import (
+    band_part,
+    diag,
+    diag_part,
+    set_diag,
+    tensor_diag,
+    tensor_diag_part,
+)
 from meshflow.ops.math import cross, global_norm, l2_normalize, matmul, tensordot
 
 __all__ = [
@@ -263,9 +270,13 @@ def norm(
       axis: a dimension (vectors), a pair (matrices), or None for the whole tensor as one vector.
       keepdims: whether dimensions stay, with size 1.
       name: ignored.
+
+    Returns:
+      Tensor of the same dtype; complex too, with ord 'euclidean', as TensorFlow has it.
     """
     if ord in ("euclidean", "fro"):
-        return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
+        found = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
+        return found.astype(tensor.dtype)
     if axis is None:
         result = jnp.linalg.norm(tensor.reshape(-1), ord)
         return result.reshape((1,) * tensor.ndim) if keepdims else result
@@ -288,47 +299,6 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op
-def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """Matrices with the given main diagonals."""
-    return diagonal[..., None] * jnp.eye(diagonal.shape[-1], dtype=diagonal.dtype)
-
-
-@op
-def diag_part(input: TensorLike, name: str | None = None, k: int = 0) -> Tensor:
-    """Diagonals of matrices."""
-    return jnp.diagonal(input, k, -2, -1)
-
-
-@op
-def set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """Matrices with other main diagonals."""
-    i = jnp.arange(diagonal.shape[-1])
-    return input.at[..., i, i].set(diagonal)
-
-
-@op
-def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank with the elements on its diagonal."""
-    return jnp.diag(diagonal.reshape(-1)).reshape(*diagonal.shape, *diagonal.shape)
-
-
-@op
-def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """The diagonal of a tensor of even rank."""
-    half = input.shape[: input.ndim // 2]
-    size = functools.reduce(lambda a, b: a * b, half, 1)
-    return jnp.diagonal(input.reshape(size, size)).reshape(half)
-
-
-@op
-def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | None = None) -> Tensor:
-    """Matrices with only a band around the diagonal; -1 keeps a whole side."""
-    i, j = jnp.arange(input.shape[-2])[:, None], jnp.arange(input.shape[-1])[None]
-    inside = ((num_lower < 0) | (i - j <= num_lower)) & ((num_upper < 0) | (j - i <= num_upper))
-    return jnp.where(inside, input, jnp.zeros((), input.dtype))
-
-
-@op
 def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
     """The last two dimensions exchanged."""
     return _h(a) if conjugate else jnp.swapaxes(a, -1, -2)
@@ -346,15 +316,53 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
     return jax.scipy.linalg.expm(input)
 
 
-@op(kinds="fc", differentiable=False)
+def _t(x: Any) -> Any:
+    return jnp.swapaxes(x, -1, -2)
+
+
+@jax.custom_vjp
+def _sylvester(a: Any, b: Any, c: Any) -> Any:
+    """The solution x of `a @ x + x @ b = c`."""
+    return jax.scipy.linalg.solve_sylvester(a, b, c).astype(c.dtype)
+
+
+def _sylvester_forward(a: Any, b: Any, c: Any) -> Any:
+    x = _sylvester(a, b, c)
+    return x, (a, b, x)
+
+
+def _sylvester_backward(residuals: Any, g: Any) -> Any:
+    a, b, x = residuals
+    part = _sylvester(_t(a), _t(b), g)
+    return -part @ _t(x), -_t(x) @ part, part
+
+
+_sylvester.defvjp(_sylvester_forward, _sylvester_backward)
+
+
+@jax.custom_vjp
+def _sqrtm(matrix: Any) -> Any:
+    root = jnp.vectorize(jax.scipy.linalg.sqrtm, signature="(n,n)->(n,n)")(matrix)
+    return root if jnp.iscomplexobj(matrix) else jnp.real(root).astype(matrix.dtype)
+
+
+def _sqrtm_forward(matrix: Any) -> Any:
+    root = _sqrtm(matrix)
+    return root, root
+
+
+def _sqrtm_backward(root: Any, g: Any) -> Any:
+    # From root @ root = matrix: root @ d(root) + d(root) @ root = d(matrix).
+    return (_sylvester(_t(root), _t(root), g),)
+
+
+_sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)
+
+
+@op(kinds="fc")
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
-    """Matrix square roots (of positive results, real input gives real output)."""
-    root = jax.scipy.linalg.sqrtm(input)
-    return (
-        root
-        if jnp.issubdtype(input.dtype, jnp.complexfloating)
-        else jnp.real(root).astype(input.dtype)
-    )
+    """Matrix square roots (of positive results, real input gives real output); on CPU."""
+    return _sqrtm(input)
 
 
 @op(kinds="fc")

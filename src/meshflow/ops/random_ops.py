@@ -12,6 +12,7 @@ from meshflow.core import dtypes
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.random import op_key, set_seed
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
@@ -49,8 +50,10 @@ def seed_key(seed: TensorLike) -> Tensor:
 
 @op(same=(), differentiable=False, name="seed_key")
 def _seed_key(seed: TensorLike) -> Tensor:
-    if seed.shape != (2,):
-        raise ValueError(f"seed must have shape [2], got {list(seed.shape)}.")
+    if seed.shape != (2,) or seed.dtype.kind not in "iu":
+        raise InvalidValueError(
+            f"seed must be two integers, got {seed.dtype} of shape {list(seed.shape)}."
+        )
     return seed.astype(jnp.uint32)
 
 
@@ -106,6 +109,7 @@ def uniform_from_key(key: Tensor, shape: Any, minval: Any, maxval: Any, dtype: A
 
     Raises:
       ValueError: for integers without `maxval`.
+      InvalidArgumentError: for integers, when `minval` is not below `maxval`.
     """
     kind = as_dtype(dtype)
     if not (kind.is_floating or kind.is_integer):
@@ -117,6 +121,9 @@ def uniform_from_key(key: Tensor, shape: Any, minval: Any, maxval: Any, dtype: A
             raise ValueError(f"Must specify maxval for integer dtype {kind.name}")
         maxval = 1
     low, high = convert_to_tensor(minval, dtype=kind), convert_to_tensor(maxval, dtype=kind)
+    known = [v._value for v in (low, high) if isinstance(v._value, np.ndarray)]
+    if kind.is_integer and len(known) == 2 and np.any(known[0] >= known[1]):
+        raise InvalidArgumentError(f"Need minval < maxval, got {known[0]} >= {known[1]}")
     return _uniform(key, low, high, as_sizes(shape), kind)
 
 
@@ -128,7 +135,7 @@ def bits_from_key(key: Tensor, shape: Any, dtype: Any) -> Tensor:
 def _floating(dtype: Any) -> dtypes.DType:
     kind = as_dtype(dtype)
     if not kind.is_floating:
-        raise ValueError(f"Random normal numbers need a floating dtype, got {kind.name}.")
+        raise InvalidValueError(f"Random normal numbers need a floating dtype, got {kind.name}.")
     return kind
 
 
@@ -162,8 +169,10 @@ def _poisson(key: TensorLike, lam: TensorLike, shape: Any, dtype: Any) -> Tensor
     return jax.random.poisson(_key(key), lam, (*shape, *lam.shape)).astype(dtype.dtype)
 
 
-@op(same=("logits",), differentiable=False, name="random_categorical")
+@op(same=("logits",), kinds="f", differentiable=False, name="random_categorical")
 def _categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtype: Any) -> Tensor:
+    if logits.ndim != 2:
+        raise InvalidValueError(f"logits should be a matrix, got shape {list(logits.shape)}")
     samples = jax.random.categorical(
         _key(key), logits[:, None, :], axis=-1, shape=(logits.shape[0], num_samples)
     )
@@ -172,6 +181,8 @@ def _categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtype: A
 
 @op(same=("value",), name="random_shuffle")
 def _shuffle(key: TensorLike, value: TensorLike) -> Tensor:
+    if value.ndim == 0:
+        return value
     return jax.random.permutation(_key(key), value, axis=0)
 
 
@@ -344,8 +355,11 @@ def stateless_uniform(
     name: str | None = None,
     alg: Any = None,
 ) -> Tensor:
-    """Uniform numbers that depend on the seed only; arguments as in `uniform`."""
-    if minval is None and maxval is None:
+    """Uniform numbers that depend on the seed only; arguments as in `uniform`.
+
+    Integers cover the whole range of the dtype when both `minval` and `maxval` are None.
+    """
+    if minval is None and maxval is None and as_dtype(dtype).is_integer:
         return bits_from_key(seed_key(seed), shape, dtype)
     return uniform_from_key(seed_key(seed), shape, minval, maxval, dtype)
 
@@ -360,15 +374,20 @@ def stateless_gamma(
 ) -> Tensor:
     """Gamma numbers of exactly `shape` that depend on the seed only."""
     a = convert_to_tensor(alpha, dtype)
-    lead = len(as_sizes(shape)) - max(
-        a.ndim, convert_to_tensor(1 if beta is None else beta, dtype).ndim
-    )
-    return _gamma(
-        seed_key(seed),
-        a,
-        convert_to_tensor(1 if beta is None else beta, dtype),
-        as_sizes(shape)[:lead],
-    )
+    b = convert_to_tensor(1 if beta is None else beta, dtype)
+    sizes = as_sizes(shape)
+    common = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
+    return _gamma(seed_key(seed), a, b, _leading(sizes, common))
+
+
+def _leading(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes before those of the parameters, which must be the last ones."""
+    lead = len(sizes) - len(parameters)
+    if lead < 0 or tuple(sizes[lead:]) != parameters:
+        raise InvalidValueError(
+            f"shape {list(sizes)} must end with the shape of the parameters, {list(parameters)}."
+        )
+    return tuple(sizes[:lead])
 
 
 def stateless_poisson(
@@ -376,8 +395,8 @@ def stateless_poisson(
 ) -> Tensor:
     """Poisson numbers of exactly `shape` that depend on the seed only."""
     lam = convert_to_tensor(lam, dtype_hint=dtypes.float32)
-    sizes = as_sizes(shape)
-    return _poisson(seed_key(seed), lam, sizes[: len(sizes) - lam.ndim], as_dtype(dtype))
+    lead = _leading(as_sizes(shape), tuple(lam.shape))
+    return _poisson(seed_key(seed), lam, lead, as_dtype(dtype))
 
 
 def stateless_binomial(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, float32
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor
+from meshflow.ops import regular_expressions
 from meshflow.ops.printing import value_text
 
 __all__ = [
@@ -143,7 +143,7 @@ def regex_replace(
 
     Args:
       input: strings.
-      pattern: a regular expression (Python's `re`).
+      pattern: a regular expression in RE2's syntax.
       rewrite: the replacement, in which \1 to \9 stand for groups and \0 for the match.
       replace_global: whether all matches are replaced, or only the first.
       name: ignored.
@@ -153,10 +153,15 @@ def regex_replace(
       >>> tf.strings.regex_replace("a1b22", "[0-9]+", "#").numpy()
       b'a#b#'
     """
-    compiled = re.compile(_python_text(pattern))
-    replacement = _python_text(rewrite).replace(r"\0", r"\g<0>")
+    compiled = regular_expressions.compiled(_python_text(pattern))
+    replacement = regular_expressions.replacement(_python_text(rewrite), compiled.groups)
     count = 0 if replace_global else 1
-    return _map(lambda s: compiled.sub(replacement, s.decode(), count=count).encode(), input)
+
+    def change(word: bytes) -> bytes:
+        text = word.decode("utf-8", "surrogateescape")
+        return compiled.sub(replacement, text, count=count).encode("utf-8", "surrogateescape")
+
+    return _map(change, input)
 
 
 def _python_text(value: Any) -> str:
@@ -166,8 +171,12 @@ def _python_text(value: Any) -> str:
 
 def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
     """Whether whole strings match a pattern."""
-    compiled = re.compile(_python_text(pattern))
-    return _map(lambda s: compiled.fullmatch(s.decode()) is not None, input, np.bool_)
+    compiled = regular_expressions.compiled(_python_text(pattern))
+
+    def matches(word: bytes) -> bool:
+        return compiled.fullmatch(word.decode("utf-8", "surrogateescape")) is not None
+
+    return _map(matches, input, np.bool_)
 
 
 def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> Tensor:
@@ -190,8 +199,10 @@ def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> T
 
     def number(text: bytes) -> Any:
         try:
-            return int(text) if kind.is_integer else float(text)
-        except ValueError:
+            if b"_" in text:
+                raise ValueError
+            return kind.as_numpy_dtype(int(text)) if kind.is_integer else float(text)
+        except (ValueError, OverflowError):
             raise InvalidArgumentError(
                 f"could not correctly convert string: {text.decode()} [Op:StringToNumber]"
             ) from None
@@ -216,11 +227,12 @@ def as_string(
       scientific: whether floats are written with an exponent.
       shortest: whether floats are written with an exponent when that is shorter.
       width: least number of characters.
-      fill: what fills up short texts on the left; default spaces.
+      fill: a flag of C's printf: '0' fills up with zeros, '-' on the right; default spaces on the left.
       name: ignored.
 
     Raises:
-      ValueError: when both `scientific` and `shortest` are set, or `fill` is longer than a character.
+      InvalidArgumentError: when both `scientific` and `shortest` are set, or `fill` is no flag of C's
+        printf.
 
     Example:
       >>> import meshflow as tf
@@ -228,9 +240,11 @@ def as_string(
       b'3.14'
     """
     if scientific and shortest:
-        raise ValueError("as_string: at most one of scientific and shortest may be set.")
-    if _len(fill) > 1:
-        raise ValueError(f"as_string: fill must be at most one character, got {fill!r}.")
+        raise InvalidValueError("as_string: at most one of scientific and shortest may be set.")
+    if fill not in ("", " ", "+", "-", "0", "#"):
+        raise InvalidValueError(
+            f"as_string: fill must be one of ' ', '+', '-', '0', '#' or empty, got {fill!r}."
+        )
     array = _known(input)
     letter = "e" if scientific else "g" if shortest else "f"
     layout = f"%{fill}{width if width > -1 else ''}"
@@ -281,14 +295,15 @@ def reduce_join(
 
     Args:
       inputs: strings.
-      axis: the dimensions, joined in the order given; default all.
+      axis: the dimensions, joined one after the other in the order given; default all, the last first.
       keepdims: whether they stay, with size 1.
       separator: what goes between.
       name: ignored.
     """
     array = _known(inputs)
-    axes = list(range(array.ndim)) if axis is None else [axis] if isinstance(axis, int) else axis
-    axes = [int(a) % max(array.ndim, 1) for a in axes]
+    given = [axis] if isinstance(axis, int) else axis
+    # The dimension that is joined first runs fastest.
+    axes = list(range(array.ndim)) if given is None else [int(a) % array.ndim for a in given][::-1]
     kept = [i for i in range(array.ndim) if i not in axes]
     rows = array.transpose(*kept, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]

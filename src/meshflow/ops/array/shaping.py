@@ -426,11 +426,21 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
 
 
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
-    """The shape that two shapes, given as integer tensors, broadcast to."""
+    """The shape that two shapes, given as integer tensors, broadcast to.
+
+    Raises:
+      InvalidArgumentError: when they do not broadcast.
+    """
     sizes = [
         tuple(int(v) for v in convert_to_tensor(s)._concrete("a shape")) for s in (shape_x, shape_y)
     ]
-    return convert_to_tensor(list(np.broadcast_shapes(*sizes)), dtype=dtypes.int32)
+    try:
+        common = np.broadcast_shapes(*sizes)
+    except ValueError:
+        raise InvalidValueError(
+            f"Incompatible shapes for broadcasting: {list(sizes[0])} and {list(sizes[1])}"
+        ) from None
+    return convert_to_tensor(list(common), dtype=dtypes.int32)
 
 
 @op(same=(), name="bitcast")

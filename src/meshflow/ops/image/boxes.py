@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.dtypes import float32
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -58,7 +59,10 @@ def _crop(
         if nearest:
             found = at(jnp.floor(rows + 0.5), jnp.floor(columns + 0.5))
         else:
-            top, left = jnp.floor(rows), jnp.floor(columns)
+            # The slack makes a place on a pixel's centre belong to that pixel however it was rounded:
+            # XLA may compute a place twice, and indices and shares must agree.
+            slack = 4 * np.finfo(np.float32).eps * max(height, width)
+            top, left = jnp.floor(rows + slack), jnp.floor(columns + slack)
             down = (rows - top)[:, None, None]
             across = (columns - left)[None, :, None]
             above = at(top, left) * (1 - across) + at(top, left + 1) * across
@@ -93,10 +97,10 @@ def crop_and_resize(
       float32 tensor [n, crop height, crop width, channels].
 
     Raises:
-      ValueError: for another method.
+      InvalidArgumentError: for another method.
     """
     if method not in ("bilinear", "nearest"):
-        raise ValueError(
+        raise InvalidValueError(
             f"crop_and_resize: method must be 'bilinear' or 'nearest', got {method!r}."
         )
     from meshflow.ops.math import cast

@@ -262,10 +262,25 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
     return jnp.where(y == 0, jnp.zeros((), x.dtype), x / safe)
 
 
-@op
-def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x` to the power of `y`, element by element."""
+@op(name="pow")
+def _pow(x: TensorLike, y: TensorLike) -> Tensor:
     return jnp.power(x, y)
+
+
+def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """`x` to the power of `y`, element by element.
+
+    Raises:
+      InvalidArgumentError: for integers with a negative power, when it is known.
+    """
+    result = _pow(x, y)
+    if isinstance(result, Tensor) and result.dtype.is_integer:
+        power = convert_to_tensor(y)._value
+        if not isinstance(power, jax.core.Tracer) and np.any(np.asarray(power) < 0):
+            raise InvalidArgumentError(
+                "Integers to negative integer powers are not allowed [Op:Pow]"
+            )
+    return result
 
 
 @op(kinds="fc", same=("x", "y"))

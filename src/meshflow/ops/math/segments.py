@@ -65,7 +65,12 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
         "min": jax.ops.segment_min,
         "prod": _segment_prod,
     }[kind]
-    return function(rows, ids, num_segments + 1)[:num_segments]
+    result = function(rows, ids, num_segments + 1)[:num_segments]
+    if kind == "prod" or data.dtype.kind not in "fV":
+        return result
+    # TensorFlow's value of an empty segment is the largest finite number, not infinity.
+    limits = jnp.finfo(data.dtype)
+    return jnp.where(shaped == 0, limits.min if kind == "max" else limits.max, result)
 
 
 def _segment(kind: str, fill_empty: bool) -> Callable[..., Any]:
