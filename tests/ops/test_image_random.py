@@ -10,12 +10,28 @@ RNG = np.random.default_rng(0)
 IMAGE = RNG.uniform(size=(5, 6, 3)).astype("float32")
 BATCH = RNG.uniform(size=(40, 4, 5, 3)).astype("float32")
 SEEDS = [[n, 7] for n in range(25)]
-# What a change by a number is, its limits, how to find the number again, and arguments that are wrong.
+# What a change by a number is, its limits, and arguments that are wrong.
 CHANGES = {
     "brightness": (tf.image.adjust_brightness, (0.3,), (-0.3, 0.3), [(-0.1,)]),
     "contrast": (tf.image.adjust_contrast, (0.5, 1.8), (0.5, 1.8), [(2.0, 1.0), (-1.0, 1.0)]),
     "saturation": (tf.image.adjust_saturation, (0.5, 1.8), (0.5, 1.8), [(2.0, 1.0), (-1.0, 1.0)]),
     "hue": (tf.image.adjust_hue, (0.4,), (-0.4, 0.4), [(-0.1,), (0.6,)]),
+}
+STATEFUL = {
+    "brightness": tf.image.random_brightness,
+    "contrast": tf.image.random_contrast,
+    "saturation": tf.image.random_saturation,
+    "hue": tf.image.random_hue,
+    "left_right": tf.image.random_flip_left_right,
+    "up_down": tf.image.random_flip_up_down,
+}
+STATELESS = {
+    "brightness": tf.image.stateless_random_brightness,
+    "contrast": tf.image.stateless_random_contrast,
+    "saturation": tf.image.stateless_random_saturation,
+    "hue": tf.image.stateless_random_hue,
+    "left_right": tf.image.stateless_random_flip_left_right,
+    "up_down": tf.image.stateless_random_flip_up_down,
 }
 
 
@@ -37,7 +53,7 @@ def number(name, changed):
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_by_a_random_number(name):
     adjust, arguments, (low, high), wrong = CHANGES[name]
-    stateful, stateless = (getattr(tf.image, f"{kind}random_{name}") for kind in ("", "stateless_"))
+    stateful, stateless = STATEFUL[name], STATELESS[name]
     found = []
     for seed in SEEDS:
         changed = stateless(IMAGE, *arguments, seed=seed)
@@ -68,11 +84,9 @@ def test_changes_by_a_random_number(name):
 @pytest.mark.parametrize("name", CHANGES)
 def test_integer_images_keep_their_dtype(name):
     image = (IMAGE * 255).astype("uint8")
-    changed = getattr(tf.image, f"stateless_random_{name}")(image, *CHANGES[name][1], seed=[1, 2])
+    changed = STATELESS[name](image, *CHANGES[name][1], seed=[1, 2])
     assert changed.dtype is tf.uint8
-    as_floats = getattr(tf.image, f"stateless_random_{name}")(
-        image.astype("float32") / 255, *CHANGES[name][1], seed=[1, 2]
-    )
+    as_floats = STATELESS[name](image.astype("float32") / 255, *CHANGES[name][1], seed=[1, 2])
     expected = np.clip(as_floats.numpy() * 255, 0, 255)
     assert np.abs(changed.numpy() - expected).max() <= 1.01
 
@@ -80,9 +94,7 @@ def test_integer_images_keep_their_dtype(name):
 @pytest.mark.parametrize("side", ["left_right", "up_down"])
 def test_flips_half_of_the_images(side):
     flip = getattr(tf.image, f"flip_{side}")
-    stateful, stateless = (
-        getattr(tf.image, f"{kind}random_flip_{side}") for kind in ("", "stateless_")
-    )
+    stateful, stateless = STATEFUL[side], STATELESS[side]
     tf.random.set_seed(2)
     for changed in (stateful(BATCH).numpy(), stateless(BATCH, [1, 2]).numpy()):
         flipped = [np.array_equal(c, x) for c, x in zip(changed, flip(BATCH).numpy(), strict=True)]
