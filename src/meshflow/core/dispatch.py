@@ -251,9 +251,15 @@ def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     return jax.tree.map(decode, outputs, is_leaf=_is_tensor)
 
 
+# Called with every array that an op gives, while tf.debugging.enable_check_numerics is on.
+check_output: Callable[[Any], None] | None = None
+
+
 def wrap(outputs: Any) -> Any:
     """Tensors around the arrays of a nested structure."""
     if isinstance(outputs, (jax.Array, np.ndarray)):
+        if check_output is not None:
+            check_output(outputs)
         return Tensor(outputs)
     if type(outputs) is tuple or type(outputs) is list:
         return type(outputs)(wrap(o) for o in outputs)
@@ -549,7 +555,7 @@ def op(
         static = tuple([static_value(values[i], names[i]) for i in static_at])
         try:
             return apply(the_op, operands, static)
-        except (TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+        except (TypeError, ValueError, IndexError, ArithmeticError) as error:
             raise explain(public_name, error, operands) from error
 
     public.op = the_op  # type: ignore[attr-defined]
@@ -637,6 +643,8 @@ def _kind(dtype: DType) -> str:
 
 def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
     """TensorFlow's exception for a shape or value problem found below, naming op and operands."""
+    if isinstance(error, FloatingPointError):
+        return errors.NotFiniteError(f"{errors.NotFiniteError.TEXT} [Op:{op_name}]")
     own = (errors.OpError, errors.InaccessibleTensorError, errors.OperatorNotAllowedInGraphError)
     if isinstance(error, (*own, jax.errors.JAXTypeError)):
         return error

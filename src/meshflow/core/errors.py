@@ -94,8 +94,14 @@ class InvalidValueError(InvalidArgumentError, ValueError, TypeError):
     """
 
 
-for _alias in (DtypeMismatchError, InvalidValueError):
-    # In tracebacks both are what TensorFlow calls them.
+class NotFiniteError(InvalidArgumentError, FloatingPointError):
+    """NaN or infinity, found while `tf.debugging.enable_check_numerics` is on."""
+
+    TEXT = "Detected Infinity or NaN in the output of an op while tf.debugging.enable_check_numerics is on"
+
+
+for _alias in (DtypeMismatchError, InvalidValueError, NotFiniteError):
+    # In tracebacks they are what TensorFlow calls them.
     _alias.__name__ = _alias.__qualname__ = "InvalidArgumentError"
 
 

@@ -23,6 +23,7 @@ from meshflow.core import dtypes, host_calls, nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Rules
+from meshflow.core.errors import NotFiniteError
 from meshflow.core.rewriting import Rewriting, rewritten
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
@@ -173,10 +174,13 @@ class ConcreteFunction:
                 variable._value = jax.numpy.array(variable._value, copy=True)
         traced = self.traced
         captured = [c._value for c in traced.captures]
-        if self._calls_python:
-            outputs = host_calls.finish(self._compiled, *arrays, *captured)
-        else:
-            outputs = self._compiled(*arrays, *captured)
+        try:
+            if self._calls_python:
+                outputs = host_calls.finish(self._compiled, *arrays, *captured)
+            else:
+                outputs = self._compiled(*arrays, *captured)
+        except FloatingPointError as error:
+            raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         count = traced.count
         for variable, value in zip(traced.writes, outputs[count:], strict=True):
             variable._value = value

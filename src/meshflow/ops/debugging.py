@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core import dispatch
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import InvalidArgumentError, NotFiniteError
 from meshflow.core.host_calls import keeping_errors
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, is_tensor
@@ -57,6 +58,7 @@ is_strictly_increasing, is_non_decreasing = math.is_strictly_increasing, math.is
 
 
 def _fail(message: Any, data: list[Any], summarize: int) -> None:
+    message = message(data[0]) if callable(message) else message
     lines = [str(message)] if message else []
     lines += [value_text(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
     raise InvalidArgumentError("\n".join(lines) or "assertion failed")
@@ -220,11 +222,12 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor
       InvalidArgumentError: when it does.
     """
     tensor = convert_to_tensor(tensor)
-    _check(
-        math.reduce_all(math.is_finite(tensor)),
-        f"{message} : Tensor had NaN or Inf values",
-        [tensor],
-    )
+
+    def text(value: np.ndarray) -> str:
+        kinds = [n for n, test in (("Inf", np.isinf), ("NaN", np.isnan)) if np.any(test(value))]
+        return f"{message} : Tensor had {' and '.join(kinds)} values"
+
+    _check(math.reduce_all(math.is_finite(tensor)), text, [tensor])
     return tensor
 
 
@@ -234,13 +237,33 @@ def assert_all_finite(x: Any, message: str, name: str | None = None) -> Tensor:
 
 
 def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int = 50) -> None:
-    """Makes every op raise when it gives NaN (`jax_debug_nans`)."""
-    jax.config.update("jax_debug_nans", True)
+    """Makes every op raise `InvalidArgumentError` when it gives NaN or infinity.
+
+    What compiled functions give is checked by JAX (`jax_debug_nans`, `jax_debug_infs`).
+
+    Args:
+      stack_height_limit: accepted; Python's traceback is shown.
+      path_length_limit: accepted, likewise.
+    """
+    _set_checks(True)
 
 
 def disable_check_numerics() -> None:
     """Undoes `enable_check_numerics`."""
-    jax.config.update("jax_debug_nans", False)
+    _set_checks(False)
+
+
+def _set_checks(on: bool) -> None:
+    dispatch.check_output = _check_output if on else None
+    jax.config.update("jax_debug_nans", on)
+    jax.config.update("jax_debug_infs", on)
+
+
+def _check_output(array: Any) -> None:
+    if isinstance(array, jax.core.Tracer) or not jax.numpy.issubdtype(array.dtype, np.inexact):
+        return
+    if not np.all(np.isfinite(np.asarray(array))):
+        raise NotFiniteError(NotFiniteError.TEXT)
 
 
 def _shape(tensor: Any) -> Any:

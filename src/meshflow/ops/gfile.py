@@ -41,6 +41,8 @@ def _text(path: Any) -> str:
     path = os.fspath(path) if hasattr(path, "__fspath__") else path
     path = path.numpy() if hasattr(path, "numpy") else path
     path = path.decode() if isinstance(path, bytes) else path
+    if not isinstance(path, str):
+        raise errors.InvalidArgumentError(f"a path must be one string, got {path!r}.")
     return path.removeprefix("file://")
 
 
@@ -71,12 +73,18 @@ def _translated(function: Callable[[], Any], path: str) -> Any:
         raise errors.FailedPreconditionError(f"{path}; {error.strerror or error}") from None
 
 
+_MODES = tuple(m + e for m in "rwa" for e in ("", "b", "+", "b+", "+b"))
+
+
 class GFile:
     """A file, opened when it is first read or written.
 
     Args:
       name: the path.
       mode: 'r', 'w', 'a', with 'b' for bytes and '+' for both directions.
+
+    Raises:
+      InvalidArgumentError: for another mode.
 
     Example:
       >>> import tempfile
@@ -89,6 +97,8 @@ class GFile:
     """
 
     def __init__(self, name: Any, mode: str = "r") -> None:
+        if mode not in _MODES:
+            raise errors.InvalidArgumentError(f"mode must be one of {_MODES}, got {mode!r}.")
         self._name = _text(name)
         self._mode = mode
         self._file: Any = None
@@ -243,12 +253,11 @@ def remove(path: Any) -> None:
 
 
 def rmtree(path: Any) -> None:
-    """Deletes a folder with all that is in it."""
+    """Deletes a folder with all that is in it, or a file."""
     path = _text(path)
     remote = _remote(path)
-    _translated(
-        lambda: shutil.rmtree(path) if remote is None else remote.rm(path, recursive=True), path
-    )
+    local = os.remove if os.path.isfile(path) else shutil.rmtree
+    _translated(lambda: local(path) if remote is None else remote.rm(path, recursive=True), path)
 
 
 def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
@@ -263,6 +272,7 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
       AlreadyExistsError: when there is one and `overwrite` is False.
     """
     src, dst = _text(src), _text(dst)
+    stat(src)
     _check_free(dst, overwrite)
     remote = _remote(src)
     _translated(lambda: os.replace(src, dst) if remote is None else remote.mv(src, dst), src)
@@ -280,9 +290,11 @@ def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
       AlreadyExistsError: when there is one and `overwrite` is False.
     """
     src, dst = _text(src), _text(dst)
+    with GFile(src, "rb") as source:
+        content = source.read()
     _check_free(dst, overwrite)
-    with GFile(src, "rb") as source, GFile(dst, "wb") as target:
-        target.write(source.read())
+    with GFile(dst, "wb") as target:
+        target.write(content)
 
 
 def _check_free(path: str, overwrite: bool) -> None:

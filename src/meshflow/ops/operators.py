@@ -73,7 +73,10 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             and self._value.dtype.kind in "fi"
         ):
             # Two like tensors, nobody looking on: straight to the compiled op.
-            return dispatch.wrap(op.compiled(defaults)(self._value, other._value))
+            try:
+                return dispatch.wrap(op.compiled(defaults)(self._value, other._value))
+            except FloatingPointError as error:
+                raise dispatch.explain(name, error, (self, other)) from error
         if _gives_way(self, other):
             return NotImplemented
         return function(self, other)

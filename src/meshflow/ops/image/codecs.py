@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-_PNG_GRAY = np.array([6968, 23434, 2366])
+_PNG_GRAY = np.array([9797, 19234, 3737])
 _CHANNELS = {mode: count for count, mode in _MODES.items()}
 
 
@@ -75,7 +75,7 @@ def _pixels(image: Any, channels: int) -> np.ndarray:
         has_alpha = "transparency" in image.info or image.mode in ("PA", "RGBa", "La")
         mode = "L" if image.mode == "1" else "RGBA" if has_alpha else "RGB"
     if image.format == "PNG" and mode == "L" and image.mode in ("RGB", "RGBA", "P"):
-        # libpng's weights of the colours, which are not Pillow's.
+        # libpng's rounding of the colours' weights, which is not Pillow's.
         weighted = np.asarray(image.convert("RGB")).astype(np.int64) @ _PNG_GRAY
         return (weighted >> 15).astype(np.uint8)[..., None]
     array = np.asarray(image if image.mode == mode else image.convert(mode))
@@ -86,6 +86,14 @@ def _as_dtype(array: np.ndarray, dtype: Any) -> Tensor:
     from meshflow.ops.image.color import convert_image_dtype
 
     return convert_image_dtype(convert_to_tensor(np.ascontiguousarray(array)), as_dtype(dtype))
+
+
+def _converted(image: Any, channels: int, dtype: Any) -> Tensor:
+    array = _pixels(image, channels)
+    if image.format == "PNG" and array.dtype == np.uint8 and as_dtype(dtype).name == "uint16":
+        # White stays white, where other formats fill up with zero bits.
+        return convert_to_tensor(array.astype(np.uint16) * np.uint16(257))
+    return _as_dtype(array, dtype)
 
 
 def decode_image(
@@ -114,7 +122,7 @@ def decode_image(
     image = _open(contents)
     if image.format == "GIF" and expand_animations:
         return _as_dtype(_frames(image), dtype)
-    return _as_dtype(_pixels(image, channels or 0), dtype)
+    return _converted(image, channels or 0, dtype)
 
 
 def _frames(image: Any) -> np.ndarray:
@@ -129,7 +137,7 @@ def decode_png(
     contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
 ) -> Tensor:
     """`decode_image` without animations."""
-    return _as_dtype(_pixels(_open(contents), channels), dtype)
+    return _converted(_open(contents), channels, dtype)
 
 
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
