@@ -6,6 +6,7 @@ their lowering for the CPU changes. What oneDNN does not do well goes to XLA as 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -142,38 +143,44 @@ def _work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
     return out.size * channels * math.prod(window) / math.prod(parameters["lhs_dilation"])
 
 
-def product_plan(left: Any, right: Any, dimension_numbers: Any) -> list[int] | None:
-    """The plan of JAX's general dot product; None when an operand's dimensions lie crosswise."""
+def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[int] | None, Any]:
+    """The plan of JAX's general dot product, and how its operands must be transposed first.
+
+    Returns:
+      The plan, None when it is too small; and for each operand an order of its dimensions, or None
+      when it can be read where it lies.
+    """
     (left_sum, right_sum), (left_batch, right_batch) = dimension_numbers
 
-    def free(shape: Sequence[int], *taken: Sequence[int]) -> list[int]:
+    def free(operand: Any, *taken: Sequence[int]) -> list[int]:
         used = {a for axes in taken for a in axes}
-        return [i for i in range(len(shape)) if i not in used]
+        return [i for i in range(operand.ndim) if i not in used]
 
-    left_free, right_free = (
-        free(left.shape, left_sum, left_batch),
-        free(right.shape, right_sum, right_batch),
-    )
-    parts = [
-        plans.merged(shape, axes)
-        for shape, axes in (
-            *((left.shape, left_batch), (left.shape, left_free), (left.shape, left_sum)),
-            *((right.shape, right_batch), (right.shape, right_sum), (right.shape, right_free)),
-        )
-    ]
-    if any(p is None for p in parts):
-        return None
-    a_batch, a_free, a_sum, b_batch, b_sum, b_free = parts  # type: ignore[misc]
+    def parts(operand: Any, *groups: Sequence[int]) -> tuple[Any, Any]:
+        """Size and stride of each group of dimensions, and the transposition that makes them so."""
+        found = [plans.merged(operand.shape, axes) for axes in groups]
+        if all(part is not None for part in found):
+            return found, None
+        # Dimensions that lie crosswise are brought together.
+        order = [a for axes in groups for a in axes]
+        shape = [operand.shape[i] for i in order]
+        ends = list(itertools.accumulate(len(axes) for axes in groups))
+        spans = [range(end - len(axes), end) for end, axes in zip(ends, groups, strict=True)]
+        return [plans.merged(shape, span) for span in spans], order
+
+    left_free, right_free = free(left, left_sum, left_batch), free(right, right_sum, right_batch)
+    (a_batch, a_free, a_sum), left_order = parts(left, left_batch, left_free, left_sum)
+    (b_batch, b_sum, b_free), right_order = parts(right, right_batch, right_sum, right_free)
     m, n, k, batch = a_free[0], b_free[0], a_sum[0], a_batch[0]
     if batch * m * n * k < LEAST_WORK:
-        return None
+        return None, None
     a = plans.View((batch, m, k), (a_batch[1], a_free[1], a_sum[1]))
     b = plans.View((batch, k, n), (b_batch[1], b_sum[1], b_free[1]))
     c = plans.View((batch, m, n), (m * n, n, 1))
     views = [plans.View(v.dims, _plain(v)) for v in (a, b, c)]
     if batch == 1:
         views = [plans.View(v.dims[1:], v.strides[1:]) for v in views]
-    return plans.matmul(*views)
+    return plans.matmul(*views), (left_order, right_order)
 
 
 def _plain(matrix: plans.View) -> tuple[int, ...]:
@@ -190,21 +197,20 @@ def _plain(matrix: plans.View) -> tuple[int, ...]:
 
 def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
     """A function of the two operands that runs by oneDNN, or None."""
-    plan = product_plan(left, right, parameters["dimension_numbers"])
+    plan, orders = product_plan(left, right, parameters["dimension_numbers"])
     if plan is None:
         return None
     chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
     if chosen is None:
         return None
-    (left_type, right_type), out_type = chosen
+    types, out_type = chosen
 
-    def call(x: Any, y: Any) -> Any:
-        result = run(
-            plan,
-            (x.astype(left_type), y.astype(right_type)),
-            jax.ShapeDtypeStruct(out.shape, out_type),
-        )
-        return result.astype(out.dtype)
+    def call(*operands: Any) -> Any:
+        ready = [
+            (x if order is None else jax.lax.transpose(x, order)).astype(dtype)
+            for x, order, dtype in zip(operands, orders, types, strict=True)
+        ]
+        return run(plan, ready, jax.ShapeDtypeStruct(out.shape, out_type)).astype(out.dtype)
 
     return call
 

@@ -370,8 +370,25 @@ class IterableSource:
             items: Any = (self._x[int(i)] for i in order)
         else:
             items = self._x
+        if hasattr(self._x, "_elements"):
+            yield from self._dataset_batches()
+            return
         for item in items:
             yield _as_batch(item)
+
+    def _dataset_batches(self) -> Iterator[Any]:
+        """Batches of a `tf.data.Dataset`, made ahead by a thread."""
+        from meshflow.data.running import Run, ahead
+
+        batches = ahead(self._x._elements(Run(self._x)), 2)
+        try:
+            for item in batches:
+                parts = item if isinstance(item, tuple) else (item,)
+                yield nest.map_structure(
+                    lambda a: None if a is None else _expand_generated(a), parts
+                )
+        finally:
+            batches.close()
 
     def end_of_epoch(self) -> None:
         """Tells a `Sequence` that an epoch is over."""

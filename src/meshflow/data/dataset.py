@@ -1,0 +1,257 @@
+"""`tf.data.Dataset`: a graph of transformations, and the methods that build it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.tensor import Tensor
+from meshflow.data import structure
+from meshflow.data.methods import Transformations
+from meshflow.data.options import Options
+from meshflow.data.running import OwnedIterator, Run
+
+AUTOTUNE = -1
+INFINITE_CARDINALITY = -1
+UNKNOWN_CARDINALITY = -2
+# Elements gathered at once where they are handed out one by one.
+BLOCK = 256
+
+
+class Vector(NamedTuple):
+    """A dataset as a stream of indices and a way to gather their elements at once.
+
+    Attributes:
+      gather: from an array of indices to the stacked leaves of their elements.
+      blocks: arrays of indices, in order.
+    """
+
+    gather: Callable[[np.ndarray], list[Any]]
+    blocks: Iterator[np.ndarray]
+
+
+class Dataset(Transformations):
+    """A sequence of elements: nested tuples and dictionaries of tensors.
+
+    Datasets are made by `from_tensor_slices`, `range`, `from_generator` and others, and changed by
+    methods that give new datasets. Iterating gives tensors, every time from the start.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dataset = tf.data.Dataset.range(5).map(lambda x: x * x).batch(2)
+      >>> [batch.numpy().tolist() for batch in dataset]
+      [[0, 1], [4, 9], [16]]
+    """
+
+    _parents: tuple[Dataset, ...] = ()
+
+    # ---- what a transformation defines -----------------------------------------------------
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of the elements: `tf.TensorSpec`s in their structure."""
+        return self._spec
+
+    @functools.cached_property
+    def _spec(self) -> Any:
+        spec = self._known_spec()
+        if spec is not None:
+            return spec
+        # Only an element tells what an untraceable function returns.
+        elements = self._elements(Run(self))
+        try:
+            first = next(elements, None)
+        finally:
+            elements.close()
+        return None if first is None else structure.relaxed(structure.spec_of(first))
+
+    def _known_spec(self) -> Any:
+        return self._parents[0].element_spec
+
+    def _count(self) -> int:
+        """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
+        return self._parents[0]._count()
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        """The elements as host arrays; the default hands out what `_vector` gathers."""
+        vector = self._vector(run)
+        assert vector is not None, type(self)
+        spec = self.element_spec
+        for block in reblocked(vector.blocks, BLOCK):
+            leaves = vector.gather(block)
+            for row in zip(*leaves, strict=True):
+                yield structure.nest.pack_sequence_as(spec, [np.asarray(v) for v in row])
+
+    def _vector(self, run: Run) -> Vector | None:
+        """The vectorized form, None when there is none."""
+        return None
+
+    def _why_not_vectorized(self) -> str:
+        """Why `_vector` gives None, for `explain`."""
+        return "it goes by elements"
+
+    # ---- looking at it ---------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        return OwnedIterator(self)
+
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """An iterator over NumPy arrays and scalars instead of tensors.
+
+        Example:
+          >>> import meshflow as tf
+          >>> list(tf.data.Dataset.range(3).as_numpy_iterator())
+          [np.int64(0), np.int64(1), np.int64(2)]
+        """
+        return OwnedIterator(self, _to_numpy)
+
+    def cardinality(self) -> Tensor:
+        """The number of elements, an int64 scalar; -1 for infinitely many, -2 when it is not known."""
+        return convert_to_tensor(np.int64(self._count()))
+
+    def __len__(self) -> int:
+        count = self._count()
+        if count == INFINITE_CARDINALITY:
+            raise TypeError("The dataset is infinite.")
+        if count == UNKNOWN_CARDINALITY:
+            raise TypeError("The dataset length is unknown.")
+        return count
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def infinite(self) -> bool:
+        """Whether it never ends."""
+        return self._count() == INFINITE_CARDINALITY
+
+    def get_single_element(self, name: str | None = None) -> Any:
+        """The only element.
+
+        Raises:
+          InvalidArgumentError: when there is none, or more than one.
+        """
+        from meshflow.core.errors import InvalidArgumentError
+
+        iterator = OwnedIterator(self)
+        found = [element for element, _ in zip(iterator, range(2), strict=False)]
+        iterator.close()
+        if len(found) != 1:
+            raise InvalidArgumentError(
+                "Dataset was empty." if not found else "Dataset had more than one element."
+            )
+        return found[0]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} element_spec={self.element_spec}>"
+
+    @property
+    def _options(self) -> Options:
+        merged = Options()
+        for parent in self._parents:
+            merged = merged.merge(parent._options)
+        return merged
+
+    def options(self) -> Options:
+        """The options set on this dataset and those it is made of."""
+        return self._options
+
+    # ---- reductions ------------------------------------------------------------------------
+
+    def reduce(
+        self, initial_state: Any, reduce_func: Callable[..., Any], name: str | None = None
+    ) -> Any:
+        """Combines all elements.
+
+        Args:
+          initial_state: a structure of tensors.
+          reduce_func: from (state, element) to the next state.
+          name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> int(tf.data.Dataset.range(5).reduce(tf.constant(0, tf.int64), lambda s, x: s + x))
+          10
+        """
+        from meshflow.data.functions import ElementFunction
+
+        state = structure.to_arrays(initial_state)
+        spec = structure.spec_of(state), self.element_spec
+        function = ElementFunction(reduce_func, spec, "reduce")
+        elements = self._elements(Run(self))
+        for element in elements:
+            state = function((state, element))
+        return structure.to_tensors(state)
+
+    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+        """A function of this dataset.
+
+        Args:
+          transformation_func: from a dataset to a dataset.
+
+        Raises:
+          TypeError: when it gives something else.
+        """
+        dataset = transformation_func(self)
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"`transformation_func` must return a `tf.data.Dataset` object. Got {type(dataset)}."
+            )
+        return dataset
+
+
+def _to_numpy(element: Any) -> Any:
+    return structure.normalize(
+        element, lambda a: a[()] if isinstance(a, np.ndarray) and a.ndim == 0 else a
+    )
+
+
+def reblocked(blocks: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
+    """Index blocks of one size; the last may be smaller."""
+    held: list[np.ndarray] = []
+    count = 0
+    for block in blocks:
+        while count + len(block) >= size:
+            cut = size - count
+            yield np.concatenate([*held, block[:cut]]) if held else block[:cut]
+            block, held, count = block[cut:], [], 0
+        if len(block):
+            held.append(block)
+            count += len(block)
+    if held:
+        yield np.concatenate(held)
+
+
+def takes(fn: Callable[..., Any]) -> int:
+    """How many positional arguments a function takes; a large number for any number."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 1 << 30
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def integer(value: Any, name: str) -> int:
+    """An argument as an integer.
+
+    Raises:
+      TypeError: when it is none.
+    """
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    try:
+        return int(value.__index__() if hasattr(value, "__index__") else np.asarray(value).item())
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
+
+
+def as_sequence(value: Any) -> Sequence[Any]:
+    """A value as a list of one, a list or tuple as it is."""
+    return value if isinstance(value, (list, tuple)) else [value]

@@ -1,0 +1,246 @@
+"""`tf.data.experimental`: older names as functions to `apply`, and what explains a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from meshflow.core.tensor import Tensor
+from meshflow.data import options as _options
+from meshflow.data import structure, transformations
+from meshflow.data.dataset import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+)
+from meshflow.data.running import Optional, OwnedIterator, Run
+
+__all__ = [
+    "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
+    "AutoShardPolicy",
+    "AutotuneOptions",
+    "Counter",
+    "DistributeOptions",
+    "ExternalStatePolicy",
+    "OptimizationOptions",
+    "Optional",
+    "RandomDataset",
+    "ThreadingOptions",
+    "assert_cardinality",
+    "bucket_by_sequence_length",
+    "cardinality",
+    "choose_from_datasets",
+    "copy_to_device",
+    "dense_to_ragged_batch",
+    "enumerate_dataset",
+    "explain",
+    "from_list",
+    "get_next_as_optional",
+    "get_single_element",
+    "get_structure",
+    "group_by_window",
+    "ignore_errors",
+    "map_and_batch",
+    "parallel_interleave",
+    "prefetch_to_device",
+    "rejection_resample",
+    "sample_from_datasets",
+    "scan",
+    "shuffle_and_repeat",
+    "snapshot",
+    "take_while",
+    "unbatch",
+    "unique",
+]
+
+AutoShardPolicy = _options.AutoShardPolicy
+AutotuneOptions = _options.AutotuneOptions
+DistributeOptions = _options.DistributeOptions
+ExternalStatePolicy = _options.ExternalStatePolicy
+OptimizationOptions = _options.OptimizationOptions
+ThreadingOptions = _options.ThreadingOptions
+choose_from_datasets = Dataset.choose_from_datasets
+sample_from_datasets = Dataset.sample_from_datasets
+
+
+def _applied(method: str) -> Callable[..., Callable[[Dataset], Dataset]]:
+    """A function of a method's arguments that gives a function to `apply`."""
+
+    def made(*args: Any, **kwargs: Any) -> Callable[[Dataset], Dataset]:
+        return lambda dataset: getattr(dataset, method)(*args, **kwargs)
+
+    made.__name__ = made.__qualname__ = method
+    made.__doc__ = f"A function to `apply` that does what `Dataset.{method}` does."
+    return made
+
+
+bucket_by_sequence_length = _applied("bucket_by_sequence_length")
+dense_to_ragged_batch = _applied("ragged_batch")
+enumerate_dataset = _applied("enumerate")
+group_by_window = _applied("group_by_window")
+ignore_errors = _applied("ignore_errors")
+parallel_interleave = _applied("interleave")
+rejection_resample = _applied("rejection_resample")
+scan = _applied("scan")
+snapshot = _applied("snapshot")
+take_while = _applied("take_while")
+unbatch = _applied("unbatch")
+unique = _applied("unique")
+
+
+def cardinality(dataset: Dataset) -> Tensor:
+    """`dataset.cardinality()`."""
+    return dataset.cardinality()
+
+
+def assert_cardinality(expected_cardinality: Any) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that states, and checks, the number of elements.
+
+    Args:
+      expected_cardinality: the number.
+
+    Raises:
+      FailedPreconditionError: while iterating, when there are more or fewer.
+    """
+    return lambda dataset: transformations.AssertCardinality(dataset, expected_cardinality)
+
+
+def shuffle_and_repeat(
+    buffer_size: Any, count: Any = None, seed: int | None = None
+) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that shuffles, then repeats.
+
+    Args:
+      buffer_size: as for `shuffle`.
+      count: as for `repeat`.
+      seed: as for `shuffle`.
+    """
+    return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
+
+
+def map_and_batch(
+    map_func: Callable[..., Any],
+    batch_size: Any,
+    num_parallel_batches: Any = None,
+    drop_remainder: bool = False,
+    num_parallel_calls: Any = None,
+) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that maps, then batches.
+
+    Args:
+      map_func: as for `map`.
+      batch_size: as for `batch`.
+      num_parallel_batches: accepted.
+      drop_remainder: as for `batch`.
+      num_parallel_calls: accepted.
+    """
+    return lambda dataset: dataset.map(map_func).batch(batch_size, drop_remainder)
+
+
+def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that makes elements ahead.
+
+    Args:
+      device: accepted; elements go to a device when they are used.
+      buffer_size: as for `prefetch`.
+    """
+    return lambda dataset: dataset.prefetch(AUTOTUNE if buffer_size is None else buffer_size)
+
+
+def copy_to_device(
+    target_device: Any, source_device: Any = "/cpu:0"
+) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that changes nothing: elements go to a device when they are used.
+
+    Args:
+      target_device: accepted.
+      source_device: accepted.
+    """
+    return lambda dataset: dataset
+
+
+def get_single_element(dataset: Dataset) -> Any:
+    """`dataset.get_single_element()`."""
+    return dataset.get_single_element()
+
+
+def get_next_as_optional(iterator: OwnedIterator) -> Optional:
+    """`iterator.get_next_as_optional()`."""
+    return iterator.get_next_as_optional()
+
+
+def get_structure(dataset_or_iterator: Any) -> Any:
+    """The spec of the elements."""
+    return dataset_or_iterator.element_spec
+
+
+def from_list(elements: list[Any], name: str | None = None) -> Dataset:
+    """A dataset of the elements of a list.
+
+    Args:
+      elements: structures alike.
+      name: ignored.
+
+    Raises:
+      ValueError: for an empty list.
+    """
+    if not isinstance(elements, list) or not elements:
+        raise ValueError("`elements` must be a list that is not empty.")
+    arrays = [structure.to_arrays(e) for e in elements]
+    spec = structure.spec_of(arrays[0])
+    for other in arrays[1:]:
+        spec = structure.merged(spec, structure.spec_of(other))
+    return transformations.Fixed(arrays, spec)
+
+
+def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
+    """Numbers without end.
+
+    Args:
+      start: the first.
+      step: their distance.
+      dtype: their dtype.
+    """
+    return Dataset.range(start, start + step * (1 << 62), step, output_type=dtype)
+
+
+def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
+    """`Dataset.random`."""
+    return Dataset.random(seed, **kwargs)
+
+
+def explain(dataset: Dataset) -> str:
+    """How a pipeline runs: each transformation, by indices and at once or by elements, and why.
+
+    Args:
+      dataset: the pipeline.
+
+    Returns:
+      A text of one line per transformation, the source last.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.data.experimental.explain(tf.data.Dataset.range(9).map(lambda x: x + 1).batch(3)))
+      Batch: gathers whole batches
+        Map: vectorized
+          Range: by indices
+    """
+    return "\n".join(_lines(dataset, 0))
+
+
+def _lines(node: Dataset, depth: int) -> Iterator[str]:
+    vector = node._vector(Run(node))
+    if isinstance(node, transformations.Batch) and node._parent._vector(Run(node)) is not None:
+        how = "gathers whole batches"
+    elif vector is None:
+        how = f"by elements, as {node._why_not_vectorized()}"
+    elif isinstance(node, transformations.Map):
+        how = "vectorized"
+    else:
+        how = "by indices"
+    yield f"{'  ' * depth}{type(node).__name__}: {how}"
+    for parent in node._parents:
+        yield from _lines(parent, depth + 1)

@@ -1,0 +1,155 @@
+"""Functions that users give to transformations, and how they are run on host arrays.
+
+A function is traced once for each signature and runs compiled; one that cannot be (it calls
+Python, reads files, or returns results whose size depends on values) runs eagerly. A function of
+numbers of known sizes that changes no variable also runs on many elements at once, by `vmap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core import dtypes, nest
+from meshflow.core.autograph.status import switched
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.specs import TensorSpec
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import Traced, trace, trace_shapes
+from meshflow.data import structure
+
+# Sizes that stand for unknown ones while a function's results are inferred.
+_STAND_INS = (7, 11)
+
+
+class ElementFunction:
+    """A user's function of elements.
+
+    Args:
+      fn: the function; an element that is a tuple comes as several arguments.
+      spec: the spec of the elements.
+      what: the transformation, for errors.
+      unpack: whether tuples are unpacked.
+
+    Attributes:
+      reason: why it is not vectorized; empty when it is.
+    """
+
+    def __init__(self, fn: Callable[..., Any], spec: Any, what: str, unpack: bool = True) -> None:
+        from meshflow.core.autograph.conversion import resolve
+
+        self._python, self._fn = fn, resolve(fn)
+        self._spec, self._what = spec, what
+        self._unpack = unpack and type(spec) is tuple
+        self._eager = False
+        self._traced: dict[Any, tuple[Traced, Any]] = {}
+        self._vectorized: Any = None
+        self.reason = ""
+        self._output_spec: Any = None
+        self._infer()
+
+    def _call(self, element: Any, fn: Callable[..., Any] | None = None) -> Any:
+        fn = self._fn if fn is None else fn
+        result = fn(*element) if self._unpack else fn(element)
+        return structure.normalize(result, _tensor)
+
+    def _infer(self) -> None:
+        leaves = nest.flatten(self._spec)
+        if not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
+            self._run_eagerly("its elements have no known rank")
+        elif any(s.dtype is dtypes.string for s in leaves):
+            self._run_eagerly("its elements hold strings")
+        elif structure.static(self._spec):
+            traced = self._trace(self._spec)
+            if traced is None:
+                return
+            self._output_spec = traced.rebuild(traced.out_specs)
+            if traced.writes:
+                self.reason = f"it changes variable {traced.writes[0].name}"
+            elif traced.closed.effects:
+                self.reason = "it calls Python"
+            else:
+                self._vectorized = traced
+        else:
+            self.reason = "its elements have unknown sizes"
+            found = [self._shapes(size) for size in _STAND_INS]
+            if None not in found:
+                self._output_spec = structure.merged(*found)
+
+    def _shapes(self, size: int) -> Any:
+        spec = structure.map_specs(
+            lambda s: TensorSpec([size if n is None else n for n in s.shape.as_list()], s.dtype),
+            self._spec,
+        )
+        try:
+            with switched(True):
+                return trace_shapes(self._call, (spec,), {})
+        except Exception as error:
+            self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
+            return None
+
+    def _trace(self, spec: Any) -> Traced | None:
+        try:
+            with switched(True):
+                traced = trace(self._call, (spec,), name=self._what, isolated=True)
+        except Exception as error:
+            # What is wrong with it, if anything, shows when it runs on real elements.
+            self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
+            return None
+        if not all(
+            isinstance(leaf, Tensor)
+            for leaf in nest.flatten(
+                traced.rebuild([Tensor(np.zeros(())) for _ in traced.out_specs])
+            )
+        ):
+            self._run_eagerly("it returns something other than tensors")
+            return None
+        return traced
+
+    def _run_eagerly(self, reason: str) -> None:
+        self._eager, self.reason = True, reason
+
+    @property
+    def output_spec(self) -> Any:
+        """The spec of its results; None when only running it tells."""
+        return self._output_spec
+
+    @property
+    def vectorizes(self) -> bool:
+        """Whether it runs on many elements at once."""
+        return self._vectorized is not None
+
+    def __call__(self, element: Any) -> Any:
+        """The result for one element, host arrays (and datasets)."""
+        if not self._eager:
+            leaves = nest.flatten(element)
+            key = tuple((a.shape, a.dtype.str) for a in leaves)
+            if key not in self._traced:
+                traced = self._trace(structure.spec_of(element))
+                if traced is not None:
+                    self._traced[key] = traced, jax.jit(traced.arrays)
+            if key in self._traced:
+                traced, run = self._traced[key]
+                results = run(leaves, [c._value for c in traced.captures])
+                for variable, value in zip(traced.writes, results[traced.count :], strict=True):
+                    variable._value = value
+                arrays = [Tensor(np.asarray(r)) for r in results[: traced.count]]
+                return structure.to_arrays(traced.rebuild(arrays))
+        return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+
+    def many(self, leaves: list[Any]) -> list[Any]:
+        """The results for many elements, given and returned as stacked leaves."""
+        traced = self._vectorized
+        if not isinstance(self._vectorized, tuple):
+            every = jax.jit(jax.vmap(traced.arrays, in_axes=(0, None)))
+            self._vectorized = traced, every
+        traced, every = self._vectorized
+        results = every(list(leaves), [c._value for c in traced.captures])
+        return [np.asarray(r) for r in results]
+
+
+def _tensor(value: Any) -> Any:
+    return value if hasattr(value, "_elements") else convert_to_tensor(value)

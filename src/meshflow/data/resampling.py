@@ -1,0 +1,62 @@
+"""Leaving out elements at random so that classes come in wanted shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.specs import TensorSpec
+from meshflow.data import structure
+from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset
+from meshflow.data.functions import ElementFunction
+from meshflow.data.running import Run
+from meshflow.data.sources import seed_of
+from meshflow.data.transformations import Unary
+
+
+class Resample(Unary):
+    """Pairs of class and element, in other shares than they come.
+
+    An element of class c is kept with probability `target[c] / present[c]`, scaled so that the
+    largest is 1 (rejection sampling).
+    """
+
+    def __init__(
+        self, parent: Dataset, class_func: Callable[..., Any], target: Any, present: Any, seed: Any
+    ) -> None:
+        super().__init__(parent)
+        self._class = ElementFunction(class_func, parent.element_spec, "rejection_resample")
+        self._target = np.asarray(structure.to_array(target), np.float64)
+        self._present = (
+            None if present is None else np.asarray(structure.to_array(present), np.float64)
+        )
+        self._words = seed_of(seed)
+        self.reshuffles, self.epoch = True, 0
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        return self._words
+
+    def _known_spec(self) -> Any:
+        kind = self._class.output_spec
+        return kind or TensorSpec([], dtypes.int64), self._parent.element_spec
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        rng = run.generator(self)
+        # Uniform shares to begin with, as if that many had been seen.
+        seen = np.full(len(self._target), 2.0) if self._present is None else None
+        for element in self._parent._elements(run):
+            kind = self._class(element)
+            if seen is not None:
+                seen[int(kind)] += 1
+            shares = self._present if seen is None else seen / seen.sum()
+            assert shares is not None
+            ratio = np.where(shares > 0, self._target / np.maximum(shares, 1e-30), 0)
+            if rng.random() * ratio.max() <= ratio[int(kind)]:
+                yield kind, element

@@ -1,0 +1,183 @@
+"""One pass over a dataset: which epoch each shuffle is in, and iterators that can be saved."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.errors import OutOfRangeError
+from meshflow.data import structure
+
+
+class Run:
+    """What one pass decides once: the seeds of its shuffles, so that it can be repeated.
+
+    Attributes:
+      seeds: for each random node, by its place in the graph, seed and number of its first epoch.
+    """
+
+    def __init__(self, root: Any, seeds: dict[str, list[Any]] | None = None) -> None:
+        self._places = {id(node): str(i) for i, node in enumerate(_nodes(root))}
+        self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
+        self._epochs: dict[str, int] = {}
+
+    def generator(self, node: Any) -> np.random.Generator:
+        """The random numbers of a node's next epoch in this pass."""
+        place = self._places.get(id(node), f"inner {id(node)}")
+        if place not in self.seeds:
+            self.seeds[place] = [[int(w) for w in node.seed()], node.epoch]
+        words, first = self.seeds[place]
+        epoch = first + self._epochs.get(place, 0)
+        self._epochs[place] = self._epochs.get(place, 0) + 1
+        node.epoch = max(node.epoch, epoch + 1)
+        return np.random.default_rng([*words, epoch if node.reshuffles else 0])
+
+
+def _nodes(root: Any) -> Iterator[Any]:
+    yield root
+    for parent in root._parents:
+        yield from _nodes(parent)
+
+
+class OwnedIterator:
+    """An iterator over a dataset; made by `iter(dataset)`.
+
+    It can be saved by `tf.train.Checkpoint(iterator=it)` and goes on at the same element after it is
+    restored.
+    """
+
+    def __init__(self, dataset: Any, convert: Callable[[Any], Any] = structure.to_tensors) -> None:
+        self._dataset, self._convert = dataset, convert
+        self._start(None)
+
+    def _start(self, seeds: Any) -> None:
+        self._position = 0
+        self._run = Run(self._dataset, seeds)
+        self._elements = self._dataset._elements(self._run)
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of the elements."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> OwnedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        element = next(self._elements)
+        self._position += 1
+        return self._convert(element)
+
+    next = __next__
+
+    def get_next(self) -> Any:
+        """The next element.
+
+        Raises:
+          OutOfRangeError: at the end.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError("End of sequence") from None
+
+    def get_next_as_optional(self) -> Optional:
+        """The next element, or nothing at the end."""
+        try:
+            return Optional(next(self))
+        except StopIteration:
+            return Optional(None, False)
+
+    def close(self) -> None:
+        """Ends the threads behind it."""
+        self._elements.close()
+
+    def _checkpoint_value(self) -> np.ndarray:
+        state = {"position": self._position, "seeds": self._run.seeds}
+        return np.frombuffer(json.dumps(state).encode(), np.uint8)
+
+    def _restore_checkpoint_value(self, array: Any) -> None:
+        state = json.loads(np.asarray(array).tobytes())
+        self._elements.close()
+        self._start(state["seeds"])
+        for _ in range(state["position"]):
+            next(self._elements)
+        self._position = state["position"]
+
+
+class Optional:
+    """An element, or nothing; what `get_next_as_optional` gives."""
+
+    def __init__(self, value: Any, present: bool = True) -> None:
+        self._value, self._present = value, present
+
+    def has_value(self) -> Any:
+        """Whether there is an element, a bool scalar."""
+        from meshflow.core.convert import convert_to_tensor
+
+        return convert_to_tensor(self._present)
+
+    def get_value(self) -> Any:
+        """The element.
+
+        Raises:
+          InvalidArgumentError: when there is none.
+        """
+        from meshflow.core.errors import InvalidArgumentError
+
+        if not self._present:
+            raise InvalidArgumentError("The given optional does not have a value.")
+        return self._value
+
+
+_END = object()
+
+
+def ahead(elements: Iterator[Any], size: int) -> Iterator[Any]:
+    """Elements made by a thread, up to `size` of them before they are asked for.
+
+    The thread ends with the elements, and when this iterator is closed or forgotten.
+    """
+    ready: queue.Queue[Any] = queue.Queue(maxsize=max(size, 1))
+    stopped = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.05)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for element in elements:
+                if not put((element, None)):
+                    break
+            else:
+                put((_END, None))
+        except BaseException as error:
+            put((_END, error))
+        finally:
+            if hasattr(elements, "close"):
+                elements.close()
+
+    thread = threading.Thread(target=work, name="tf.data prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            element, error = ready.get()
+            if error is not None:
+                raise error
+            if element is _END:
+                return
+            yield element
+    finally:
+        stopped.set()
+        thread.join(timeout=5)

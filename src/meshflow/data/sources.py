@@ -1,0 +1,342 @@
+"""Where elements come from: arrays, ranges, generators, numbers drawn at random, and files."""
+
+from __future__ import annotations
+
+import glob as globbing
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes, nest
+from meshflow.core.errors import InvalidArgumentError, NotFoundError
+from meshflow.core.random import _global, global_seed, seed_words
+from meshflow.core.specs import TensorSpec
+from meshflow.data import structure
+from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    Vector,
+    as_sequence,
+    integer,
+)
+from meshflow.data.running import Run
+
+_BLOCK = 4096
+
+
+def index_blocks(count: int) -> Iterator[np.ndarray]:
+    """0 to count - 1 in blocks; a block is a view that costs nothing."""
+    for start in range(0, count, _BLOCK):
+        yield np.arange(start, min(start + _BLOCK, count))
+
+
+class TensorSlices(Dataset):
+    """The rows of arrays."""
+
+    def __init__(self, tensors: Any) -> None:
+        arrays = structure.to_arrays(tensors)
+        self._leaves = nest.flatten(arrays)
+        if not self._leaves:
+            raise ValueError("from_tensor_slices needs at least one tensor.")
+        if any(a.ndim == 0 for a in self._leaves):
+            raise ValueError(
+                "Unbatching a tensor is only supported for rank >= 1: from_tensor_slices got a scalar."
+            )
+        sizes = [len(a) for a in self._leaves]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                f"Dimensions {sizes} are not compatible: all components of from_tensor_slices must have "
+                "the same first dimension."
+            )
+        self._size = sizes[0]
+        self._own_spec = structure.unbatched(structure.spec_of(arrays))
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        return self._size
+
+    def _vector(self, run: Run) -> Vector:
+        return Vector(lambda i: [_rows(a, i) for a in self._leaves], index_blocks(self._size))
+
+
+def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+    first, last = int(index[0]), int(index[-1])
+    if last - first == len(index) - 1 and (np.diff(index) == 1).all():
+        return np.asarray(array[first : last + 1])
+    return array.take(index, 0) if type(array) is np.ndarray else np.asarray(array[index])
+
+
+class Tensors(Dataset):
+    """One element."""
+
+    def __init__(self, tensors: Any) -> None:
+        self._element = structure.to_arrays(tensors)
+
+    def _known_spec(self) -> Any:
+        return structure.spec_of(self._element)
+
+    def _count(self) -> int:
+        return 1
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        yield self._element
+
+
+class Range(Dataset):
+    """Numbers at equal distances."""
+
+    def __init__(self, start: int, stop: int, step: int, dtype: Any) -> None:
+        if step == 0:
+            raise InvalidArgumentError("step cannot be zero.")
+        self._range = range(start, stop, step)
+        self._dtype = dtypes.as_dtype(dtype)
+
+    def _known_spec(self) -> Any:
+        return TensorSpec([], self._dtype)
+
+    def _count(self) -> int:
+        return len(self._range)
+
+    def _vector(self, run: Run) -> Vector:
+        start, step = self._range.start, self._range.step
+        return Vector(
+            lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
+            index_blocks(len(self._range)),
+        )
+
+
+class Generator(Dataset):
+    """What a Python generator yields."""
+
+    def __init__(
+        self, generator: Callable[..., Any], signature: Any, args: tuple[Any, ...]
+    ) -> None:
+        if not callable(generator):
+            raise TypeError("`generator` must be a Python callable.")
+        self._generator, self._signature = generator, signature
+        self._args = tuple(structure.to_array(a)[()] for a in args)
+
+    def _known_spec(self) -> Any:
+        return self._signature
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        iterator = iter(self._generator(*self._args))
+        specs = nest.flatten(self._signature)
+        number = 0
+        while True:
+            try:
+                value = next(iterator)
+            except StopIteration:
+                return
+            except Exception as error:
+                error.add_note(f"(while element {number} of a dataset was made by its generator)")
+                raise
+            yield self._checked(value, specs, number)
+            number += 1
+
+    def _checked(self, value: Any, specs: list[Any], number: int) -> Any:
+        if isinstance(value, list):
+            value = tuple(value) if isinstance(self._signature, tuple) else value
+        nested = nest.is_nested(self._signature)
+        try:
+            leaves = _flatten_like(self._signature, value) if nested else [value]
+        except (TypeError, ValueError, KeyError):
+            raise TypeError(
+                f"`generator` yielded an element that did not match the expected structure. The expected "
+                f"structure was {self._signature}, but the yielded element was {value!r} (element {number})."
+            ) from None
+        arrays = []
+        for spec, leaf in zip(specs, leaves, strict=True):
+            arrays.append(_converted(spec, leaf, number))
+        return nest.pack_sequence_as(self._signature, arrays)
+
+
+def _flatten_like(signature: Any, value: Any) -> list[Any]:
+    """The leaves of a value where a signature has leaves."""
+    if isinstance(signature, dict):
+        if set(signature) != set(value):
+            raise ValueError
+        return [x for k in sorted(signature) for x in _flatten_like(signature[k], value[k])]
+    if isinstance(signature, tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(signature):
+            raise ValueError
+        return [x for s, v in zip(signature, value, strict=True) for x in _flatten_like(s, v)]
+    return [value]
+
+
+def _converted(spec: Any, leaf: Any, number: int) -> np.ndarray:
+    from meshflow.core.convert import convert_to_tensor
+
+    try:
+        array = np.asarray(convert_to_tensor(leaf, dtype=spec.dtype)._value)
+    except (TypeError, ValueError) as error:
+        try:
+            # NumPy's numbers are cast, as by TensorFlow.
+            array = np.asarray(leaf).astype(spec.dtype.as_numpy_dtype)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"`generator` yielded an element that could not be converted to the expected type. The expected type "
+                f"was {spec.dtype.name}, but the yielded element was {leaf!r} (element {number}): {error}"
+            ) from None
+    if not spec.shape.is_compatible_with(array.shape):
+        raise TypeError(
+            f"`generator` yielded an element of shape {array.shape} where an element of shape {spec.shape} was "
+            f"expected (element {number})."
+        )
+    return array
+
+
+class Random(Dataset):
+    """Uniform int64 numbers without end."""
+
+    reshuffles = True
+
+    def __init__(self, seed: int | None, rerandomize: bool | None) -> None:
+        self._words = seed_of(seed)
+        self.reshuffles = bool(rerandomize)
+        self.epoch = 0
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        return self._words
+
+    def _known_spec(self) -> Any:
+        return TensorSpec([], dtypes.int64)
+
+    def _count(self) -> int:
+        return INFINITE_CARDINALITY
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        rng = run.generator(self)
+        while True:
+            yield from (np.asarray(n) for n in rng.integers(0, 1 << 32, 256))
+
+
+def seed_of(seed: Any) -> list[int]:
+    """The words of a transformation's seed: its own together with the global one, or a new one."""
+    if seed is None:
+        return _global.draw_seed()
+    base = global_seed()
+    return [*seed_words(0 if base is None else base), *seed_words(integer(seed, "seed"))]
+
+
+def list_files(patterns: Any) -> list[str]:
+    """The files that patterns match, sorted.
+
+    Raises:
+      InvalidArgumentError: when there is none.
+    """
+    texts = [
+        p.decode() if isinstance(p, bytes) else str(p)
+        for p in np.asarray(structure.to_array(patterns)).reshape(-1)
+    ]
+    found = sorted({f for p in texts for f in globbing.glob(p)})
+    if not found:
+        raise InvalidArgumentError(f"No files matched pattern: {', '.join(texts)}")
+    return found
+
+
+class Files(Dataset):
+    """Records of files, file after file.
+
+    Args:
+      filenames: a name, names, or a dataset of names.
+      read: from a path to the records' bytes.
+    """
+
+    def __init__(self, filenames: Any, read: Callable[[str], Iterator[bytes]]) -> None:
+        self._names = filenames
+        self._parents = (filenames,) if isinstance(filenames, Dataset) else ()
+        self._read = read
+
+    def _known_spec(self) -> Any:
+        return TensorSpec([], dtypes.string)
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        names: Any
+        if self._parents:
+            names = (n for e in self._parents[0]._elements(run) for n in np.asarray(e).reshape(-1))
+        else:
+            names = np.asarray(structure.to_array(_paths(self._names))).reshape(-1)
+        for name in names:
+            path = name.decode() if isinstance(name, bytes) else str(name)
+            if not Path(path).exists():
+                raise NotFoundError(f"{path}; No such file or directory")
+            for record in self._read(path):
+                yield np.array(record, object)
+
+
+def _paths(names: Any) -> Any:
+    if isinstance(names, Path):
+        return str(names)
+    return (
+        [str(n) if isinstance(n, Path) else n for n in names]
+        if isinstance(names, (list, tuple))
+        else names
+    )
+
+
+def opened(path: str, compression: str | None) -> Any:
+    """A file of bytes, decompressed.
+
+    Raises:
+      ValueError: for an unknown compression.
+    """
+    if not compression:
+        return open(path, "rb")
+    if compression == "GZIP":
+        return gzip.open(path, "rb")
+    if compression == "ZLIB":
+        import io
+
+        return io.BytesIO(zlib.decompress(Path(path).read_bytes()))
+    raise ValueError(f"Unsupported compression_type: {compression}.")
+
+
+def lines(compression: str | None) -> Callable[[str], Iterator[bytes]]:
+    """A reader of text lines without their ends."""
+
+    def read(path: str) -> Iterator[bytes]:
+        with opened(path, compression) as file:
+            for line in file:
+                yield line.rstrip(b"\n").rstrip(b"\r")
+
+    return read
+
+
+def fixed(
+    size: int, header: int, footer: int, compression: str | None
+) -> Callable[[str], Iterator[bytes]]:
+    """A reader of records of one size."""
+
+    def read(path: str) -> Iterator[bytes]:
+        with opened(path, compression) as file:
+            content = file.read()
+        body = content[header : len(content) - footer]
+        if len(body) % size:
+            raise InvalidArgumentError(
+                f"Excess bytes in {path}: header_bytes ({header}), record_bytes ({size}) and footer_bytes ({footer}) do "
+                f"not divide its {len(content)} bytes."
+            )
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    return read
+
+
+def flatten_names(filenames: Any) -> list[Any]:
+    """Names as a list."""
+    return list(as_sequence(filenames))

@@ -1,0 +1,237 @@
+"""Elements: nested tuples and dictionaries of arrays, and their specs.
+
+Unlike in `tf.nest`, a list is no structure: it is turned into a tensor, as everywhere in `tf.data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes, nest
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec, TypeSpec
+from meshflow.core.tensor import Tensor
+
+
+def normalize(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A structure with its leaves (lists among them) changed by a function; None stays."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        changed = {k: normalize(v, leaf) for k, v in value.items()}
+        return changed if type(value) is dict else type(value)(changed)  # type: ignore[call-arg]
+    if isinstance(value, tuple):
+        items = [normalize(v, leaf) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return leaf(value)
+
+
+def to_array(value: Any) -> Any:
+    """A leaf as a host array under TensorFlow's dtype rules; datasets stay."""
+    if isinstance(value, np.ndarray) and value.dtype != object and value.dtype.kind not in "US":
+        return value
+    if hasattr(value, "_elements"):
+        return value
+    if hasattr(value, "_as_tensor"):
+        value = value._as_tensor()
+    if not isinstance(value, Tensor):
+        value = convert_to_tensor(value)
+    return np.asarray(value._value)
+
+
+def to_arrays(value: Any) -> Any:
+    """A structure of host arrays."""
+    return normalize(value, to_array)
+
+
+def to_tensors(element: Any) -> Any:
+    """A structure of arrays as one of tensors."""
+    return normalize(element, lambda a: a if hasattr(a, "_elements") else convert_to_tensor(a))
+
+
+class DatasetSpec(TypeSpec):
+    """Spec of a dataset that is an element of another.
+
+    Args:
+      element_spec: the spec of its elements.
+      dataset_shape: accepted.
+    """
+
+    def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
+        self.element_spec = element_spec
+        del dataset_shape
+
+    def __repr__(self) -> str:
+        return f"DatasetSpec({self.element_spec}, TensorShape([]))"
+
+
+class NoneTensorSpec(TypeSpec):
+    """Spec of None."""
+
+    def __repr__(self) -> str:
+        return "NoneTensorSpec()"
+
+
+def spec_of(element: Any) -> Any:
+    """The spec of an element."""
+
+    def leaf(array: Any) -> Any:
+        if hasattr(array, "_elements"):
+            return DatasetSpec(array.element_spec)
+        return TensorSpec(array.shape, dtype_of(array))
+
+    return NoneTensorSpec() if element is None else normalize(element, leaf)
+
+
+def dtype_of(array: Any) -> dtypes.DType:
+    """The dtype of a host array; objects are strings."""
+    return dtypes.string if array.dtype == object else dtypes.as_dtype(array.dtype)
+
+
+def map_specs(fn: Callable[..., Any], *specs: Any) -> Any:
+    """A function of the leaves of specs of the same structure."""
+    return nest.map_structure(fn, *specs)
+
+
+def static(spec: Any) -> bool:
+    """Whether a spec is of numbers of known sizes only."""
+    leaves = nest.flatten(spec)
+    return bool(leaves) and all(
+        isinstance(s, TensorSpec) and s.dtype is not dtypes.string and s.shape.is_fully_defined()
+        for s in leaves
+    )
+
+
+def batched(spec: Any, size: int | None) -> Any:
+    """The spec of batches of elements."""
+    return map_specs(
+        lambda s: (
+            TensorSpec([size, *s.shape.as_list()], s.dtype)
+            if isinstance(s, TensorSpec) and s.shape.rank is not None
+            else TensorSpec(None, s.dtype)
+            if isinstance(s, TensorSpec)
+            else s
+        ),
+        spec,
+    )
+
+
+def unbatched(spec: Any) -> Any:
+    """The spec of the rows of elements.
+
+    Raises:
+      ValueError: for scalars.
+    """
+
+    def leaf(s: Any) -> Any:
+        if not isinstance(s, TensorSpec):
+            return s
+        if s.shape.rank is None:
+            return s
+        if s.shape.rank == 0:
+            raise ValueError("Cannot unbatch an input with scalar components.")
+        return TensorSpec(s.shape.as_list()[1:], s.dtype)
+
+    return map_specs(leaf, spec)
+
+
+def relaxed(spec: Any) -> Any:
+    """A spec with all sizes open: one element tells the ranks only."""
+    return map_specs(
+        lambda s: TensorSpec([None] * len(s.shape), s.dtype) if isinstance(s, TensorSpec) else s,
+        spec,
+    )
+
+
+def merged(first: Any, second: Any) -> Any:
+    """The most specific spec that both fit.
+
+    Raises:
+      TypeError: when structures or dtypes differ.
+    """
+
+    def leaf(a: Any, b: Any) -> Any:
+        if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
+            return a
+        if a.dtype is not b.dtype:
+            raise TypeError(f"Incompatible types of datasets: {a.dtype.name} and {b.dtype.name}.")
+        if a.shape.rank is None or a.shape.rank != b.shape.rank:
+            return TensorSpec(None, a.dtype)
+        sizes = zip(a.shape.as_list(), b.shape.as_list(), strict=True)
+        return TensorSpec([x if x == y else None for x, y in sizes], a.dtype)
+
+    try:
+        return nest.map_structure(leaf, first, second)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"Two datasets do not have the same structure of elements: {first} and {second}. {error}"
+        ) from None
+
+
+def stack(elements: Sequence[Any]) -> Any:
+    """A batch of elements.
+
+    Raises:
+      InvalidArgumentError: when their shapes differ.
+    """
+    columns = [nest.flatten(e) for e in elements]
+    leaves = []
+    for component, arrays in enumerate(zip(*columns, strict=True)):
+        first = arrays[0]
+        if first is None:
+            leaves.append(None)
+            continue
+        for i, array in enumerate(arrays):
+            if array.shape != first.shape:
+                raise InvalidArgumentError(
+                    f"Cannot batch tensors with different shapes in component {component}. First element had shape "
+                    f"{list(first.shape)} and element {i} had shape {list(array.shape)}."
+                )
+        leaves.append(np.stack(arrays))
+    return nest.pack_sequence_as(elements[0], leaves)
+
+
+def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
+    """A batch of elements, each padded to one shape.
+
+    Args:
+      elements: the elements.
+      shapes: for each leaf a list of sizes, None (or -1) for the largest of the batch.
+      values: for each leaf the number to pad with.
+
+    Raises:
+      DataLossError: never; InvalidArgumentError when an element is larger than its shape.
+    """
+    columns = [nest.flatten(e) for e in elements]
+    leaves = []
+    for component, arrays in enumerate(zip(*columns, strict=True)):
+        wanted = shapes[component]
+        if wanted is None:
+            wanted = [None] * arrays[0].ndim
+        if len(wanted) != arrays[0].ndim:
+            raise ValueError(
+                f"The padded shape {wanted} is not compatible with the shape {list(arrays[0].shape)} of the "
+                f"corresponding input component {component}."
+            )
+        largest = [max(a.shape[d] for a in arrays) for d in range(arrays[0].ndim)]
+        full = [n if w in (None, -1) else int(w) for w, n in zip(wanted, largest, strict=True)]
+        if any(n > f for n, f in zip(largest, full, strict=True)):
+            raise InvalidArgumentError(
+                f"Attempted to pad to a smaller size than the input element: component {component} has an element of "
+                f"sizes up to {largest}, padded shape {full}."
+            )
+        batch = np.full([len(arrays), *full], values[component], arrays[0].dtype)
+        for i, array in enumerate(arrays):
+            batch[(i, *(slice(0, n) for n in array.shape))] = array
+        leaves.append(batch)
+    return nest.pack_sequence_as(elements[0], leaves)
+
+
+def shapes_of(spec: Any) -> Any:
+    """The shapes of a spec."""
+    return map_specs(lambda s: s.shape if isinstance(s, TensorSpec) else TensorShape([]), spec)
