@@ -59,7 +59,7 @@ def test_by_name_and_configuration(kind, name):
 @pytest.mark.parametrize("kind", MODULES)
 def test_unknown_names(kind):
     get = GET[kind][0]
-    with pytest.raises(ValueError, match="[Uu]nknown"):
+    with pytest.raises(ValueError, match=r"[Uu]nknown"):
         get("no_such_thing")
     if kind == "activations":
         assert get(None)(3) == 3

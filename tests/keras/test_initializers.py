@@ -54,7 +54,7 @@ def test_distributions(name):
     assert scipy.stats.kstest(values.numpy().reshape(-1), distribution.cdf).pvalue > LEVEL
     assert cls(seed=3)((4, 5), tf.float64).dtype is tf.float64
     assert cls(seed=3)((4, 5), dtype="float16").dtype is tf.float16
-    with pytest.raises((ValueError, TypeError), match="float|integer"):
+    with pytest.raises((ValueError, TypeError), match=r"float|integer"):
         cls()((2, 2), tf.int32)
 
 
@@ -213,7 +213,7 @@ def test_errors():
     for arguments in ({"scale": 0.0}, {"mode": "fan"}, {"distribution": "flat"}):
         with pytest.raises(ValueError):
             initializers.VarianceScaling(**arguments)
-    with pytest.raises(ValueError, match="[Uu]nknown"):
+    with pytest.raises(ValueError, match=r"[Uu]nknown"):
         initializers.get("no_such_thing")
 
 
