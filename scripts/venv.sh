@@ -15,12 +15,14 @@ if [ -z "$python" ]; then
 fi
 echo "Setting up $venv (once, a few minutes)"
 rm -rf "$venv"
+# The lock names everything, so nothing else is resolved: oneDNN's headers ask for a second build
+# of oneDNN, which nobody needs.
 if command -v uv >/dev/null; then
     uv venv --quiet --python "$python" "$venv"
-    VIRTUAL_ENV=$venv uv pip install --quiet -r requirements.lock
+    VIRTUAL_ENV=$venv uv pip install --quiet --no-deps -r requirements.lock
     VIRTUAL_ENV=$venv uv pip install --quiet --no-deps --no-build-isolation -e .
 else
     "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements.lock
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 fi

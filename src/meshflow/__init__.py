@@ -248,6 +248,7 @@ _LAZY = (
         "image",
         "io",
         "keras",
+        "mixed_precision",
         "signal",
     ),
     *("sparse", "test", "train", "types", "version"),

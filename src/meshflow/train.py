@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from meshflow.checkpoint import (
     Checkpoint,
@@ -32,4 +33,20 @@ __all__ = [
     "load_variable",
 ]
 
-experimental = SimpleNamespace(PythonState=PythonState)
+
+class _Experimental(SimpleNamespace):
+    """`tf.train.experimental`; what needs Keras is loaded when first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("able_mixed_precision_graph_rewrite"):
+            from meshflow.keras.mixed_precision import graph_rewrite
+
+            return getattr(graph_rewrite, name)
+        if name in ("DynamicLossScale", "FixedLossScale", "LossScale"):
+            from meshflow.keras.mixed_precision import loss_scale
+
+            return getattr(loss_scale, name)
+        raise AttributeError(f"module 'tf.train.experimental' has no attribute {name!r}")
+
+
+experimental = _Experimental(PythonState=PythonState)

@@ -341,6 +341,7 @@ def test_interrupt_leaves_a_usable_model(tmp_path):
     script.write_text(
         textwrap.dedent(
             """
+            import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
             import numpy as np, meshflow as tf
             model = tf.keras.Sequential([tf.keras.layers.Dense(64, input_shape=(64,)), tf.keras.layers.Dense(1)])
             model.compile("adam", "mse")

@@ -6,6 +6,7 @@ Names that version 2 has too are version 2's. Graphs, sessions and placeholders 
 from __future__ import annotations
 
 import logging as _logging
+from types import SimpleNamespace as _SimpleNamespace
 from typing import Any
 
 import meshflow as _tf
@@ -191,6 +192,20 @@ class logging:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
+    if name == "mixed_precision":
+        from meshflow.keras.mixed_precision import graph_rewrite as rewrite
+        from meshflow.keras.mixed_precision import loss_scale as scales
+        from meshflow.keras.mixed_precision.experimental import LossScaleOptimizer
+
+        return _SimpleNamespace(
+            DynamicLossScale=scales.DynamicLossScale,
+            FixedLossScale=scales.FixedLossScale,
+            LossScale=scales.LossScale,
+            MixedPrecisionLossScaleOptimizer=LossScaleOptimizer,
+            disable_mixed_precision_graph_rewrite=rewrite.disable_mixed_precision_graph_rewrite,
+            enable_mixed_precision_graph_rewrite=rewrite.enable_mixed_precision_graph_rewrite,
+            experimental=_tf.mixed_precision.experimental,
+        )
     if name in _GRAPH_MODE:
         raise _NotAvailableError(
             f"tf.compat.v1.{name} belongs to version 1's graph mode, which does not exist here: write for "

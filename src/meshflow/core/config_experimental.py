@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from meshflow.core import determinism
 from meshflow.core.config import (
     LogicalDeviceConfiguration,
     get_logical_device_configuration,
@@ -41,7 +42,7 @@ __all__ = [
 
 VirtualDeviceConfiguration = LogicalDeviceConfiguration
 set_virtual_device_configuration = set_logical_device_configuration
-_state: dict[str, Any] = {"synchronous": True, "tf32": True, "deterministic": False, "growth": {}}
+_state: dict[str, Any] = {"synchronous": True, "tf32": True, "growth": {}}
 
 
 def enable_tensor_float_32_execution(enabled: bool) -> None:
@@ -60,8 +61,20 @@ def tensor_float_32_execution_enabled() -> bool:
 
 
 def enable_op_determinism() -> None:
-    """Asks for bitwise equal results in every run; XLA programs on CPU always are."""
-    _state["deterministic"] = True
+    """Makes every run give the same bits, for the same seed, program and devices.
+
+    Random ops without a seed are refused from then on. On a GPU it has to be called before the
+    first op. The environment variable TF_DETERMINISTIC_OPS=1 does the same.
+
+    Raises:
+      RuntimeError: when a GPU was used before.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.set_random_seed(1)
+      >>> tf.config.experimental.enable_op_determinism()  # doctest: +SKIP
+    """
+    determinism.enable()
 
 
 def set_memory_growth(device: Any, enable: bool) -> None:

@@ -24,15 +24,13 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Rules
 from meshflow.core.errors import NotFiniteError
+from meshflow.core.rewriting import Rewriting, rewritten
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 from meshflow.core.variable import Variable, VariableNeedsEagerError
 
 _log = logging.getLogger("meshflow")
-
-# jaxpr -> jaxpr rewrites applied to every function before it is compiled.
-passes: list[Callable[[Any], Any]] = []
 
 
 class Settings:
@@ -66,7 +64,12 @@ class ConcreteFunction:
         self._calls_python = bool(traced.closed.effects)
         if self._calls_python:
             donated, self._donated = [], []
-        self._compiled = jax.jit(_named(traced), donate_argnums=tuple(donated))
+        self._donated_at = tuple(donated)
+        self._compile()
+
+    def _compile(self) -> None:
+        self._version = Rewriting.version
+        self._compiled = jax.jit(_named(self.traced), donate_argnums=self._donated_at)
 
     @property
     def structured_outputs(self) -> Any:
@@ -163,6 +166,8 @@ class ConcreteFunction:
 
     def run_arrays(self, arrays: list[Any]) -> Any:
         """The short way: no tape, no enclosing trace."""
+        if self._version != Rewriting.version:
+            self._compile()
         for variable in self._donated:
             # A buffer that somebody else holds (a tensor read earlier) must survive the call.
             if sys.getrefcount(variable._value) > 2:
@@ -188,8 +193,7 @@ class ConcreteFunction:
 def _named(traced: Traced) -> Callable[..., Any]:
     from jax.extend.core import jaxpr_as_fun
 
-    closed = functools.reduce(lambda jaxpr, rewrite: rewrite(jaxpr), passes, traced.closed)
-    run = jaxpr_as_fun(closed)
+    run = jaxpr_as_fun(rewritten(traced.closed))
 
     def compiled(*arrays: Any) -> Any:
         return run(*arrays)

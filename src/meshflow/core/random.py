@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core import determinism
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
@@ -83,7 +84,10 @@ class _Global:
         self._streams: dict[int | None, SeedStream] = {}
 
     def _base(self) -> int:
-        return self._entropy if self.seed is None else self.seed
+        if self.seed is None:
+            determinism.require_seed("Random ops")
+            return self._entropy
+        return self.seed
 
     def set(self, seed: int) -> None:
         self.seed = seed
@@ -100,6 +104,8 @@ class _Global:
         return [(base ^ (base >> 32)) & 0xFFFFFFFF, (op_seed ^ (op_seed >> 32)) & 0xFFFFFFFF]
 
     def stream(self, op_seed: int | None) -> SeedStream:
+        if op_seed is None and self.seed is None:
+            determinism.require_seed("Random ops")
         if op_seed not in self._streams:
             stream = self._streams[op_seed] = SeedStream(0)
             stream.reset(self._words_for(op_seed))

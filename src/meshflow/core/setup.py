@@ -7,6 +7,9 @@ from pathlib import Path
 
 import jax
 
+from meshflow.core import determinism
+from meshflow.kernels import lowerings
+
 
 def configure() -> None:
     """Configures JAX; touches no backend.
@@ -14,7 +17,10 @@ def configure() -> None:
     * 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules.
     * Compiled programs are kept in the user's cache folder, so that a script started a second
       time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
+    * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
     """
+    lowerings.register()
+    determinism.from_environment()
     jax.config.update("jax_enable_x64", True)
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:

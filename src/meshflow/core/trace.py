@@ -29,6 +29,7 @@ from jax.extend import core as jex_core
 from meshflow.core import errors, host_calls, nest
 from meshflow.core.context import context
 from meshflow.core.dispatch import Op, apply, is_inexact
+from meshflow.core.rewriting import Rewriting, rewritten
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 
@@ -152,7 +153,6 @@ class Traced:
       writes: variables whose new values are outputs after the results.
       structure: the nested result, with `Slot`s where tensors go.
       out_specs: one `TensorSpec` per result tensor.
-      op: the computation as an op; its operands are ([arguments], [captures]).
     """
 
     def __init__(
@@ -171,16 +171,31 @@ class Traced:
         self.structure = structure
         self.count = count
         self.out_specs = [TensorSpec(a.shape, a.dtype) for a in closed.out_avals[:count]]
-        self._run = jex_core.jaxpr_as_fun(closed)
-        self.op = Op(name, self._call, heavy=True)
+        self._plain = self._make_op(closed)
+        self._rewritten: tuple[int, Op] | None = None
 
-    def _call(self, operands: Any, _: Any) -> list[Any]:
-        arguments, captures = operands
-        return self._run(*arguments, *captures)
+    def _make_op(self, closed: jex_core.ClosedJaxpr) -> Op:
+        run = jex_core.jaxpr_as_fun(closed)
+
+        def call(operands: Any, _: Any) -> list[Any]:
+            arguments, captures = operands
+            return run(*arguments, *captures)
+
+        return Op(self.name, call, heavy=True)
+
+    @property
+    def op(self) -> Op:
+        """The computation as an op; its operands are ([arguments], [captures])."""
+        # Inside another function it is rewritten together with that.
+        if context.trace is not None or not Rewriting.active:
+            return self._plain
+        if self._rewritten is None or self._rewritten[0] != Rewriting.version:
+            self._rewritten = Rewriting.version, self._make_op(rewritten(self.closed))
+        return self._rewritten[1]
 
     def arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
-        """Runs the jaxpr on arrays: result arrays, then the new values of written variables."""
-        return self._run(*arguments, *captures)
+        """Runs the program on arrays: result arrays, then the new values of written variables."""
+        return self.op.call((arguments, captures), ())
 
     def captured_tensors(self) -> list[Tensor]:
         """The captures as tensors of the present context; variables are read."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core import determinism
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.random import SeedStream, global_seed, seed_words
 from meshflow.core.tensor import Tensor
@@ -81,7 +82,12 @@ class Generator:
 
     @classmethod
     def from_non_deterministic_state(cls, alg: Any = None) -> Generator:
-        """A generator seeded by the operating system."""
+        """A generator seeded by the operating system.
+
+        Raises:
+          RuntimeError: when op determinism is on.
+        """
+        determinism.require_seed("Generators from a non-deterministic state")
         return cls.from_seed(int.from_bytes(os.urandom(7), "little"))
 
     @classmethod

@@ -18,6 +18,7 @@ from meshflow.core import nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.function import ConcreteFunction
+from meshflow.core.rewriting import Rewriting
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 from meshflow.core.variable import VariableNeedsEagerError
@@ -76,9 +77,10 @@ class CompiledStep:
         return result
 
     def _loop(self, key: Any) -> Loop:
-        if key not in self._loops:
-            self._loops[key] = Loop(self._concrete[key].traced)
-        return self._loops[key]
+        version = Rewriting.version
+        if (key, version) not in self._loops:
+            self._loops[key, version] = Loop(self._concrete[key].traced)
+        return self._loops[key, version]
 
 
 def _key(batch: Any) -> Any:

@@ -105,7 +105,9 @@ class Trainer:
         for name in nest.flatten(loss):
             if isinstance(name, str):
                 losses.get(name)  # an unknown name is an error now, not when training starts
-        self.optimizer = _get_optimizers(optimizer, optimizers.get)
+        self.optimizer = _get_optimizers(
+            optimizer, lambda o: scaled_for(self.dtype_policy, optimizers.get(o))
+        )
         if isinstance(loss, LossesContainer):
             self.compiled_loss = loss
         else:
@@ -755,6 +757,20 @@ def _number(value: Any) -> Any:
 
 def _host(batch: Any) -> Any:
     return nest.map_structure(lambda v: v._value if isinstance(v, Tensor) else v, batch)
+
+
+def scaled_for(policy: Any, optimizer: Any) -> Any:
+    """An optimizer as a policy needs it: float16 gradients need a scaled loss."""
+    # Policies of TensorFlow 2.1-2.3 hold a loss scale themselves.
+    scale = getattr(policy, "loss_scale", "dynamic" if policy.name == "mixed_float16" else None)
+    if scale is None or optimizer is None:
+        return optimizer
+    from meshflow.keras.mixed_precision import loss_scale
+    from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, settings
+
+    if isinstance(optimizer, LossScaleOptimizer) or not hasattr(optimizer, "apply_gradients"):
+        return optimizer
+    return LossScaleOptimizer(optimizer, **settings(loss_scale.get(scale)))
 
 
 def _get_optimizers(optimizer: Any, get: Callable[[Any], Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import dtypes
+from meshflow.core import config_optimizer, dtypes
 from meshflow.keras import backend
 
 _MIXED = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
@@ -79,6 +79,10 @@ class Policy:
 
 
 def _parse(name: str) -> tuple[str | None, str | None]:
+    if name.endswith("_with_float32_vars"):
+        raise ValueError(
+            f"Policies ending in '_float32_vars' have been removed from TensorFlow: use 'mixed_{name.split('_')[0]}', got {name!r}."
+        )
     if name in _MIXED:
         return _MIXED[name], "float32"
     if name == "_infer":
@@ -125,7 +129,32 @@ def set_global_policy(policy: Any) -> None:
             "set_global_policy can only be used to set the global policy to floating-point policies, "
             f"such as 'float32' and 'mixed_float16', but got policy: {policy.name}"
         )
+    if policy is not None and policy.compute_dtype != policy.variable_dtype and rewriting():
+        raise ValueError(
+            f'The global dtype policy cannot be set to "{policy.name}", because the mixed precision graph '
+            "rewrite has already been enabled. Use one or the other."
+        )
     _global = policy
+
+
+def rewriting() -> bool:
+    """Whether programs are rewritten to mixed precision."""
+    options = config_optimizer.get_experimental_options()
+    return any(on and name.startswith("auto_mixed_precision") for name, on in options.items())
+
+
+def dtype_policy() -> Policy:
+    """Keras 3's name of `global_policy`."""
+    return global_policy()
+
+
+def set_dtype_policy(policy: Any) -> None:
+    """Keras 3's name of `set_global_policy`.
+
+    Args:
+      policy: a `Policy`, a name, or None for `floatx()`.
+    """
+    set_global_policy(policy)
 
 
 def get(identifier: Any) -> Policy:

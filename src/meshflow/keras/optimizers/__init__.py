@@ -24,6 +24,7 @@ __all__ = [
     "Adamax",
     "Ftrl",
     "Lion",
+    "LossScaleOptimizer",
     "Nadam",
     "OptaxOptimizer",
     "Optimizer",
@@ -35,6 +36,16 @@ __all__ = [
     "schedules",
     "serialize",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LossScaleOptimizer":
+        # Keras 3 has it here; it is made of optimizers itself.
+        from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
+
+        return LossScaleOptimizer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _TABLE = identify.name_table(
     SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Adafactor, Ftrl, Lion
@@ -71,6 +82,8 @@ def get(identifier: Any, **kwargs: Any) -> Any:
         raise ValueError(
             f"Could not interpret optimizer identifier: {identifier!r}. Expected a name, an Optimizer, a configuration, or an optax transformation."
         )
+    if isinstance(identifier, dict):
+        return deserialize(identifier)
     return identify.lookup(identifier, _TABLE, "optimizer")
 
 
@@ -100,4 +113,8 @@ def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Any:
       ValueError: for an unknown class.
     """
     del kwargs
-    return identify.lookup(config, _TABLE, "optimizer", custom_objects)
+    from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
+
+    known = {**_TABLE, **identify.name_table(LossScaleOptimizer)}
+    known["LossScaleOptimizerV3"] = LossScaleOptimizer
+    return identify.lookup(config, known, "optimizer", custom_objects)

@@ -74,11 +74,32 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
         )
     valid = (labels >= 0) & (labels < classes)
     index = jnp.where(valid, labels, 0).astype(jnp.int32)
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=-1), index[..., None], axis=-1)[
-        ..., 0
-    ]
     # A label that names no class gives NaN: it must not train as if it were another class.
-    return jnp.where(valid, -chosen, jnp.asarray(jnp.nan, logits.dtype))
+    return jnp.where(valid, _negative_log(logits, index), jnp.asarray(jnp.nan, logits.dtype))
+
+
+@jax.custom_jvp
+def _negative_log(logits: jax.Array, index: jax.Array) -> jax.Array:
+    """`-log(softmax(logits)[index])` along the last dimension."""
+    shifted, log_sum = _shifted(logits)
+    chosen = jnp.take_along_axis(shifted, index[..., None], axis=-1)
+    return (log_sum - chosen)[..., 0]
+
+
+def _shifted(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Logits less their maximum, and the logarithm of the sum of their exponentials."""
+    shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    return shifted, jnp.log(jnp.exp(shifted).sum(-1, keepdims=True))
+
+
+@_negative_log.defjvp
+def _negative_log_jvp(primals: Any, tangents: Any) -> Any:
+    # softmax - one_hot, written so that XLA makes one loop of it; a gather's derivative is a scatter.
+    logits, index = primals
+    shifted, log_sum = _shifted(logits)
+    classes = jax.lax.broadcasted_iota(index.dtype, logits.shape, logits.ndim - 1)
+    slope = jnp.exp(shifted - log_sum) - (classes == index[..., None]).astype(logits.dtype)
+    return _negative_log(logits, index), (slope * tangents[0]).sum(-1)
 
 
 def sparse_softmax_cross_entropy_with_logits(

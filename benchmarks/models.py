@@ -1,0 +1,52 @@
+"""The two models of the step-time benchmark, written once for every Keras (Meshflow's among them)."""
+
+
+def cnn(keras):
+    """The CIFAR-10 network of the mixed-precision article: 9,123,978 parameters."""
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((32, 32, 3))])
+    for block, pool in (
+        ((128, 256, 256, 256), 2),
+        ((256, 256, 512, 512), 2),
+        ((256, 256, 256, 128), 4),
+    ):
+        for filters in block:
+            model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPooling2D(pool))
+    model.add(layers.Flatten())
+    model.add(layers.BatchNormalization())
+    model.add(layers.Dense(512, activation="relu"))
+    model.add(layers.Dense(10))
+    model.add(layers.Activation("softmax", dtype="float32"))
+    return model
+
+
+VOCABULARY, WIDTH, HEADS, DEPTH, LENGTH = 8192, 256, 4, 4, 128
+
+
+def language_model(keras):
+    """A causal transformer with four layers of width 256."""
+    layers = keras.layers
+
+    class Positions(layers.Layer):
+        def build(self, shape):
+            self.table = self.add_weight(
+                name="table", shape=(LENGTH, WIDTH), initializer="random_normal"
+            )
+            super().build(shape)
+
+        def call(self, x):
+            return x + self.table
+
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    x = Positions()(layers.Embedding(VOCABULARY, WIDTH)(tokens))
+    for _ in range(DEPTH):
+        y = layers.LayerNormalization(epsilon=1e-5)(x)
+        y = layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(y, y, use_causal_mask=True)
+        x = layers.Add()([x, y])
+        y = layers.LayerNormalization(epsilon=1e-5)(x)
+        y = layers.Dense(4 * WIDTH, activation="relu")(y)
+        x = layers.Add()([x, layers.Dense(WIDTH)(y)])
+    x = layers.LayerNormalization(epsilon=1e-5)(x)
+    logits = layers.Activation("linear", dtype="float32")(layers.Dense(VOCABULARY)(x))
+    return keras.Model(tokens, logits)

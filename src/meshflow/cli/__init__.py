@@ -1,0 +1,16 @@
+"""The `meshflow` command."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point of the command."""
+    try:
+        from meshflow.cli.commands import app
+    except ModuleNotFoundError as error:
+        sys.exit(f"The meshflow command needs {error.name}: pip install 'meshflow[cli]'")
+    app()

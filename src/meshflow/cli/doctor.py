@@ -1,0 +1,139 @@
+"""What this machine and installation can do: the findings of `meshflow doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+
+import jax
+
+from meshflow import kernels
+from meshflow.kernels import plans
+from meshflow.kernels.library import INSTALL, Library
+
+Rows = list[tuple[str, ...]]
+_SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "asimd", "bf16")
+_PACKAGES = (
+    *("jax", "jaxlib", "numpy", "ml_dtypes", "optax", "h5py", "ray", "xprof", "pyarrow"),
+    "onednn-cpu-gomp",
+)
+_PRECISIONS = ("float32", "bfloat16", "float16")
+
+
+def instruction_sets() -> list[str]:
+    """The processor's instruction sets that matter for training."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return []
+    lines = [line for line in text.splitlines() if line.startswith(("flags", "Features"))]
+    flags = set(lines[0].split(":", 1)[1].split()) if lines else set()
+    return [name for name in _SETS if name in flags]
+
+
+def _examples() -> dict[str, list[int] | None]:
+    """Plans of typical computations."""
+    image = plans.view((8, 32, 32, 64), (0, 3, 1, 2))
+    kernel = plans.view((3, 3, 64, 64), (3, 2, 0, 1))
+    left, right = plans.view((512, 256), (0, 1)), plans.view((256, 512), (0, 1))
+    one, ones = (1, 1), (1, 1)
+    return {
+        "convolution": plans.convolution(plans.FORWARD, 1, image, kernel, image, one, one, ones),
+        "its input gradient": plans.convolution(
+            plans.INPUT_GRADIENT, 1, image, kernel, image, one, one, ones
+        ),
+        "its kernel gradient": plans.convolution(
+            plans.KERNEL_GRADIENT, 1, image, kernel, image, one, one, ones
+        ),
+        "matrix product": plans.matmul(left, right, plans.view((512, 512), (0, 1))),
+    }
+
+
+def serving() -> dict[str, dict[str, str]]:
+    """Which code computes what on the CPU, by computation and precision."""
+    library = kernels.status()
+    found: dict[str, dict[str, str]] = {}
+    for what, plan in _examples().items():
+        found[what] = {}
+        for precision in _PRECISIONS:
+            name = None
+            if isinstance(library, Library) and plan is not None:
+                name = library.implementation(plan, (precision,) * 3)
+                if name is None and library.implementation(plan, ("float32",) * 3):
+                    name = "in float32"
+            found[what][precision] = "XLA" if name is None else f"oneDNN {name}"
+    return found
+
+
+def report() -> dict[str, Rows]:
+    """The findings, as rows by heading."""
+    library = kernels.status()
+    devices: Rows = [(str(d.id), d.platform, d.device_kind) for d in jax.devices()]
+    versions: Rows = [("python", platform.python_version())]
+    for name in _PACKAGES:
+        try:
+            versions.append((name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            versions.append((name, "not installed"))
+    if isinstance(library, Library):
+        state = f"oneDNN {library.version()}"
+    else:
+        state = f"XLA's own ({library})"
+    machine: Rows = [
+        ("system", f"{platform.system()} {platform.machine()}"),
+        ("cores", str(os.cpu_count())),
+        ("instruction sets", ", ".join(instruction_sets()) or "unknown"),
+    ]
+    table = serving()
+    rows: Rows = [("CPU kernels", state, "", "")]
+    rows.append(("", *_PRECISIONS))
+    rows += [(what, *(names[p] for p in _PRECISIONS)) for what, names in table.items()]
+    return {
+        "Machine": machine,
+        "Devices": devices,
+        "Versions": versions,
+        "CPU kernels": rows,
+        "Precisions": list(precisions().items()),
+    }
+
+
+def precisions() -> dict[str, str]:
+    """What each mixed-precision policy would do on the default device."""
+    from meshflow.keras.mixed_precision import float8
+
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        sets = instruction_sets()
+        fast = {"amx_bf16": "by AMX", "avx512_bf16": "by AVX512-BF16"}
+        how = next((text for flag, text in fast.items() if flag in sets), None)
+        bfloat16 = f"fast {how}" if how else "works, computed in float32: slower than float32"
+        half = "fast" if {"amx_fp16", "avx512_fp16"} & set(sets) else "works, computed in float32"
+    else:
+        bfloat16 = half = "fast on matrix units"
+    problem = float8.unavailable()
+    return {
+        "float32": "TensorFloat-32 products" if device.platform == "gpu" else "full",
+        "mixed_bfloat16": bfloat16,
+        "mixed_float16": half,
+        "mixed_float8": problem or "fast on matrix units",
+    }
+
+
+def advice() -> list[str]:
+    """What to do to be faster here."""
+    library = kernels.status()
+    found = []
+    accelerated = jax.devices()[0].platform != "cpu"
+    if not accelerated and not isinstance(library, Library):
+        if sys.platform == "linux" and platform.machine() == "x86_64":
+            found.append(
+                f"Convolutions and bfloat16 are several times faster with oneDNN: {INSTALL}."
+            )
+        else:
+            found.append("oneDNN kernels exist for Linux on x86-64 only; XLA's are used here.")
+    if not accelerated and Path("/proc/driver/nvidia/version").exists():
+        found.append("There is an NVIDIA driver, but JAX has no GPU: pip install 'jax[cuda13]'.")
+    return found

@@ -1,0 +1,98 @@
+"""`tf.keras.mixed_precision.experimental`: the names of TensorFlow 2.1-2.3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras.mixed_precision import loss_scale as scales
+from meshflow.keras.mixed_precision import loss_scale_optimizer
+from meshflow.keras.mixed_precision import policy as policies
+from meshflow.keras.mixed_precision.policy import global_policy
+
+__all__ = ["LossScaleOptimizer", "Policy", "get_layer_policy", "global_policy", "set_policy"]
+
+
+class Policy(policies.Policy):
+    """A policy that also holds a loss scale.
+
+    Args:
+      name: as for `tf.keras.mixed_precision.Policy`.
+      loss_scale: 'auto' (dynamic for 'mixed_float16', none otherwise), 'dynamic', a number, a
+        `LossScale`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.mixed_precision.experimental.Policy("mixed_float16", loss_scale=128.0).loss_scale
+      FixedLossScale(128.0)
+    """
+
+    def __init__(self, name: str, loss_scale: Any = "auto") -> None:
+        super().__init__(name)
+        if loss_scale == "auto":
+            loss_scale = "dynamic" if name == "mixed_float16" else None
+        self._loss_scale = scales.get(loss_scale)
+
+    @property
+    def loss_scale(self) -> scales.LossScale | None:
+        """The loss scale, or None."""
+        return self._loss_scale
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        scale = self._loss_scale
+        if scale is None:
+            return {"name": self.name, "loss_scale": None}
+        stored = {"class_name": type(scale).__name__, "config": scale.get_config()}
+        return {"name": self.name, "loss_scale": stored}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
+        """The policy with a configuration."""
+        del custom_objects
+        return cls(config["name"], scales.get(config.get("loss_scale")))
+
+
+def set_policy(policy: Any) -> None:
+    """`tf.keras.mixed_precision.set_global_policy`.
+
+    Args:
+      policy: a policy, a name, or None.
+    """
+    policies.set_global_policy(Policy(policy) if isinstance(policy, str) else policy)
+
+
+def get_layer_policy(layer: Any) -> policies.Policy:
+    """A layer's policy.
+
+    Args:
+      layer: the layer.
+
+    Raises:
+      ValueError: when it is none.
+    """
+    if not hasattr(layer, "dtype_policy"):
+        raise ValueError(f"get_policy can only be called on a layer, but got: {layer!r}")
+    return layer.dtype_policy
+
+
+class LossScaleOptimizer(loss_scale_optimizer.LossScaleOptimizer):
+    """The optimizer with the arguments of TensorFlow 2.1-2.3.
+
+    Args:
+      optimizer: the optimizer that updates variables.
+      loss_scale: 'dynamic', a number, or a `LossScale`.
+
+    Raises:
+      ValueError: when `loss_scale` is None.
+    """
+
+    def __init__(self, optimizer: Any, loss_scale: Any) -> None:
+        scale = scales.get(loss_scale)
+        if scale is None:
+            raise ValueError("loss_scale cannot be None.")
+        super().__init__(optimizer, **loss_scale_optimizer.settings(scale))
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The optimizer with a configuration."""
+        return loss_scale_optimizer.LossScaleOptimizer.from_config(config, custom_objects)

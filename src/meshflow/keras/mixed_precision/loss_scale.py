@@ -1,0 +1,209 @@
+"""The factor that keeps float16 gradients from vanishing, and how it moves.
+
+A dynamic scale doubles after so many steps with finite gradients and halves, at least to 1, when
+one is not finite (Micikevicius et al. 2018, arXiv:1710.03740).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import nest
+from meshflow.core.composite import IndexedSlices
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import init_scope
+from meshflow.core.variable import Variable
+from meshflow.ops import array, math
+
+DEFAULT_SCALE = 2.0**15
+GROWTH_STEPS = 2000
+MULTIPLIER = 2.0
+
+
+def all_finite(gradients: Any) -> Tensor:
+    """Whether every number of some gradients (tensors, slices, None) is finite, a bool scalar."""
+    values = [g.values if isinstance(g, IndexedSlices) else g for g in gradients if g is not None]
+    checks = [math.reduce_all(math.is_finite(v)) for v in values]
+    return math.reduce_all(array.stack(checks)) if checks else convert_to_tensor(True)
+
+
+class ScaleState:
+    """A loss scale and its count of good steps, as variables.
+
+    Args:
+      initial: the first scale.
+      growth_steps: finite steps in a row after which the scale grows; None keeps it fixed.
+      multiplier: by how much it grows and shrinks.
+    """
+
+    def __init__(
+        self, initial: float, growth_steps: int | None, multiplier: float = MULTIPLIER
+    ) -> None:
+        self.growth_steps = growth_steps
+        self.multiplier = multiplier
+        with init_scope():
+            self.scale = Variable(np.float32(initial), trainable=False, name="current_loss_scale")
+            self.good_steps = Variable(np.int64(0), trainable=False, name="good_steps")
+            self.skipped = Variable(np.int64(0), trainable=False, name="skipped_steps")
+
+    def update(self, finite: Tensor) -> None:
+        """Moves the scale after a step.
+
+        Args:
+          finite: whether the step's gradients were, a bool scalar.
+        """
+        self.skipped.assign_add(math.cast(math.logical_not(finite), "int64"))
+        if self.growth_steps is None:
+            return
+        scale, count = self.scale.value(), self.good_steps.value() + np.int64(1)
+        grown = scale * np.float32(self.multiplier)
+        full = math.greater_equal(count, np.int64(self.growth_steps))
+        larger = array.where(math.logical_and(full, math.is_finite(grown)), grown, scale)
+        smaller = math.maximum(scale / np.float32(self.multiplier), np.float32(1))
+        self.scale.assign(array.where(finite, larger, smaller))
+        keep = math.logical_and(finite, math.logical_not(full))
+        self.good_steps.assign(array.where(keep, count, np.int64(0)))
+
+
+class LossScale:
+    """A loss scale of TensorFlow 2.1-2.3; see `FixedLossScale` and `DynamicLossScale`."""
+
+    _state: ScaleState
+
+    def __call__(self) -> Tensor:
+        """The scale, a float32 scalar."""
+        return self._state.scale.value()
+
+    def update(self, grads: Any) -> tuple[None, Tensor]:
+        """Moves the scale after a step.
+
+        Args:
+          grads: the step's gradients, in any structure.
+
+        Returns:
+          None, and whether the gradients should be applied, a bool scalar.
+        """
+        finite = all_finite(nest.flatten(grads))
+        self._state.update(finite)
+        return None, finite
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The loss scale with a configuration."""
+        return cls(**config)
+
+    def _checkpoint_children(self) -> dict[str, Any]:
+        return {"current_loss_scale": self._state.scale, "good_steps": self._state.good_steps}
+
+
+class FixedLossScale(LossScale):
+    """A loss scale that stays.
+
+    Args:
+      loss_scale_value: the scale, at least 1.
+
+    Raises:
+      ValueError: when it is below 1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.mixed_precision.experimental.FixedLossScale(128.0)())
+      128.0
+    """
+
+    def __init__(self, loss_scale_value: float) -> None:
+        if not isinstance(loss_scale_value, (int, float)):
+            raise ValueError("loss_scale_value must be a Python int or float.")
+        if loss_scale_value < 1:
+            raise ValueError("loss_scale_value must be at least 1.")
+        self._value = float(loss_scale_value)
+        self._state = ScaleState(self._value, None)
+
+    def update(self, grads: Any) -> tuple[None, Tensor]:
+        """Nothing moves: gradients are always applied."""
+        del grads
+        return None, convert_to_tensor(True)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {"loss_scale_value": self._value}
+
+    def __repr__(self) -> str:
+        return f"FixedLossScale({self._value})"
+
+
+class DynamicLossScale(LossScale):
+    """A loss scale that grows while gradients are finite and shrinks when they are not.
+
+    Args:
+      initial_loss_scale: the first scale.
+      increment_period: finite steps in a row after which it grows.
+      multiplier: by how much.
+
+    Example:
+      >>> import meshflow as tf
+      >>> scale = tf.mixed_precision.experimental.DynamicLossScale(8.0)
+      >>> _ = scale.update([tf.constant(float("inf"))])
+      >>> float(scale())
+      4.0
+    """
+
+    def __init__(
+        self,
+        initial_loss_scale: float = DEFAULT_SCALE,
+        increment_period: int = GROWTH_STEPS,
+        multiplier: float = MULTIPLIER,
+    ) -> None:
+        self.initial_loss_scale = float(initial_loss_scale)
+        self.increment_period = int(increment_period)
+        self.multiplier = float(multiplier)
+        self._state = ScaleState(self.initial_loss_scale, self.increment_period, self.multiplier)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {
+            "initial_loss_scale": self.initial_loss_scale,
+            "increment_period": self.increment_period,
+            "multiplier": self.multiplier,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"DynamicLossScale(current_loss_scale={float(self())}, "
+            f"num_good_steps={int(self._state.good_steps)}, "
+            f"initial_loss_scale={self.initial_loss_scale}, "
+            f"increment_period={self.increment_period}, multiplier={self.multiplier})"
+        )
+
+
+def get(identifier: Any) -> LossScale | None:
+    """A loss scale from 'dynamic', a number, a configuration, a `LossScale`, or None.
+
+    Raises:
+      ValueError: for anything else.
+    """
+    if identifier is None or isinstance(identifier, LossScale):
+        return identifier
+    if identifier == "dynamic":
+        return DynamicLossScale()
+    if isinstance(identifier, (int, float)):
+        return FixedLossScale(identifier)
+    if isinstance(identifier, dict):
+        kinds: dict[str, Callable[..., LossScale]] = {
+            "FixedLossScale": FixedLossScale,
+            "DynamicLossScale": DynamicLossScale,
+        }
+        if identifier.get("class_name") in kinds:
+            return kinds[identifier["class_name"]](**identifier["config"])
+    raise ValueError(
+        f"Could not interpret loss scale identifier: {identifier!r}. Expected 'dynamic', a number of at least 1, "
+        "a FixedLossScale or a DynamicLossScale."
+    )

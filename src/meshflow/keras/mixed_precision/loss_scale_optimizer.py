@@ -1,0 +1,447 @@
+"""`LossScaleOptimizer`: an optimizer for float16 gradients.
+
+The loss is multiplied by a scale before gradients are taken, and gradients are divided by it, so
+that small ones do not vanish in float16. A step whose gradients are not finite changes nothing
+but the scale, the step number and the count of skipped steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.composite import IndexedSlices
+from meshflow.core.tape import GradientTape, no_tapes
+from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
+from meshflow.keras.mixed_precision import loss_scale as scales
+from meshflow.keras.mixed_precision.loss_scale import ScaleState, all_finite
+from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.state import VariableList
+from meshflow.ops import array, math
+
+__all__ = ["LossScaleOptimizer"]
+
+_log = logging.getLogger("meshflow")
+
+
+class LossScaleOptimizer(Optimizer):
+    """Scales the loss of another optimizer, by default with a scale that finds its own size.
+
+    Args:
+      inner_optimizer: the optimizer that updates variables.
+      dynamic: whether the scale moves; a fixed one needs `initial_scale`.
+      initial_scale: the first scale; default 2**15.
+      dynamic_growth_steps: steps with finite gradients after which the scale doubles; default 2000.
+
+    Attributes:
+      inner_optimizer: the optimizer inside.
+      skipped_steps: number of steps skipped so far, an int64 variable.
+
+    Raises:
+      TypeError: when `inner_optimizer` is none, or scales already, or `dynamic` is no bool.
+      ValueError: for settings that do not go together.
+
+    Example:
+      >>> import meshflow as tf
+      >>> optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(0.25))
+      >>> v = tf.Variable(1.0)
+      >>> with tf.GradientTape() as tape:
+      ...     loss = v * v
+      ...     scaled_loss = optimizer.get_scaled_loss(loss)
+      >>> scaled = tape.gradient(scaled_loss, [v])
+      >>> gradients = optimizer.get_unscaled_gradients(scaled)
+      >>> _ = optimizer.apply_gradients(zip(gradients, [v]))
+      >>> float(v)
+      0.5
+    """
+
+    # Set here; every other attribute is the inner optimizer's.
+    _OWN = frozenset(("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned"))
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        dynamic: bool = True,
+        initial_scale: float | None = None,
+        dynamic_growth_steps: int | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if kwargs:
+            raise TypeError(
+                f"LossScaleOptimizer got unexpected keyword arguments {sorted(kwargs)}; give them to the inner optimizer."
+            )
+        if isinstance(inner_optimizer, LossScaleOptimizer):
+            raise TypeError(
+                f"LossScaleOptimizer cannot wrap another LossScaleOptimizer, but got: {inner_optimizer}"
+            )
+        if not hasattr(inner_optimizer, "apply_gradients"):
+            raise TypeError(
+                f'"inner_optimizer" must be an instance of `tf.keras.optimizers.Optimizer`, but got: {inner_optimizer!r}.'
+            )
+        if not isinstance(dynamic, bool):
+            raise TypeError(
+                f'"dynamic" argument to LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}'
+            )
+        if not dynamic and dynamic_growth_steps is not None:
+            raise ValueError(
+                f'"dynamic_growth_steps" must be None if "dynamic" is False, but got: {dynamic_growth_steps}'
+            )
+        if not dynamic and initial_scale is None:
+            raise ValueError('"initial_scale" must be specified if "dynamic" is False')
+        if initial_scale is not None and initial_scale <= 0:
+            raise ValueError(f'"initial_scale" must be positive, but got: {initial_scale}')
+        growth = scales.GROWTH_STEPS if dynamic_growth_steps is None else int(dynamic_growth_steps)
+        self._optimizer = inner_optimizer
+        self._dynamic = dynamic
+        self._initial = scales.DEFAULT_SCALE if initial_scale is None else float(initial_scale)
+        self._growth = growth if dynamic else None
+        self._state = ScaleState(self._initial, self._growth)
+        self._warned: set[str] = set()
+        if name is not None:
+            inner_optimizer._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name in LossScaleOptimizer._OWN:
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in LossScaleOptimizer._OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._optimizer, name, value)
+
+    # ---- the scale -------------------------------------------------------------------------
+
+    @property
+    def inner_optimizer(self) -> Any:
+        """The optimizer inside."""
+        return self._optimizer
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale moves."""
+        return self._dynamic
+
+    @property
+    def loss_scale(self) -> Tensor:
+        """The present scale, a float32 scalar."""
+        return self._state.scale.value()
+
+    @property
+    def dynamic_scale(self) -> Variable:
+        """Keras 3's name of the scale's variable."""
+        return self._state.scale
+
+    @property
+    def dynamic_counter(self) -> Variable | None:
+        """Steps with finite gradients since the scale last moved, an int64 variable; None if fixed."""
+        return self._state.good_steps if self._dynamic else None
+
+    @property
+    def initial_scale(self) -> float:
+        """The first scale."""
+        return self._initial
+
+    @property
+    def dynamic_growth_steps(self) -> int | None:
+        """Steps after which the scale doubles; None if fixed."""
+        return self._growth
+
+    @property
+    def skipped_steps(self) -> Variable:
+        """Number of steps skipped so far, an int64 variable."""
+        return self._state.skipped
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """The loss times the scale.
+
+        Args:
+          loss: a tensor, or a function without arguments that gives one.
+
+        Returns:
+          A tensor of the loss's dtype, or a function that gives it.
+        """
+        self._warned.add("scaled")
+        if callable(loss) and not isinstance(loss, (Tensor, Variable)):
+            return lambda: self.get_scaled_loss(loss())
+        return loss * math.cast(self.loss_scale, loss.dtype)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Keras 3's name of `get_scaled_loss`.
+
+        Args:
+          loss: a tensor.
+        """
+        return self.get_scaled_loss(loss)
+
+    def get_unscaled_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        """Gradients divided by the scale.
+
+        Args:
+          grads: tensors, `tf.IndexedSlices` and None, which stays None.
+
+        Returns:
+          A list.
+        """
+        self._warned.add("unscaled")
+        reciprocal = np.float32(1) / self.loss_scale
+
+        def unscaled(gradient: Any) -> Any:
+            if gradient is None:
+                return None
+            if isinstance(gradient, IndexedSlices):
+                values = gradient.values * math.cast(reciprocal, gradient.values.dtype)
+                return IndexedSlices(values, gradient.indices, gradient.dense_shape)
+            return gradient * math.cast(reciprocal, gradient.dtype)
+
+        return [unscaled(g) for g in grads]
+
+    def _transform_loss(self, loss: Any) -> Any:
+        return self.get_scaled_loss(self._optimizer._transform_loss(loss))
+
+    def _get_gradients(
+        self, tape: GradientTape, loss: Any, var_list: Any, grad_loss: Any = None
+    ) -> Any:
+        return self.get_unscaled_gradients(
+            self._optimizer._get_gradients(tape, loss, var_list, grad_loss)
+        )
+
+    # ---- steps -----------------------------------------------------------------------------
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+        skip_gradients_aggregation: bool = False,
+    ) -> Any:
+        """Updates variables if all gradients are finite, and moves the scale.
+
+        Args:
+          grads_and_vars: pairs (gradient, variable), gradients already unscaled.
+          name: ignored.
+          experimental_aggregate_gradients: False leaves out the sum over replicas.
+          skip_gradients_aggregation: True leaves it out too.
+
+        Returns:
+          The step number, which also counts skipped steps.
+
+        Raises:
+          ValueError: when there is no gradient at all.
+        """
+        self._warn_of_omissions()
+        pairs = [(g, v) for g, v in grads_and_vars]
+        variables = [v for g, v in pairs if g is not None]
+        with no_tapes():
+            # Summed first: one replica's overflow skips the step on all of them.
+            if variables and experimental_aggregate_gradients and not skip_gradients_aggregation:
+                given = iter(
+                    self._optimizer._aggregate_gradients([p for p in pairs if p[0] is not None])
+                )
+                pairs = [next(given) if g is not None else (g, v) for g, v in pairs]
+            finite = all_finite([g for g, _ in pairs])
+            if variables:
+                self._optimizer.build(variables)
+            self._apply_if(finite, pairs, variables, name)
+            self._state.update(finite)
+        return self.iterations
+
+    def _apply_if(
+        self, finite: Tensor, pairs: list[Any], variables: list[Variable], name: str | None
+    ) -> None:
+        def apply() -> None:
+            self._optimizer.apply_gradients(pairs, name, experimental_aggregate_gradients=False)
+
+        if not isinstance(finite._value, jax.core.Tracer):
+            if bool(finite):
+                apply()
+            else:
+                self.iterations.assign_add(1)
+            return
+        # Both outcomes in one program: the update, and a choice that XLA fuses into it.
+        steps = self.iterations
+        state = {id(v): v for v in (*variables, *self._optimizer.variables)}
+        before = {key: v.value() for key, v in state.items()}
+        apply()
+        for key, variable in state.items():
+            if variable is not steps:
+                variable.assign(array.where(finite, variable.value(), before[key]))
+
+    def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:
+        """Keras 3's step: takes gradients of the scaled loss.
+
+        Args:
+          gradients: a list of gradients, not yet unscaled.
+          trainable_variables: the variables they belong to; default those of `build`.
+        """
+        if trainable_variables is None:
+            trainable_variables = [self._owners[key] for key in self._index_dict]
+        unscaled = self.get_unscaled_gradients(gradients)
+        return self.apply_gradients(zip(unscaled, trainable_variables, strict=True))
+
+    def _warn_of_omissions(self) -> None:
+        for done, method in (
+            ("scaled", "get_scaled_loss"),
+            ("unscaled", "get_unscaled_gradients"),
+        ):
+            if done not in self._warned:
+                self._warned.add(done)
+                _log.warning(
+                    "LossScaleOptimizer.apply_gradients was called without LossScaleOptimizer.%s: gradients are "
+                    "those of another loss.",
+                    method,
+                )
+
+    # ---- what the inner optimizer does -----------------------------------------------------
+
+    def build(self, var_list: Sequence[Variable]) -> None:
+        """Makes the inner optimizer's slots.
+
+        Args:
+          var_list: the variables to be trained.
+        """
+        self._optimizer.build(var_list)
+
+    def get_slot_names(self) -> list[str]:
+        """Names of the inner optimizer's slots."""
+        return self._optimizer.get_slot_names()
+
+    def get_slot(self, var: Variable, slot_name: str) -> Variable:
+        """A slot of the inner optimizer.
+
+        Args:
+          var: the trained variable.
+          slot_name: the slot's name.
+        """
+        return self._optimizer.get_slot(var, slot_name)
+
+    def add_slot(
+        self, var: Variable, slot_name: str, initializer: Any = "zeros", shape: Any = None
+    ) -> Variable:
+        """Makes a slot of the inner optimizer; see `Optimizer.add_slot`."""
+        return self._optimizer.add_slot(var, slot_name, initializer, shape)
+
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Puts the moving averages into the variables.
+
+        Args:
+          var_list: the variables.
+        """
+        self._optimizer.finalize_variable_values(var_list)
+
+    @property
+    def name(self) -> str:
+        """The inner optimizer's name."""
+        return self._optimizer.name
+
+    @property
+    def iterations(self) -> Variable:
+        """Number of steps, skipped ones included, an int64 variable."""
+        return self._optimizer.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's learning rate."""
+        return self._optimizer.learning_rate
+
+    lr = _learning_rate = learning_rate
+
+    @property
+    def weights(self) -> VariableList:
+        """The inner optimizer's state, the scale and its counter."""
+        scale = [self._state.scale, self._state.good_steps] if self._dynamic else []
+        return VariableList([*self._optimizer.weights, *scale])
+
+    def _checkpoint_children(self) -> dict[str, Any]:
+        return {
+            "base_optimizer": self._optimizer,
+            "loss_scale": _Children(
+                current_loss_scale=self._state.scale, good_steps=self._state.good_steps
+            ),
+            "skipped_steps": self._state.skipped,
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration, with the inner optimizer's."""
+        from meshflow.keras import optimizers
+
+        return {
+            "inner_optimizer": optimizers.serialize(self._optimizer),
+            "dynamic": self._dynamic,
+            "initial_scale": self._initial,
+            "dynamic_growth_steps": self._growth,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The optimizer with a configuration, also one of TensorFlow 2.1-2.3.
+
+        Args:
+          config: what `get_config` gave.
+          custom_objects: further classes by name.
+
+        Raises:
+          ValueError: for an old configuration with a multiplier other than 2.
+        """
+        from meshflow.keras import optimizers
+
+        config = dict(config)
+        if "loss_scale" in config:
+            return _from_old(cls, config, custom_objects)
+        inner = config.pop("inner_optimizer")
+        if isinstance(inner, dict):
+            inner = optimizers.deserialize(inner, custom_objects)
+        return cls(inner, **config)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        for name in self._OWN:
+            object.__setattr__(copied, name, copy.deepcopy(getattr(self, name), memo))
+        return copied
+
+
+class _Children:
+    """A node of a checkpoint without a value of its own."""
+
+    def __init__(self, **children: Any) -> None:
+        self._children = children
+
+    def _checkpoint_children(self) -> dict[str, Any]:
+        return self._children
+
+
+def settings(scale: Any) -> dict[str, Any]:
+    """Arguments of `LossScaleOptimizer` that do what an old loss scale did.
+
+    Args:
+      scale: a `FixedLossScale` or `DynamicLossScale`.
+
+    Raises:
+      ValueError: for a multiplier other than 2.
+    """
+    if isinstance(scale, scales.FixedLossScale):
+        return {"dynamic": False, "initial_scale": float(scale())}
+    if scale.multiplier != scales.MULTIPLIER:
+        raise ValueError(
+            f"LossScaleOptimizer only supports loss scales that are multiplied by 2, got multiplier={scale.multiplier}."
+        )
+    return {
+        "initial_scale": scale.initial_loss_scale,
+        "dynamic_growth_steps": scale.increment_period,
+    }
+
+
+def _from_old(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
+    from meshflow.keras import optimizers
+
+    inner = optimizers.deserialize(config["optimizer"], custom_objects)
+    return cls(inner, **settings(scales.get(config["loss_scale"])))

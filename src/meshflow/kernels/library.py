@@ -1,0 +1,140 @@
+"""The compiled handlers: where they are, whether they load, and which code they would run."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+NAME = "libmeshflow_onednn.so"
+TARGET = "meshflow_onednn"
+INSTALL = "pip install 'meshflow[kernels]', from a wheel or with a C++ compiler at hand"
+
+# oneDNN's codes for the element types a plan may have.
+TYPES = {"float32": "f", "bfloat16": "b", "float16": "h"}
+
+
+class KernelsUnavailableError(RuntimeError):
+    """The CPU kernels cannot be used; the message says why."""
+
+
+def wanted() -> bool:
+    """Whether the environment asks for the CPU kernels (the default); MESHFLOW_KERNELS=xla does not.
+
+    Raises:
+      ValueError: for any other value of the variable.
+    """
+    value = os.environ.get("MESHFLOW_KERNELS", "auto")
+    if value not in ("auto", "onednn", "xla"):
+        raise ValueError(f"MESHFLOW_KERNELS must be 'auto', 'onednn' or 'xla', got {value!r}.")
+    return value != "xla"
+
+
+def _onednn() -> Path | None:
+    """oneDNN's shared library as its PyPI wheel installs it."""
+    import sysconfig
+
+    folders = [Path(sys.prefix) / "lib", Path(sysconfig.get_path("purelib")).parent.parent]
+    user = Path.home() / ".local" / "lib"
+    for folder in (*folders, user):
+        if (folder / "libdnnl.so.3").exists():
+            return folder / "libdnnl.so.3"
+    return None
+
+
+class Library:
+    """The loaded handlers.
+
+    Args:
+      path: the compiled file.
+
+    Raises:
+      KernelsUnavailableError: the file or oneDNN is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise KernelsUnavailableError(f"{path} was not built: {INSTALL}.")
+        onednn = _onednn()
+        # Threads that spin while they wait take the cores from XLA's.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        try:
+            ctypes.CDLL(str(onednn or "libdnnl.so.3"), ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise KernelsUnavailableError(f"oneDNN does not load ({error}): {INSTALL}.") from None
+        try:
+            self._library = ctypes.CDLL(str(path))
+            self.handler = self._library.meshflow_onednn
+            self._query = self._library.meshflow_onednn_query
+            self._set_threads = self._library.meshflow_onednn_set_threads
+        except (OSError, AttributeError) as error:
+            raise KernelsUnavailableError(
+                f"{path} does not load ({error}): build or install it again ({INSTALL})."
+            ) from None
+        self._query.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_char_p,
+            ctypes.c_char_p,
+            ctypes.c_int64,
+        ]
+        self._implementation = functools.cache(self._ask)
+
+    def version(self) -> str:
+        """oneDNN's version."""
+        parts = (ctypes.c_int * 3)()
+        self._library.meshflow_onednn_version(parts)
+        return ".".join(map(str, parts))
+
+    def set_threads(self, number: int) -> None:
+        """How many threads a computation may use."""
+        self._set_threads(ctypes.c_int(number))
+
+    def implementation(self, plan: Sequence[int], types: Sequence[str]) -> str | None:
+        """The name of the code that oneDNN would run for a plan; None when it has only slow code.
+
+        Args:
+          plan: integers as `plans` makes them.
+          types: NumPy names of the operands' element types, results last.
+        """
+        return self._implementation(tuple(plan), "".join(TYPES[t] for t in types))
+
+    def _ask(self, plan: tuple[int, ...], types: str) -> str | None:
+        numbers = np.array(plan, np.int64)
+        text = ctypes.create_string_buffer(512)
+        failed = self._query(numbers.ctypes.data, len(plan), types.encode(), text, len(text))
+        name = text.value.decode()
+        return None if failed or name.startswith("ref") or ":ref" in name else name
+
+
+@functools.cache
+def status() -> Library | KernelsUnavailableError:
+    """The handlers, loaded and made known to XLA at the first call, or why there are none."""
+    import jax
+
+    if not wanted():
+        return KernelsUnavailableError("MESHFLOW_KERNELS=xla turns them off.")
+    path = Path(__file__).parent / NAME
+    try:
+        library = Library(path)
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.handler), platform="cpu")
+    except KernelsUnavailableError as error:
+        if path.exists() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
+            warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
+        return error
+    # The variable that sizes XLA's thread pool, which may be larger than the machine.
+    if os.environ.get("NPROC", "").isdigit():
+        library.set_threads(max(1, min(int(os.environ["NPROC"]), os.cpu_count() or 1)))
+    return library
+
+
+def load() -> Library | None:
+    """The handlers, or None where there are none."""
+    found = status()
+    return found if isinstance(found, Library) else None

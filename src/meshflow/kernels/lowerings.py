@@ -1,0 +1,279 @@
+"""How convolutions and matrix products are compiled for the CPU: by oneDNN where it is fast.
+
+JAX's own primitives keep their meaning (derivatives, vmap, sharding, passes over jaxprs); only
+their lowering for the CPU changes. What oneDNN does not do well goes to XLA as before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import mlir
+
+from meshflow.kernels import library, plans
+
+# Smaller products cost less than the call: multiply-adds.
+LEAST_WORK = 1 << 17
+
+
+def run(plan: Sequence[int], operands: Sequence[Any], result: Any) -> Any:
+    """Calls the handler on JAX arrays."""
+    call = jax.ffi.ffi_call(library.TARGET, result, vmap_method="sequential")
+    return call(*operands, plan=np.array(plan, np.int64))
+
+
+def element_types(plan: Sequence[int], types: Sequence[np.dtype], result: np.dtype) -> Any:
+    """The types to compute with: the operands' own, or float32 where there is no code for those.
+
+    Returns:
+      Operand types and result type; None when oneDNN has nothing fast.
+    """
+    loaded = library.load()
+    if loaded is None:
+        return None
+    for candidate in ((*types, result), (np.dtype("float32"),) * (len(types) + 1)):
+        names = [np.dtype(t).name for t in candidate]
+        if all(n in library.TYPES for n in names) and loaded.implementation(plan, names):
+            return candidate[:-1], candidate[-1]
+    return None
+
+
+def convolution_plans(
+    left: Any,
+    right: Any,
+    out: Any,
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int],
+    rhs_dilation: Sequence[int],
+    dimension_numbers: Any,
+    feature_group_count: int,
+    batch_group_count: int,
+) -> list[list[int]]:
+    """The plans that compute one of JAX's general convolutions, the likely fastest first.
+
+    A gradient of a convolution is a general convolution as well: the kernel's gradient slides the
+    result's gradient, a large window, over the image; the image's gradient of a strided convolution
+    is one of spread-out input, with the kernel turned round.
+    """
+    left_spec, right_spec, out_spec = dimension_numbers
+    low = [a for a, _ in padding]
+    x, w = plans.view(left.shape, left_spec), plans.view(right.shape, right_spec)
+    y = plans.view(out.shape, out_spec)
+    rank = len(window_strides)
+    found = []
+    if math.prod(lhs_dilation) > 1:
+        if math.prod(window_strides) == 1 and batch_group_count == 1:
+            pairs = zip(w.dims[2:], rhs_dilation, low, strict=True)
+            front = [(k - 1) * d - p for k, d, p in pairs]
+            kernel = plans.grouped(w, feature_group_count)
+            # The places of out and in / groups are each other's.
+            at = 1 if feature_group_count > 1 else 0
+            order = [*range(at), at + 1, at, *range(at + 2, len(kernel.dims))]
+            kernel = plans.View(*(tuple(v[i] for i in order) for v in kernel))
+            found.append(
+                plans.convolution(
+                    *(plans.INPUT_GRADIENT, feature_group_count, y, kernel, x),
+                    *(lhs_dilation, rhs_dilation, front),
+                )
+            )
+        return [plan for plan in found if plan is not None]
+    if batch_group_count == 1:
+        found.append(
+            plans.convolution(
+                *(plans.FORWARD, feature_group_count),
+                *(x, plans.grouped(w, feature_group_count), y),
+                *(window_strides, rhs_dilation, low),
+            )
+        )
+    if feature_group_count == 1:
+        # Batch and channels of the image change places; with groups the result is [in / groups, out].
+        swap = (1, 0, *range(2, rank + 2))
+        image, window, kernel = (
+            plans.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)
+        )
+        found.append(
+            plans.convolution(
+                *(plans.KERNEL_GRADIENT, batch_group_count),
+                *(image, plans.grouped(kernel, batch_group_count), window),
+                *(rhs_dilation, window_strides, low),
+            )
+        )
+    if math.prod(w.dims[2:]) > math.prod(y.dims[2:]):
+        found.reverse()
+    return [plan for plan in found if plan is not None]
+
+
+def convolution(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
+    """A function of the two operands that runs by oneDNN, or None."""
+    if _work(left, right, out, parameters) < LEAST_WORK:
+        return None
+    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
+    counts = ("feature_group_count", "batch_group_count")
+    for plan in convolution_plans(left, right, out, *(parameters[n] for n in (*names, *counts))):
+        chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
+        if chosen is not None:
+            break
+    else:
+        return None
+    (left_type, right_type), out_type = chosen
+    spatial = parameters["dimension_numbers"].rhs_spec[2:]
+
+    def call(x: Any, w: Any) -> Any:
+        if plan[0] == plans.INPUT_GRADIENT:
+            w = jax.lax.rev(w, spatial)
+        y = run(
+            plan,
+            (x.astype(left_type), w.astype(right_type)),
+            jax.ShapeDtypeStruct(out.shape, out_type),
+        )
+        return y.astype(out.dtype)
+
+    return call
+
+
+def _work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
+    """Multiply-adds of a convolution."""
+    _, channels, *window = (right.shape[i] for i in parameters["dimension_numbers"].rhs_spec)
+    return out.size * channels * math.prod(window) / math.prod(parameters["lhs_dilation"])
+
+
+def product_plan(left: Any, right: Any, dimension_numbers: Any) -> list[int] | None:
+    """The plan of JAX's general dot product; None when an operand's dimensions lie crosswise."""
+    (left_sum, right_sum), (left_batch, right_batch) = dimension_numbers
+
+    def free(shape: Sequence[int], *taken: Sequence[int]) -> list[int]:
+        used = {a for axes in taken for a in axes}
+        return [i for i in range(len(shape)) if i not in used]
+
+    left_free, right_free = (
+        free(left.shape, left_sum, left_batch),
+        free(right.shape, right_sum, right_batch),
+    )
+    parts = [
+        plans.merged(shape, axes)
+        for shape, axes in (
+            *((left.shape, left_batch), (left.shape, left_free), (left.shape, left_sum)),
+            *((right.shape, right_batch), (right.shape, right_sum), (right.shape, right_free)),
+        )
+    ]
+    if any(p is None for p in parts):
+        return None
+    a_batch, a_free, a_sum, b_batch, b_sum, b_free = parts  # type: ignore[misc]
+    m, n, k, batch = a_free[0], b_free[0], a_sum[0], a_batch[0]
+    if batch * m * n * k < LEAST_WORK:
+        return None
+    a = plans.View((batch, m, k), (a_batch[1], a_free[1], a_sum[1]))
+    b = plans.View((batch, k, n), (b_batch[1], b_sum[1], b_free[1]))
+    c = plans.View((batch, m, n), (m * n, n, 1))
+    views = [plans.View(v.dims, _plain(v)) for v in (a, b, c)]
+    if batch == 1:
+        views = [plans.View(v.dims[1:], v.strides[1:]) for v in views]
+    return plans.matmul(*views)
+
+
+def _plain(matrix: plans.View) -> tuple[int, ...]:
+    """Strides with those of dimensions of size 1 as in a dense array, which oneDNN's fast code expects."""
+    (batch, rows, columns), strides = matrix.dims, list(matrix.strides)
+    if rows == 1:
+        strides[1] = columns if strides[2] == 1 else 1
+    if columns == 1:
+        strides[2] = 1 if strides[1] != 1 else rows
+    if batch == 1:
+        strides[0] = rows * columns
+    return tuple(strides)
+
+
+def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
+    """A function of the two operands that runs by oneDNN, or None."""
+    plan = product_plan(left, right, parameters["dimension_numbers"])
+    if plan is None:
+        return None
+    chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
+    if chosen is None:
+        return None
+    (left_type, right_type), out_type = chosen
+
+    def call(x: Any, y: Any) -> Any:
+        result = run(
+            plan,
+            (x.astype(left_type), y.astype(right_type)),
+            jax.ShapeDtypeStruct(out.shape, out_type),
+        )
+        return result.astype(out.dtype)
+
+    return call
+
+
+def column_sum(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
+    """A sum over leading axes as a product with a row of ones, or None: the gradient of a bias."""
+    axes = tuple(parameters["axes"])
+    columns = math.prod(operand.shape[len(axes) :])
+    rows = math.prod(operand.shape[: len(axes)])
+    if axes != tuple(range(len(axes))) or rows * columns < LEAST_WORK or rows < 64 or columns < 8:
+        return None
+    left = jax.ShapeDtypeStruct((1, rows), operand.dtype)
+    right = jax.ShapeDtypeStruct((rows, columns), operand.dtype)
+    flat = jax.ShapeDtypeStruct((1, columns), out.dtype)
+    call = product(left, right, flat, {"dimension_numbers": (((1,), (0,)), ((), ()))})
+    if call is None:
+        return None
+
+    def sums(x: Any) -> Any:
+        ones = jax.numpy.ones((1, rows), x.dtype)
+        return call(ones, x.reshape(rows, columns)).reshape(out.shape)
+
+    return sums
+
+
+def turned(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
+    """Reversal of a few leading axes (a convolution kernel's) by copying blocks, or None."""
+    axes = sorted(parameters["dimensions"])
+    count = math.prod(operand.shape[: len(axes)])
+    if axes != list(range(len(axes))) or not 1 < count <= 64 or operand.size < LEAST_WORK:
+        return None
+
+    def blocks(x: Any) -> Any:
+        parts = x.reshape(count, -1)
+        return jax.numpy.concatenate([parts[i] for i in reversed(range(count))]).reshape(x.shape)
+
+    return blocks
+
+
+def _is_whole(context: Any) -> bool:
+    """Whether operands are whole arrays on one device: XLA cannot partition a call of ours."""
+    axes = context.module_context.axis_context
+    if hasattr(axes, "num_devices"):
+        return axes.num_devices == 1
+    mesh = getattr(axes, "mesh", None)
+    return mesh is None or mesh.size == 1 or axes.manual_axes == frozenset(mesh.axis_names)
+
+
+def override(primitive: Any, choose: Callable[..., Any]) -> None:
+    """Makes oneDNN the CPU's lowering of a primitive where `choose` finds code for it."""
+    common = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
+    special = mlir._platform_specific_lowerings["cpu"].get(primitive)  # type: ignore[attr-defined]
+    usual = special.rule if special is not None else common
+
+    def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
+        avals = (*context.avals_in, *context.avals_out)
+        call = None
+        if _is_whole(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
+            call = choose(*avals, parameters)
+        if call is None:
+            return usual(context, *operands, **parameters)
+        return mlir.lower_fun(call, multiple_results=False)(context, *operands)
+
+    mlir.register_lowering(primitive, rule, platform="cpu")
+
+
+def register() -> None:
+    """Puts oneDNN in place; its library is loaded when the first convolution or product is compiled."""
+    override(jax.lax.conv_general_dilated_p, convolution)
+    override(jax.lax.dot_general_p, product)
+    override(jax.lax.reduce_sum_p, column_sum)
+    override(jax.lax.rev_p, turned)

@@ -1,0 +1,413 @@
+// XLA FFI handlers that run convolutions, matrix products and pooling with oneDNN.
+//
+// A call carries its geometry as one list of integers (the "plan", written by plans.py): which
+// computation, logical dimensions and strides of every operand. A primitive is made once per plan
+// and element types, and kept. Layouts other than the caller's are reordered into scratch memory.
+
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "oneapi/dnnl/dnnl.hpp"
+#include "xla/ffi/api/ffi.h"
+
+namespace {
+
+namespace ffi = xla::ffi;
+using dnnl::memory;
+using Dims = memory::dims;
+using Type = memory::data_type;
+
+dnnl::engine& cpu() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+// Asks for huge pages: XLA's buffers are fresh memory, and touching it page by page costs a tenth
+// of a convolution.
+void huge_pages(void* data, size_t size) {
+  constexpr uintptr_t page = 2 << 20;
+  uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  uintptr_t last = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+// One thread owns oneDNN's team of OpenMP threads. XLA calls handlers from many threads, each of
+// which would otherwise start a team of its own and crowd the cores.
+class Worker {
+ public:
+  static Worker& get() {
+    static Worker* worker = new Worker();  // never destroyed: calls may come at exit
+    return *worker;
+  }
+
+  void run(const std::function<void()>& task) {
+    std::lock_guard<std::mutex> turn(turn_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    task_ = &task;
+    wake_.notify_one();
+    done_.wait(lock, [&] { return task_ == nullptr; });
+    if (error_) {
+      std::exception_ptr error = error_;
+      error_ = nullptr;
+      std::rethrow_exception(error);
+    }
+  }
+
+  void set_threads(int threads) {
+    run([threads] { omp_set_num_threads(threads); });
+  }
+
+  char* scratch(size_t bytes) {
+    if (bytes > size_) {
+      std::free(memory_);
+      size_ = (bytes + 4095) / 4096 * 4096;
+      memory_ = static_cast<char*>(std::aligned_alloc(4096, size_));
+      if (memory_ == nullptr) {
+        size_ = 0;
+        throw std::runtime_error("out of memory for scratch");
+      }
+      huge_pages(memory_, size_);
+    }
+    return memory_;
+  }
+
+ private:
+  Worker() {
+    std::thread([this] {
+      std::unique_lock<std::mutex> lock(mutex_);
+      for (;;) {
+        wake_.wait(lock, [&] { return task_ != nullptr; });
+        try {
+          (*task_)();
+        } catch (...) {
+          error_ = std::current_exception();
+        }
+        task_ = nullptr;
+        done_.notify_one();
+      }
+    }).detach();
+  }
+
+  std::mutex turn_, mutex_;
+  std::condition_variable wake_, done_;
+  const std::function<void()>* task_ = nullptr;
+  std::exception_ptr error_;
+  char* memory_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Reads a plan from front to back.
+class Reader {
+ public:
+  Reader(const int64_t* data, size_t size) : data_(data), size_(size) {}
+  int64_t next() {
+    if (at_ >= size_) throw std::invalid_argument("the plan is too short");
+    return data_[at_++];
+  }
+  Dims list(size_t n) {
+    Dims values(n);
+    for (auto& value : values) value = next();
+    return values;
+  }
+
+ private:
+  const int64_t* data_;
+  size_t size_, at_ = 0;
+};
+
+struct Operand {
+  int argument;
+  memory::desc user, inner;
+  bool output;
+  dnnl::reorder reorder;
+  size_t offset = 0;
+};
+
+struct Kernel {
+  dnnl::primitive primitive;
+  std::vector<Operand> operands;
+  memory::desc scratchpad;
+  size_t scratch_offset = 0, scratch_bytes = 0;
+  std::string implementation;
+
+  void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
+    Operand operand{argument, user, inner, output, {}, 0};
+    if (user != inner) {
+      operand.reorder = dnnl::reorder(dnnl::reorder::primitive_desc(
+          cpu(), output ? inner : user, cpu(), output ? user : inner));
+      operand.offset = reserve(inner.get_size());
+    }
+    operands.push_back(operand);
+  }
+
+  size_t reserve(size_t bytes) {
+    size_t offset = scratch_bytes;
+    scratch_bytes += (bytes + 63) / 64 * 64;
+    return offset;
+  }
+
+  template <typename Descriptor>
+  void finish(const Descriptor& descriptor, dnnl::primitive made) {
+    primitive = made;
+    implementation = descriptor.impl_info_str();
+    scratchpad = descriptor.scratchpad_desc();
+    scratch_offset = reserve(scratchpad.get_size());
+  }
+
+  void run(const std::vector<void*>& buffers) const {
+    dnnl::stream stream(cpu());
+    char* scratch = Worker::get().scratch(scratch_bytes);
+    std::unordered_map<int, memory> arguments;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const Operand& operand = operands[i];
+      memory user(operand.user, cpu(), buffers[i]);
+      if (operand.user == operand.inner) {
+        arguments[operand.argument] = user;
+        continue;
+      }
+      memory inner(operand.inner, cpu(), scratch + operand.offset);
+      if (!operand.output) operand.reorder.execute(stream, user, inner);
+      arguments[operand.argument] = inner;
+    }
+    arguments[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, cpu(), scratch + scratch_offset);
+    primitive.execute(stream, arguments);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const Operand& operand = operands[i];
+      if (operand.output && operand.user != operand.inner) {
+        memory user(operand.user, cpu(), buffers[i]);
+        operand.reorder.execute(stream, arguments[operand.argument], user);
+      }
+    }
+    stream.wait();
+  }
+};
+
+enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3 };
+enum Epilogue { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3 };
+
+dnnl::primitive_attr attributes(int64_t epilogue, const memory::desc* residual) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  dnnl::post_ops ops;
+  if (residual) ops.append_binary(dnnl::algorithm::binary_add, *residual);
+  if (epilogue == kRelu) ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
+  if (epilogue == kGelu) ops.append_eltwise(dnnl::algorithm::eltwise_gelu_erf, 0, 0);
+  if (epilogue == kGeluTanh) ops.append_eltwise(dnnl::algorithm::eltwise_gelu_tanh, 0, 0);
+  attr.set_post_ops(ops);
+  return attr;
+}
+
+bool slow(const std::string& implementation) {
+  return implementation.rfind("ref", 0) == 0 || implementation.find("gemm:ref") == 0;
+}
+
+// Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
+// result, the strides, dilations (minus one) and paddings, epilogue, bias?, residual?.
+void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::vector<Type>& types) {
+  size_t n = plan.next();
+  size_t grouped = plan.next() > 1;
+  Dims x_dims = plan.list(n + 2), x_strides = plan.list(n + 2);
+  Dims w_dims = plan.list(n + 2 + grouped), w_strides = plan.list(n + 2 + grouped);
+  Dims y_dims = plan.list(n + 2), y_strides = plan.list(n + 2);
+  Dims strides = plan.list(n), dilations = plan.list(n), low = plan.list(n), high = plan.list(n);
+  int64_t epilogue = plan.next();
+  bool bias = plan.next(), residual = plan.next();
+
+  // The buffers' order: forward x, w, (bias), (residual), y; gradients y', w, x' and x, y', w', (bias').
+  size_t count = types.size();
+  Type x_type = computation == kInputGradient ? types[2] : types[0];
+  Type w_type = computation == kKernelGradient ? types[2] : types[1];
+  Type y_type = computation == kForward ? types[count - 1]
+                : computation == kInputGradient ? types[0] : types[1];
+  memory::desc x(x_dims, x_type, x_strides), w(w_dims, w_type, w_strides), y(y_dims, y_type, y_strides);
+  memory::desc b;
+  if (bias) b = memory::desc({y_dims[1]}, types[computation == kForward ? 2 : 3], Dims{1});
+
+  auto any = memory::format_tag::any;
+  memory::desc any_w(w_dims, w_type, any);
+  auto direct = dnnl::algorithm::convolution_direct;
+  // First with the caller's layouts of images; if oneDNN has only slow code for these, with its own.
+  for (bool own : {false, true}) {
+    memory::desc dx = own ? memory::desc(x_dims, x_type, any) : x;
+    memory::desc dy = own ? memory::desc(y_dims, y_type, any) : y;
+    dnnl::primitive_attr attr = attributes(epilogue, residual ? &y : nullptr);
+    try {
+      if (computation == kForward) {
+        dnnl::convolution_forward::primitive_desc d(
+            cpu(), dnnl::prop_kind::forward_training, direct, dx, any_w, b, dy, strides, dilations,
+            low, high, attr);
+        if (!own && slow(d.impl_info_str())) continue;
+        kernel.add(DNNL_ARG_SRC, x, d.src_desc(), false);
+        kernel.add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
+        if (bias) kernel.add(DNNL_ARG_BIAS, b, b, false);
+        if (residual)
+          kernel.add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, y, y, false);
+        kernel.add(DNNL_ARG_DST, y, d.dst_desc(), true);
+        kernel.finish(d, dnnl::convolution_forward(d));
+        return;
+      }
+      dnnl::convolution_forward::primitive_desc hint(
+          cpu(), dnnl::prop_kind::forward_training, direct, memory::desc(x_dims, x_type, any), any_w,
+          memory::desc(y_dims, y_type, any), strides, dilations, low, high);
+      if (computation == kInputGradient) {
+        dnnl::convolution_backward_data::primitive_desc d(cpu(), direct, dx, any_w, dy, strides,
+                                                          dilations, low, high, hint, attr);
+        if (!own && slow(d.impl_info_str())) continue;
+        kernel.add(DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), false);
+        kernel.add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
+        kernel.add(DNNL_ARG_DIFF_SRC, x, d.diff_src_desc(), true);
+        kernel.finish(d, dnnl::convolution_backward_data(d));
+        return;
+      }
+      dnnl::convolution_backward_weights::primitive_desc d(cpu(), direct, dx, any_w, b, dy, strides,
+                                                           dilations, low, high, hint, attr);
+      if (!own && slow(d.impl_info_str())) continue;
+      kernel.add(DNNL_ARG_SRC, x, d.src_desc(), false);
+      kernel.add(DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), false);
+      kernel.add(DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), true);
+      if (bias) kernel.add(DNNL_ARG_DIFF_BIAS, b, b, true);
+      kernel.finish(d, dnnl::convolution_backward_weights(d));
+      return;
+    } catch (const dnnl::error&) {
+      if (own) throw;
+      kernel = Kernel();
+    }
+  }
+}
+
+// Matrix products: plan = rank, then dims and strides of left, right and result, epilogue, bias?,
+// residual?; the last two dimensions are the matrix.
+void matmul(Kernel& kernel, Reader& plan, const std::vector<Type>& types) {
+  size_t n = plan.next();
+  Dims a_dims = plan.list(n), a_strides = plan.list(n);
+  Dims b_dims = plan.list(n), b_strides = plan.list(n);
+  Dims c_dims = plan.list(n), c_strides = plan.list(n);
+  int64_t epilogue = plan.next();
+  bool bias = plan.next(), residual = plan.next();
+  memory::desc a(a_dims, types[0], a_strides), b(b_dims, types[1], b_strides);
+  memory::desc c(c_dims, types.back(), c_strides), v;
+  if (bias) {
+    Dims dims(n, 1);
+    dims[n - 1] = c_dims[n - 1];
+    v = memory::desc(dims, types[2], Dims(n, 1));
+  }
+  dnnl::primitive_attr attr = attributes(epilogue, residual ? &c : nullptr);
+  dnnl::matmul::primitive_desc d(cpu(), a, b, v, c, attr);
+  kernel.add(DNNL_ARG_SRC, a, a, false);
+  kernel.add(DNNL_ARG_WEIGHTS, b, b, false);
+  if (bias) kernel.add(DNNL_ARG_BIAS, v, v, false);
+  if (residual) kernel.add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, c, c, false);
+  kernel.add(DNNL_ARG_DST, c, c, true);
+  kernel.finish(d, dnnl::matmul(d));
+}
+
+std::shared_ptr<const Kernel> make(const int64_t* data, size_t size, const std::vector<Type>& types) {
+  static std::mutex mutex;
+  static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
+  std::string key(reinterpret_cast<const char*>(data), size * sizeof(int64_t));
+  for (Type type : types) key.push_back(static_cast<char>(type));
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = kernels->find(key);
+  if (found != kernels->end()) return found->second;
+  auto kernel = std::make_shared<Kernel>();
+  Reader plan(data, size);
+  int64_t computation = plan.next();
+  // On the worker, as oneDNN divides the work by its number of threads.
+  Worker::get().run([&] {
+    if (computation == kMatmul) {
+      matmul(*kernel, plan, types);
+    } else {
+      convolution(*kernel, computation, plan, types);
+    }
+  });
+  (*kernels)[key] = kernel;
+  return kernel;
+}
+
+Type type_of(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F32: return Type::f32;
+    case ffi::DataType::BF16: return Type::bf16;
+    case ffi::DataType::F16: return Type::f16;
+    default: throw std::invalid_argument("the element type is not float32, bfloat16 or float16");
+  }
+}
+
+ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                   ffi::Span<const int64_t> plan) {
+  try {
+    std::vector<Type> types;
+    std::vector<void*> buffers;
+    std::vector<size_t> sizes;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      auto buffer = arguments.get<ffi::AnyBuffer>(i).value();
+      types.push_back(type_of(buffer.element_type()));
+      buffers.push_back(buffer.untyped_data());
+      sizes.push_back(buffer.size_bytes());
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      auto buffer = *results.get<ffi::AnyBuffer>(i).value();
+      types.push_back(type_of(buffer.element_type()));
+      buffers.push_back(buffer.untyped_data());
+      sizes.push_back(buffer.size_bytes());
+      huge_pages(buffers.back(), sizes.back());
+    }
+    auto kernel = make(plan.begin(), plan.size(), types);
+    if (kernel->operands.size() != buffers.size())
+      return ffi::Error::InvalidArgument("meshflow_onednn: the plan has another number of operands");
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      if (kernel->operands[i].user.get_size() > sizes[i])
+        return ffi::Error::InvalidArgument("meshflow_onednn: operand " + std::to_string(i) +
+                                           " is smaller than its plan says");
+    }
+    Worker::get().run([&] { kernel->run(buffers); });
+    return ffi::Error::Success();
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string("meshflow_onednn: ") + error.what());
+  }
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_onednn, execute,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
+
+// The name of the code oneDNN would run for a plan; empty with a message when it has none.
+extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const char* types,
+                                     char* text, int64_t capacity) {
+  std::vector<Type> kinds;
+  for (const char* t = types; *t; ++t)
+    kinds.push_back(*t == 'b' ? Type::bf16 : *t == 'h' ? Type::f16 : Type::f32);
+  std::string answer;
+  int status = 0;
+  try {
+    answer = make(plan, size, kinds)->implementation;
+  } catch (const std::exception& error) {
+    answer = error.what();
+    status = 1;
+  }
+  std::strncpy(text, answer.c_str(), capacity - 1);
+  text[capacity - 1] = 0;
+  return status;
+}
+
+extern "C" void meshflow_onednn_set_threads(int threads) { Worker::get().set_threads(threads); }
+
+extern "C" void meshflow_onednn_version(int* parts) {
+  const dnnl_version_t* version = dnnl_version();
+  parts[0] = version->major;
+  parts[1] = version->minor;
+  parts[2] = version->patch;
+}

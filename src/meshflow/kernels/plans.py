@@ -1,0 +1,138 @@
+"""Geometry of convolutions and matrix products as the lists of integers that the handlers read.
+
+A plan is: which computation, then dimensions and strides of every operand in oneDNN's order of
+dimensions (batch, channels, *spatial; kernels [groups,] out, in, *spatial), then the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL = range(4)
+EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
+
+
+class View(NamedTuple):
+    """An array seen with its dimensions in another order: sizes, and strides in elements."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def split(self, axis: int, parts: int) -> View:
+        """The view with one dimension as two, of `parts` and of what is left."""
+        size, stride = self.dims[axis], self.strides[axis]
+        inner = size // parts
+        return View(
+            (*self.dims[:axis], parts, inner, *self.dims[axis + 1 :]),
+            (*self.strides[:axis], inner * stride, stride, *self.strides[axis + 1 :]),
+        )
+
+    def numbers(self) -> list[int]:
+        """Sizes, then strides."""
+        return [*self.dims, *self.strides]
+
+
+def view(shape: Sequence[int], order: Sequence[int]) -> View:
+    """A row-major array of a shape, its dimensions in the given order."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return View(tuple(shape[i] for i in order), tuple(strides[i] for i in order))
+
+
+def grouped(kernel: View, groups: int) -> View:
+    """A kernel with its output channels split by group, the groups first."""
+    return kernel.split(0, groups) if groups > 1 else kernel
+
+
+def convolution(
+    computation: int,
+    groups: int,
+    image: View,
+    kernel: View,
+    result: View,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    low: Sequence[int],
+    *,
+    epilogue: str | None = None,
+    bias: bool = False,
+    residual: bool = False,
+) -> list[int] | None:
+    """The plan of a convolution or one of its gradients, given in the terms of the forward one.
+
+    Args:
+      computation: FORWARD, INPUT_GRADIENT or KERNEL_GRADIENT.
+      groups: number of groups; the kernel's view has no group dimension.
+      image: [batch, in, *spatial].
+      kernel: [out, in / groups, *spatial], or with groups [groups, out / groups, in / groups, *spatial].
+      result: [batch, out, *spatial].
+      strides: window strides per spatial dimension.
+      dilations: distances of kernel elements, 1 for none.
+      low: padding in front; the padding behind follows from the sizes.
+      epilogue: what follows in the same pass; see EPILOGUES.
+      bias: whether a bias is added, or its gradient computed.
+      residual: whether a tensor of the result's shape is added before the epilogue.
+
+    Returns:
+      The integers, or None when the padding is one that oneDNN does not have.
+    """
+    high, rank = [], len(strides)
+    for n, k, m, s, d, front in zip(
+        image.dims[2:], kernel.dims[-rank:], result.dims[2:], strides, dilations, low, strict=True
+    ):
+        behind = (m - 1) * s + (k - 1) * d + 1 - n - front
+        if front < 0 or behind <= -s or 0 in (n, k, m):
+            return None
+        # Elements behind the last window are left out by rounding down.
+        high.append(max(behind, 0))
+    if 0 in image.dims or 0 in result.dims:
+        return None
+    return [
+        *(computation, rank, groups),
+        *image.numbers(),
+        *kernel.numbers(),
+        *result.numbers(),
+        *strides,
+        *(d - 1 for d in dilations),
+        *low,
+        *high,
+        *(EPILOGUES[epilogue], int(bias), int(residual)),
+    ]
+
+
+def matmul(
+    left: View,
+    right: View,
+    result: View,
+    *,
+    epilogue: str | None = None,
+    bias: bool = False,
+    residual: bool = False,
+) -> list[int] | None:
+    """The plan of a batched matrix product, [*batch, m, k] by [*batch, k, n].
+
+    Returns:
+      The integers, or None when a dimension is empty.
+    """
+    if 0 in left.dims or 0 in right.dims:
+        return None
+    return [
+        *(MATMUL, len(left.dims)),
+        *left.numbers(),
+        *right.numbers(),
+        *result.numbers(),
+        *(EPILOGUES[epilogue], int(bias), int(residual)),
+    ]
+
+
+def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:
+    """Size and stride of several dimensions of a row-major array seen as one; None when they are apart."""
+    axes = [a for a in axes if shape[a] != 1]
+    if not axes:
+        return 1, 1
+    # What lies between two neighbours must be of size 1.
+    if any(b < a or math.prod(shape[a + 1 : b]) != 1 for a, b in itertools.pairwise(axes)):
+        return None
+    return math.prod(shape[a] for a in axes), math.prod(shape[axes[-1] + 1 :])

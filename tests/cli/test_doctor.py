@@ -1,0 +1,46 @@
+"""`meshflow doctor` as a user runs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from meshflow.cli import doctor
+
+
+def command(*arguments, **environment):
+    program = Path(sys.executable).with_name("meshflow")
+    done = subprocess.run(
+        [str(program), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "120", **environment},
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_it_names_what_serves_convolutions():
+    code, text = command("doctor")
+    assert code == 0, text
+    for expected in ("Machine", "Devices", "cpu", "jaxlib", "convolution", "mixed_float8"):
+        assert expected in text
+
+
+def test_without_kernels_it_says_what_to_install():
+    code, text = command("doctor", MESHFLOW_KERNELS="xla")
+    assert code == 0 and "MESHFLOW_KERNELS=xla" in text
+    assert "oneDNN" not in "".join(line for line in text.splitlines() if "convolution" in line)
+
+
+def test_findings_are_data():
+    found = doctor.serving()
+    assert set(found) >= {"convolution", "matrix product"}
+    assert all(set(row) == {"float32", "bfloat16", "float16"} for row in found.values())
+
+
+def test_version_and_help():
+    import meshflow as tf
+
+    assert command("--version") == (0, f"{tf.__version__}\n")
+    assert "doctor" in command("--help")[1]

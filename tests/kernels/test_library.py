@@ -1,0 +1,81 @@
+"""Without a working library everything is left to XLA, and the user is told."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshflow import kernels
+from meshflow.kernels import library
+
+PROGRAM = """
+import warnings
+import jax, jax.numpy as jnp
+import meshflow as tf
+from meshflow import kernels
+from meshflow.kernels import library
+{before}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    text = jax.jit(jnp.matmul).lower(jnp.ones((512, 512)), jnp.ones((512, 512), "float32")).as_text()
+    x = jnp.ones((128, 128), "float32")
+    assert float((x @ x)[0, 0]) == 128
+print(isinstance(kernels.status(), library.Library))
+print(kernels.status())
+print([str(w.message) for w in caught])
+"""
+
+
+def run(before="", **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(before=before)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MESHFLOW_CACHE_DIR": "", **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_environment_turns_them_off():
+    loaded, state, warned = run(MESHFLOW_KERNELS="xla")
+    assert (loaded, warned) == ("False", "[]") and "MESHFLOW_KERNELS=xla" in state
+
+
+def test_a_damaged_library_is_reported(tmp_path):
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(b"\x7fELF no more")
+    loaded, state, warned = run(f"library.NAME = {str(damaged)!r}")
+    assert loaded == "False"
+    assert "damaged.so does not load" in state and "damaged.so does not load" in warned
+
+
+def test_a_missing_library_is_silent_unless_asked_for(tmp_path):
+    missing = f"library.NAME = {str(tmp_path / 'missing.so')!r}"
+    loaded, state, warned = run(missing)
+    assert (loaded, warned) == ("False", "[]") and "was not built" in state
+    assert "was not built" in run(missing, MESHFLOW_KERNELS="onednn")[2]
+
+
+def test_other_words_in_the_environment_are_an_error(monkeypatch):
+    monkeypatch.setenv("MESHFLOW_KERNELS", "fast")
+    with pytest.raises(ValueError, match="must be 'auto', 'onednn' or 'xla', got 'fast'"):
+        library.wanted()
+
+
+def test_importing_loads_nothing():
+    code = "import meshflow, sys; maps = open('/proc/self/maps').read(); print('dnnl' in maps)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_built_where_it_can_be():
+    """This checkout's own build made the library if there is what it needs."""
+    headers = Path(sys.prefix) / "include/oneapi/dnnl/dnnl.hpp"
+    if not headers.exists():
+        pytest.skip("no oneDNN headers")
+    assert isinstance(kernels.status(), library.Library)
+    assert kernels.status().version().startswith("3.")

@@ -1,0 +1,209 @@
+"""Convolutions and products by oneDNN against the same in float64, which XLA computes."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshflow import kernels
+from meshflow.kernels import lowerings
+from meshflow.kernels.library import Library
+
+pytestmark = pytest.mark.skipif(
+    not isinstance(kernels.status(), Library), reason="the CPU kernels are not built here"
+)
+TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
+
+
+@pytest.fixture(autouse=True)
+def every_size(monkeypatch):
+    monkeypatch.setattr(lowerings, "LEAST_WORK", 0)
+
+
+def calls(function, *arrays):
+    """How many calls of the handlers a compiled function holds."""
+    return jax.jit(function).lower(*arrays).as_text().count("meshflow_onednn")
+
+
+def close(got, wanted, dtype, scale=None):
+    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+    scale = np.abs(wanted).max() + 1e-3 if scale is None else scale
+    np.testing.assert_allclose(got / scale, wanted / scale, atol=TOLERANCE[dtype])
+
+
+def conv(x, w, strides, padding, dilation=None, groups=1, transposed=None):
+    spatial = "DHW"[-(x.ndim - 2) :]
+    numbers = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
+    return jax.lax.conv_general_dilated(
+        x, w, strides, padding, lhs_dilation=transposed, rhs_dilation=dilation,
+        dimension_numbers=numbers, feature_group_count=groups,
+    )  # fmt: skip
+
+
+CASES = {
+    "1d": ((2, 17, 8), (3, 8, 16), {"strides": (1,), "padding": "SAME"}),
+    "2d": ((2, 9, 9, 8), (3, 3, 8, 16), {"strides": (1, 1), "padding": "SAME"}),
+    "3d": ((2, 5, 6, 7, 4), (3, 3, 3, 4, 8), {"strides": (1, 1, 1), "padding": "VALID"}),
+    "strides": ((2, 9, 10, 8), (3, 3, 8, 16), {"strides": (2, 3), "padding": "SAME"}),
+    "uneven": ((1, 10, 10, 3), (3, 3, 3, 5), {"strides": (4, 4), "padding": "VALID"}),
+    "padding": ((1, 8, 8, 4), (3, 2, 4, 6), {"strides": (1, 2), "padding": ((2, 0), (1, 3))}),
+    "dilation": (
+        (2, 12, 12, 4),
+        (3, 3, 4, 6),
+        {"strides": (1, 1), "padding": "SAME", "dilation": (2, 3)},
+    ),
+    "groups": ((2, 8, 8, 8), (3, 3, 2, 12), {"strides": (1, 1), "padding": "SAME", "groups": 4}),
+    "strided groups": (
+        (2, 9, 9, 8),
+        (3, 3, 4, 6),
+        {"strides": (2, 2), "padding": "SAME", "groups": 2},
+    ),
+    "depthwise": (
+        (2, 8, 8, 16),
+        (3, 3, 1, 16),
+        {"strides": (1, 1), "padding": "SAME", "groups": 16},
+    ),
+    "transposed": (
+        (2, 5, 5, 8),
+        (3, 3, 8, 4),
+        {"strides": (1, 1), "padding": ((1, 2), (1, 2)), "transposed": (2, 2)},
+    ),
+    "pointwise": ((2, 8, 8, 16), (1, 1, 16, 32), {"strides": (1, 1), "padding": "VALID"}),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES)
+def test_convolution_and_its_gradients(rng, case, dtype):
+    x_shape, w_shape, settings_ = CASES[case]
+    x, w = rng.normal(size=x_shape), rng.normal(size=w_shape)
+
+    def all_of(x, w, g):
+        y, pullback = jax.vjp(lambda x, w: conv(x, w, **settings_), x, w)
+        return y, *pullback(g)
+
+    y_shape = jax.eval_shape(lambda x, w: conv(x, w, **settings_), x, w).shape
+    arrays = x, w, rng.normal(size=y_shape)
+    low = [jnp.asarray(a, dtype) for a in arrays]
+    exact = [jnp.asarray(a, "float64") for a in low]
+    assert calls(all_of, *low) == 3 and calls(all_of, *exact) == 0
+    for got, wanted in zip(jax.jit(all_of)(*low), jax.jit(all_of)(*exact), strict=True):
+        assert got.dtype == dtype
+        close(got, wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("left,right", list(itertools.product(("mk", "km"), ("kn", "nk"))))
+@pytest.mark.parametrize("batch", ["", "b", "bc"])
+def test_products_in_every_orientation(rng, batch, left, right, dtype):
+    sizes = {"b": 3, "c": 2, "m": 7, "k": 24, "n": 10}
+    equation = f"{batch}{left},{batch}{right}->{batch}mn"
+    a, b = (
+        jnp.asarray(rng.normal(size=[sizes[i] for i in batch + part]), dtype)
+        for part in (left, right)
+    )
+
+    def product(a, b):
+        return jnp.einsum(equation, a, b)
+
+    assert calls(product, a, b) == 1
+    exact = np.einsum(equation, np.asarray(a, np.float64), np.asarray(b, np.float64))
+    close(jax.jit(product)(a, b), exact, dtype)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_general_product(data):
+    """Free, batch and contracted dimensions in any order; those that lie crosswise are XLA's."""
+    letters = data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True))
+    other = data.draw(st.lists(st.sampled_from("cdefgh"), min_size=1, max_size=4, unique=True))
+    out = [i for i in dict.fromkeys((*letters, *other)) if data.draw(st.booleans())]
+    sizes = {i: data.draw(st.integers(1, 4), label=i) for i in "abcdefgh"}
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=[sizes[i] for i in letters]).astype("float32")
+    b = rng.normal(size=[sizes[i] for i in other]).astype("float32")
+    equation = f"{''.join(letters)},{''.join(other)}->{''.join(out)}"
+    got = jax.jit(lambda a, b: jnp.einsum(equation, a, b))(a, b)
+    close(got, np.einsum(equation, a.astype("f8"), b.astype("f8")), "float32")
+
+
+def test_second_derivatives(rng):
+    x, w = rng.normal(size=(1, 6, 6, 3)), rng.normal(size=(3, 3, 3, 4))
+
+    def twice(x, w):
+        def loss(x, w):
+            return (conv(x, w, (1, 1), "SAME") ** 3).sum()
+
+        return jax.grad(lambda x, w: (jax.grad(loss, 1)(x, w) ** 2).sum())(x, w)
+
+    low = [jnp.asarray(a, "float32") for a in (x, w)]
+    assert calls(twice, *low) >= 4
+    close(jax.jit(twice)(*low), jax.jit(twice)(*(a.astype("float64") for a in low)), "float32")
+
+
+def test_under_vmap_and_forward_mode(rng):
+    x = jnp.asarray(rng.normal(size=(3, 2, 6, 6, 4)), "float32")
+    w = jnp.asarray(rng.normal(size=(3, 3, 3, 4, 8)), "float32")
+    both = jax.jit(jax.vmap(lambda x, w: conv(x, w, (1, 1), "SAME")))(x, w)
+    for i in range(3):
+        close(both[i], conv(*(a[i].astype("float64") for a in (x, w)), (1, 1), "SAME"), "float32")
+    one = x[0], w[0]
+
+    def slope(x, w):
+        return jax.jvp(lambda w: conv(x, w, (1, 1), "SAME"), (w,), (w,))[1]
+
+    close(jax.jit(slope)(*one), slope(*(a.astype("float64") for a in one)), "float32")
+
+
+def test_sharded_programs_compute_on_local_shapes(rng):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("batch",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    x = jnp.asarray(rng.normal(size=(4, 6, 6, 4)), "float32")
+    w = jnp.asarray(rng.normal(size=(3, 3, 4, 8)), "float32")
+
+    def plain(x, w):
+        return conv(x, w, (1, 1), "SAME")
+
+    wanted = plain(x.astype("float64"), w.astype("float64"))
+    close(jax.jit(plain)(jax.device_put(x, split), w), wanted, "float32")
+    spec = jax.sharding.PartitionSpec
+    mapped = jax.shard_map(
+        plain, mesh=mesh, in_specs=(spec("batch"), spec()), out_specs=spec("batch")
+    )
+    assert calls(mapped, x, w) == 1
+    close(jax.jit(mapped)(x, w), wanted, "float32")
+
+
+def test_sum_of_columns_is_a_product(rng):
+    x = jnp.asarray(rng.normal(size=(4, 8, 8, 16)), "bfloat16")
+
+    def sums(x):
+        return jax.lax.reduce_sum_p.bind(x, axes=(0, 1, 2), out_sharding=None)
+
+    assert calls(sums, x) == 1
+    close(jax.jit(sums)(x), np.asarray(x, np.float64).sum((0, 1, 2)), "bfloat16")
+
+
+def test_turning_a_kernel_round(rng):
+    x = jnp.asarray(rng.normal(size=(3, 2, 4, 5)), "float32")
+    got = jax.jit(lambda x: jax.lax.rev(x, (0, 1)))(x)
+    np.testing.assert_array_equal(got, np.asarray(x)[::-1, ::-1])
+
+
+def test_empty_arrays_are_left_to_xla():
+    x, w = jnp.zeros((0, 6, 6, 3)), jnp.zeros((3, 3, 3, 4))
+    assert jax.jit(lambda x, w: conv(x, w, (1, 1), "SAME"))(x, w).shape == (0, 6, 6, 4)
+    assert jax.jit(jnp.matmul)(jnp.zeros((0, 4)), jnp.zeros((4, 5))).shape == (0, 5)
+
+
+def test_a_plan_that_does_not_fit_is_an_error(rng):
+    x = jnp.asarray(rng.normal(size=(4, 4)), "float32")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the plan is too short"):
+        lowerings.run([3, 2, 4], (x, x), jax.ShapeDtypeStruct((4, 4), "float32"))
+    plan = [3, 2, *(8, 4, 4, 1), *(4, 4, 4, 1), *(8, 4, 4, 1), 0, 0, 0]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="operand 0 is smaller than its plan says"):
+        lowerings.run(plan, (x, x), jax.ShapeDtypeStruct((8, 4), "float32"))
