@@ -120,8 +120,16 @@ class DType:
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """The pair (min, max)."""
-        return self.min, self.max
+        """What elements of images run between: 0 and 1, for integers 0 and the largest.
+
+        Raises:
+          ValueError: for other types.
+        """
+        if self._name in ("float32", "float64", "bool"):
+            return (0, True) if self.is_bool else (0, 1)
+        if not self.is_integer:
+            raise ValueError(f"{self} does not have defined limits.")
+        return 0, self.max
 
     def _limit(self, which: str) -> Any:
         if self.is_bool:

@@ -97,10 +97,10 @@ class TensorSpec(TypeSpec):
 
 
 def type_spec_from_value(value: Any) -> TypeSpec:
-    """The spec that describes a tensor, variable or array.
+    """The spec that describes a tensor, variable, array, number or text.
 
     Args:
-      value: a tensor, variable or NumPy array.
+      value: a tensor, variable, NumPy array, Python number or string.
 
     Raises:
       TypeError: for anything else.
@@ -114,4 +114,8 @@ def type_spec_from_value(value: Any) -> TypeSpec:
         return value
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return TensorSpec(value.shape, value.dtype)
+    if isinstance(value, (bool, int, float, complex, str, bytes)):
+        from meshflow.core.convert import convert_to_tensor
+
+        return TensorSpec((), convert_to_tensor(value).dtype)
     raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")

@@ -77,6 +77,23 @@ def image_data_format() -> str:
     return _settings["image_data_format"]
 
 
+def standard_data_format(data_format: str | None) -> str:
+    """The layout that a layer's `data_format` argument means.
+
+    Args:
+      data_format: 'channels_last', 'channels_first', in any case, or None for the default.
+
+    Raises:
+      ValueError: for another layout.
+    """
+    found = image_data_format() if data_format is None else str(data_format).lower()
+    if found not in ("channels_last", "channels_first"):
+        raise ValueError(
+            f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}"
+        )
+    return found
+
+
 def set_image_data_format(data_format: str) -> None:
     """Sets the default layout of images.
 

@@ -56,7 +56,7 @@ class InputSpec:
         parts = [
             f"{key}={value!r}"
             for key, value in vars(self).items()
-            if value not in (None, {}, False) and not (key == "ndim" and self.shape is not None)
+            if value not in (None, {}, False)
         ]
         return f"InputSpec({', '.join(parts)})"
 

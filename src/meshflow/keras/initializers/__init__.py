@@ -114,7 +114,7 @@ class Ones(Initializer):
 
 
 class Constant(Initializer):
-    """One value, or an array of the weight's shape.
+    """One value, or as many as the weight has, in the order of its elements.
 
     Args:
       value: the value.
@@ -124,13 +124,15 @@ class Constant(Initializer):
         self.value = value
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The value, broadcast."""
+        """The value, in the shape."""
         value = np.asarray(convert_to_tensor(self.value).numpy())
-        if value.ndim and value.size != 1 and value.shape != shape:
+        if value.size == math.prod(shape):
+            return value.reshape(shape)
+        if value.size != 1:
             raise InvalidValueError(
                 f"Constant: a value of shape {value.shape} cannot fill a weight of shape {shape}."
             )
-        return np.broadcast_to(value.reshape(()) if value.size == 1 else value, shape)
+        return np.broadcast_to(value.reshape(()), shape)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

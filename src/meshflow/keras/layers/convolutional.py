@@ -120,11 +120,7 @@ class Conv(Layer):
             raise ValueError(
                 f"The `padding` argument must be one of 'valid', 'same' (or 'causal', only for `Conv1D`). Received: {padding}"
             )
-        self.data_format = data_format or backend.image_data_format()
-        if self.data_format not in ("channels_last", "channels_first"):
-            raise ValueError(
-                f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}"
-            )
+        self.data_format = backend.standard_data_format(data_format)
         if any(s > 1 for s in self.strides) and any(d > 1 for d in self.dilation_rate):
             raise ValueError(
                 f"`strides > 1` not supported in conjunction with `dilation_rate > 1`. Received: strides={self.strides} and dilation_rate={self.dilation_rate}"

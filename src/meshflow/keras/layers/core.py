@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
-from meshflow.keras import activations, constraints, identify, initializers, regularizers
+from meshflow.keras import activations, backend, constraints, identify, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.ops import array, math, nn
@@ -224,7 +224,7 @@ class Flatten(Layer):
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.data_format = data_format or "channels_last"
+        self.data_format = backend.standard_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]

@@ -210,6 +210,10 @@ class Dot(Merge):
         """The products."""
         from meshflow.ops.linalg import einsum
 
+        if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
+            raise ValueError(
+                f"A `Dot` layer should be called on a list of 2 inputs. Received: {inputs}"
+            )
         a, b = inputs
         pair = (self.axes, self.axes) if isinstance(self.axes, int) else tuple(self.axes)
         i, j = pair[0] % len(a.shape), pair[1] % len(b.shape)

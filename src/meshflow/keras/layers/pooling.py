@@ -21,11 +21,7 @@ class _Spatial(Layer):
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.data_format = data_format or backend.image_data_format()
-        if self.data_format not in ("channels_last", "channels_first"):
-            raise ValueError(
-                f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}"
-            )
+        self.data_format = backend.standard_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     @property
@@ -64,7 +60,8 @@ class Pooling(_Spatial):
         data_format: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(data_format, **kwargs)
+        # Sequences have their channels last whatever the default for images is.
+        super().__init__(data_format or ("channels_last" if self.rank == 1 else None), **kwargs)
         self.pool_size = sizes(pool_size, self.rank, "pool_size")
         self.strides = self.pool_size if strides is None else sizes(strides, self.rank, "strides")
         self.padding = padding.lower()

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.random import SeedStream
 from meshflow.core.shapes import TensorShape
+from meshflow.keras import backend
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.ops import array, math, random_ops
@@ -104,7 +105,7 @@ class _SpatialDropout(Dropout):
         self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
-        self.data_format = data_format or "channels_last"
+        self.data_format = backend.standard_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     def _noise_shape(self, inputs: Any) -> Any:
@@ -128,7 +129,7 @@ class SpatialDropout1D(_SpatialDropout):
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(rate, None, seed, **kwargs)
+        super().__init__(rate, "channels_last", seed, **kwargs)
 
 
 class SpatialDropout2D(_SpatialDropout):

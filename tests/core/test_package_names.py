@@ -1,0 +1,150 @@
+"""Names of the package itself: dtypes, specs, devices, scopes, and those kept for old programs."""
+
+import logging
+import time
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+
+
+def test_dtypes():
+    assert isinstance(tf.float32, tf.DType) and tf.as_dtype("float32") is tf.float32
+    assert tf.float32 == np.float32 and tf.float32 == "float32" and tf.float32 != tf.int32
+    assert (tf.float32.name, tf.float32.size, tf.float32.as_datatype_enum) == ("float32", 4, 1)
+    assert tf.float32.as_numpy_dtype is np.float32
+    assert repr(tf.float32) == "tf.float32" and str(tf.float32) == "<dtype: 'float32'>"
+    assert (tf.int8.min, tf.int8.max, tf.float16.max) == (-128, 127, np.float16(65504))
+    assert tf.bfloat16.is_floating and tf.complex64.is_complex and tf.bool.is_bool
+    assert tf.uint8.is_unsigned and tf.int8.is_integer and not tf.string.is_numeric
+    assert tf.complex64.real_dtype is tf.float32 and tf.complex128.real_dtype is tf.float64
+    assert tf.float32.limits == (0, 1) and tf.uint8.limits == (0, 255)
+    assert tf.int8.limits == (0, 127) and tf.bool.limits == (0, True)
+    with pytest.raises(ValueError, match="limits"):
+        _ = tf.complex64.limits
+    with pytest.raises(TypeError, match="string"):
+        _ = tf.string.min
+    assert tf.int32.is_compatible_with(tf.int32) and tf.float32.base_dtype is tf.float32
+
+
+def test_specs():
+    spec = tf.TensorSpec([2, None])
+    assert isinstance(spec, tf.TypeSpec)
+    assert spec.is_compatible_with(tf.ones([2, 3])) and not spec.is_compatible_with(tf.ones([3, 3]))
+    wider = spec.most_specific_compatible_type(tf.TensorSpec([3, 4]))
+    assert wider.shape.as_list() == [None, None]
+    for value, dtype, shape in (
+        (np.ones(2), tf.float64, [2]),
+        ("a", tf.string, []),
+        (1, tf.int32, []),
+        (tf.Variable([1.0]), tf.float32, [1]),
+    ):
+        found = tf.type_spec_from_value(value)
+        assert found.dtype is dtype and found.shape.as_list() == shape
+    with pytest.raises(TypeError):
+        tf.type_spec_from_value(object())
+
+
+def test_device_specs():
+    spec = tf.DeviceSpec(job="w", replica=0, task=1, device_type="GPU", device_index=2)
+    assert spec.to_string() == "/job:w/replica:0/task:1/device:GPU:2"
+    assert tf.DeviceSpec.from_string("/gpu:0").device_type == "GPU"
+    assert tf.DeviceSpec.from_string("/job:w/task:1/device:GPU:3").device_index == 3
+    merged = tf.DeviceSpec(device_type="CPU").make_merged_spec(tf.DeviceSpec(device_index=3))
+    assert merged.to_string() == "/device:CPU:3" == merged.replace().to_string()
+    assert merged.replace(device_index=1) == tf.DeviceSpec(device_type="CPU", device_index=1)
+
+
+def test_devices():
+    with tf.device("/CPU:1"):
+        x = tf.ones([2])
+        assert x.device.endswith("CPU:1") and (x + 1).device.endswith("CPU:1")
+        assert tf.Variable([1.0]).device.endswith("CPU:1")
+    assert tf.ones([2]).device.endswith("CPU:0")
+    with pytest.raises(ValueError, match="GPU:7"), tf.device("/GPU:7"):
+        pass
+
+
+def test_where_code_runs():
+    assert tf.executing_eagerly() and not tf.inside_function()
+
+    @tf.function(autograph=False)
+    def inside():
+        with tf.init_scope():
+            outside = tf.executing_eagerly()
+        return outside, tf.executing_eagerly(), tf.inside_function()
+
+    assert [bool(v) for v in inside()] == [True, False, True]
+
+
+def test_scopes():
+    with tf.name_scope("a") as a:
+        assert (a, tf.get_current_name_scope()) == ("a/", "a")
+        with tf.name_scope("b") as b:
+            assert (b, tf.get_current_name_scope()) == ("a/b/", "a/b")
+    assert tf.get_current_name_scope() == ""
+    x = tf.constant(1.0)
+    with tf.control_dependencies([x]):
+        assert_close(x + 1, 2)
+
+
+def test_variable_creators():
+    made = []
+
+    def creator(next_creator, **kwargs):
+        made.append(kwargs["name"])
+        kwargs["initial_value"] = 5.0
+        return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(creator):
+        v = tf.Variable(1.0, name="q", aggregation=tf.VariableAggregation.MEAN)
+    assert made == ["q"] and v.numpy() == 5
+    assert tf.Variable(1.0).numpy() == 1
+    assert [s.value for s in tf.VariableSynchronization] == [0, 1, 2, 3]
+    assert [tf.VariableAggregation[n].value for n in ("NONE", "SUM", "MEAN")] == [0, 1, 2]
+    assert v.synchronization in tf.VariableSynchronization
+
+
+def test_conversion_functions():
+    class Pair:
+        def __init__(self, a, b):
+            self.parts = [a, b]
+
+    def convert(value, dtype=None, name=None, as_ref=False):
+        return tf.constant(value.parts, dtype=dtype)
+
+    tf.register_tensor_conversion_function(Pair, convert)
+    assert_close(tf.convert_to_tensor(Pair(1.0, 2.0)), [1, 2])
+    assert_close(tf.constant([1.0, 1.0]) + Pair(1.0, 2.0), [2, 3])
+    assert_close(tf.reduce_sum(Pair(1.0, 2.0)), 3)
+
+
+def test_small_ops(rng):
+    a, b = rng.normal(size=(2, 3)), rng.normal(size=(2, 3))
+    assert_close(tf.parallel_stack([a, b]), np.stack([a, b]))
+    assert tf.math.approximate_equal(a, a + 1e-6).numpy().all()
+    found = tf.math.approximate_equal([1.0, 1.0], [1.2, 1.6], tolerance=0.5)
+    assert found.numpy().tolist() == [True, False]
+    before = time.time()
+    now = tf.timestamp()
+    assert now.dtype is tf.float64 and before <= now.numpy() <= time.time()
+    assert isinstance(tf.get_logger(), logging.Logger)
+
+
+def test_what_needs_a_graph_says_what_to_use():
+    x = tf.constant(1.0)
+    for use, instead in (
+        (lambda: tf.gradients(x, x), "GradientTape"),
+        (lambda: tf.hessians(x, x), "GradientTape"),
+        (lambda: tf.Graph(), "tf.function"),
+        (lambda: tf.RegisterGradient("X"), "custom_gradient"),
+        (lambda: tf.no_gradient("X"), "custom_gradient"),
+        (lambda: tf.RaggedTensor(), "pad"),
+    ):
+        with pytest.raises((RuntimeError, NotImplementedError), match=instead):
+            use()
+    assert not isinstance(x, (tf.Graph, tf.Operation, tf.RaggedTensor))
+    methods = tf.AggregationMethod
+    assert (methods.ADD_N, methods.DEFAULT, methods.EXPERIMENTAL_TREE) == (0, 0, 1)

@@ -1,0 +1,137 @@
+"""Every public op, layer, loss, metric and their like is used by some test.
+
+A name counts as used when a test file, or an expression of tests/reference, spells a dotted name
+that leads to the same object: `tf.add` covers `tf.math.add`, for they are one function.
+"""
+
+import ast
+import functools
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import meshflow as tf
+
+TESTS = Path(__file__).parent
+# Public namespaces whose every function and class needs a test.
+OPS = (
+    *("", "math", "linalg", "nn", "image", "signal", "random", "random.experimental"),
+    *("bitwise", "strings", "sparse", "ragged", "io", "io.gfile", "debugging", "sets"),
+    *("quantization", "audio", "summary"),
+)
+KERAS = (
+    *("losses", "metrics", "layers", "activations", "initializers", "optimizers"),
+    *("optimizers.schedules", "regularizers", "constraints"),
+)
+SPACES = [*OPS, *(f"keras.{name}" for name in KERAS)]
+# Short names that test files and expressions give to modules.
+SHORT = {
+    "tf": "",
+    "meshflow": "",
+    "keras": "keras",
+    "L": "keras.losses",
+    "M": "keras.metrics",
+    "R": "keras.regularizers",
+    "C": "keras.constraints",
+    "A": "keras.activations",
+    "I": "keras.initializers",
+    **{name: f"keras.{name}" for name in KERAS},
+}
+# Names that no test needs to use, each with the reason.
+EXEMPT = {}
+
+
+def lookup(path):
+    """The object at a dotted path below the package, or None."""
+    found = tf
+    for part in path.split(".") if path else ():
+        try:
+            found = getattr(found, part)
+        except Exception:
+            return None
+    return found
+
+
+def dotted(node, short):
+    """The path below the package that an expression such as `tf.math.add` spells, or None."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in short:
+        return None
+    return ".".join(filter(None, [short[node.id], *reversed(parts)]))
+
+
+def paths_in(tree):
+    """Dotted paths that the code in a syntax tree spells."""
+    short, nodes = dict(SHORT), list(ast.walk(tree))
+    strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    # Tests name Keras objects by strings: loss="mse", getattr(layers, name) with "Dense".
+    by_string = {f"keras.{name}" for name in KERAS}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("meshflow"):
+            module = node.module.removeprefix("meshflow").lstrip(".")
+            for alias in node.names:
+                path = f"{module}.{alias.name}".lstrip(".")
+                short[alias.asname or alias.name] = path
+                yield path
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if path := dotted(node.value, short):
+                short[node.targets[0].id] = path
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
+            by_string.add(dotted(node.args[0], short))
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and (path := dotted(node, short)):
+            yield path
+    for space in by_string - {None}:
+        yield from (f"{space}.{name}".lstrip(".") for name in strings if name.isidentifier())
+
+
+def reference_expressions():
+    """Every expression of the reference files."""
+    sys.path.insert(0, str(TESTS / "reference"))
+    try:
+        for file in sorted((TESTS / "reference").glob("*expressions.py")):
+            if not file.name.startswith("generate"):
+                yield from __import__(file.stem).expressions()
+    finally:
+        sys.path.pop(0)
+
+
+@functools.cache
+def used():
+    """Identities of the objects that tests and reference expressions spell."""
+    trees = [ast.parse(f.read_text()) for f in TESTS.rglob("*.py") if f != Path(__file__)]
+    trees += [ast.parse(expression) for expression in reference_expressions()]
+    paths = {path for tree in trees for path in paths_in(tree)}
+    # The objects stay alive with their identities, which Python would give to others.
+    return {id(found): found for path in paths if (found := lookup(path)) is not None}
+
+
+def public(space):
+    """Names of the functions and classes of a namespace."""
+    module = lookup(space)
+    names = getattr(module, "__all__", ()) if module is not None else ()
+    for name in names:
+        value = getattr(module, name)
+        if callable(value) and not isinstance(value, types.ModuleType):
+            yield name
+
+
+@pytest.mark.parametrize("space", [s for s in SPACES if lookup(s) is not None])
+def test_every_public_name_is_used_by_a_test(space):
+    missing = [
+        name
+        for name in public(space)
+        if f"{space}.{name}".lstrip(".") not in EXEMPT
+        and id(getattr(lookup(space), name)) not in used()
+    ]
+    assert not missing, f"tf.{space} has names without a test: {', '.join(sorted(missing))}"
+
+
+def test_exemptions_are_needed():
+    stale = [path for path in EXEMPT if lookup(path) is None or id(lookup(path)) in used()]
+    assert not stale, f"remove from EXEMPT: {', '.join(stale)}"
