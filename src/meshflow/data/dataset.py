@@ -100,6 +100,12 @@ class Dataset(Transformations):
     def __iter__(self) -> Iterator[Any]:
         return OwnedIterator(self)
 
+    def __autograph_for__(self) -> Any:
+        # `for element in dataset` in a function that AutoGraph converts.
+        from meshflow.data import staged
+
+        return staged.elements(self)
+
     def as_numpy_iterator(self) -> Iterator[Any]:
         """An iterator over NumPy arrays and scalars instead of tensors.
 

@@ -122,6 +122,16 @@ class ElementFunction:
         """Whether it runs on many elements at once."""
         return self._vectorized is not None
 
+    def results_of(self, spec: Any) -> Any:
+        """The spec of the results for elements of known sizes; None when only running it tells."""
+        if self._eager or not structure.static(spec):
+            return None
+        try:
+            with switched(True):
+                return trace_shapes(self._call, (spec,), {})
+        except Exception:
+            return None
+
     def __call__(self, element: Any) -> Any:
         """The result for one element, host arrays (and datasets)."""
         if not self._eager:

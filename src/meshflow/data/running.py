@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.errors import OutOfRangeError
+from meshflow.core.trace import init_scope
 from meshflow.data import structure
 
 
@@ -69,7 +70,9 @@ class OwnedIterator:
         return self
 
     def __next__(self) -> Any:
-        element = next(self._elements)
+        # Elements are made now, also while a function around this is traced.
+        with init_scope():
+            element = next(self._elements)
         self._position += 1
         return self._convert(element)
 

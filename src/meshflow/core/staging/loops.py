@@ -32,12 +32,15 @@ class Elements:
       at: gives element `i` for an int32 scalar `i`.
       stacked: the elements as a nested value with one more leading dimension; None to call `at`.
       index_of: from an element to the tensor in it that counts 0, 1, 2, ...; None without such.
+      rest: functions that give further elements, of other shapes, after those; each is given a
+        result of the loop, which it has to wait for.
     """
 
     count: int | Tensor
     at: Callable[[Tensor], Any]
     stacked: Any = None
     index_of: Callable[[Any], Any] | None = None
+    rest: Sequence[Callable[[Tensor | None], Any]] = ()
 
 
 def while_loop(

@@ -111,6 +111,12 @@ def for_stmt(
     elements = staged_elements(iterated)
     if elements is not None:
         _staged_for(elements, extra_test, body, get, set_, layout, maximum_iterations)
+        for further in elements.rest:
+            element = further(_loop_result(get()))
+            if extra_test is None:
+                body(element)
+            else:
+                _guarded(iter([element]), extra_test, body, get, set_, layout)
         return
     iterator = iter(iterated)
     for item in iterator:
@@ -122,6 +128,13 @@ def for_stmt(
                 return
             if not go_on:
                 return
+
+
+def _loop_result(state: tuple[Any, ...]) -> Tensor | None:
+    """Something that a staged loop computed: a local variable, or a variable it wrote."""
+    scope = context.trace
+    written = [scope._state[key] for key in scope.writes] if scope is not None else []
+    return next((v for v in (*state, *reversed(written)) if is_symbolic(v)), None)
 
 
 def _guarded(
