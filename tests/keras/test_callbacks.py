@@ -128,6 +128,7 @@ def test_checkpoints(tmp_path):
     assert os.path.isdir(tmp_path / "step")
 
 
+@pytest.mark.nan_expected
 def test_csv_logger_and_nan(tmp_path, capsys):
     path = tmp_path / "log.csv"
     model().fit(X, Y, epochs=2, verbose=0, callbacks=[callbacks.CSVLogger(path)])
