@@ -65,12 +65,12 @@ def dotted(node, short):
     return ".".join(filter(None, [short[node.id], *reversed(parts)]))
 
 
-def paths_in(tree):
+def paths_in(tree, strings_name_keras=False):
     """Dotted paths that the code in a syntax tree spells."""
     short, nodes = dict(SHORT), list(ast.walk(tree))
     strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    # Tests name Keras objects by strings: loss="mse", getattr(layers, name) with "Dense".
-    by_string = {f"keras.{name}" for name in KERAS}
+    # Tests name objects by strings: loss="mse", getattr(layers, name) with "Dense".
+    by_string = {f"keras.{name}" for name in KERAS if strings_name_keras}
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("meshflow"):
             module = node.module.removeprefix("meshflow").lstrip(".")
@@ -104,9 +104,10 @@ def reference_expressions():
 @functools.cache
 def used():
     """Identities of the objects that tests and reference expressions spell."""
-    trees = [ast.parse(f.read_text()) for f in TESTS.rglob("*.py") if f != Path(__file__)]
-    trees += [ast.parse(expression) for expression in reference_expressions()]
-    paths = {path for tree in trees for path in paths_in(tree)}
+    paths = {p for expression in reference_expressions() for p in paths_in(ast.parse(expression))}
+    for file in set(TESTS.rglob("*.py")) - {Path(__file__)}:
+        keras = bool({"keras", "reference"} & set(file.parts))
+        paths.update(paths_in(ast.parse(file.read_text()), strings_name_keras=keras))
     # The objects stay alive with their identities, which Python would give to others.
     return {id(found): found for path in paths if (found := lookup(path)) is not None}
 

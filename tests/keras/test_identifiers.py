@@ -255,6 +255,28 @@ def test_merging_functions():
         layers.Dot(axes=1)([X, X, X])
 
 
+def test_elementwise_merging_functions():
+    other = X[::-1].copy()
+    for merge, expected in (
+        (layers.add, X + other),
+        (layers.subtract, X - other),
+        (layers.multiply, X * other),
+        (layers.average, (X + other) / 2),
+        (layers.maximum, np.maximum(X, other)),
+        (layers.minimum, np.minimum(X, other)),
+    ):
+        assert_close(merge([X, other]), expected)
+    with pytest.raises(ValueError, match="2 inputs"):
+        layers.subtract([X])
+
+
+def test_activations_without_a_tf_keras_twin():
+    x = np.linspace(-8, 8, 9)
+    assert_close(keras.activations.leaky_relu(x), np.where(x > 0, x, 0.2 * x))
+    assert_close(keras.activations.relu6(x), np.clip(x, 0, 6))
+    assert_close(keras.activations.silu(x), x / (1 + np.exp(-x)))
+
+
 def test_spatial_dropout():
     x = np.ones((6, 3, 3, 3, 8), "float32")
     for layer, ones in (

@@ -627,6 +627,7 @@ def _check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kin
 
 _KIND_WORDS = {
     "b": "bool",
+    "s": "string",
     "i": "an integer type",
     "f": "a floating-point type",
     "c": "a complex type",

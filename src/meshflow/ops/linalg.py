@@ -292,10 +292,10 @@ def normalize(
     return tensor / norms, norms  # type: ignore[operator]
 
 
-@op
+@op(kinds="ifc")
 def trace(x: TensorLike, name: str | None = None) -> Tensor:
     """Sums of the main diagonals."""
-    return jnp.trace(x, axis1=-2, axis2=-1)
+    return jnp.trace(x, axis1=-2, axis2=-1, dtype=x.dtype)
 
 
 @op

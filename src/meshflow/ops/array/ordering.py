@@ -33,7 +33,7 @@ def _check(direction: str) -> None:
         )
 
 
-@op(same=())
+@op(kinds="if")
 def sort(
     values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> Tensor:
@@ -54,7 +54,7 @@ def sort(
     return jnp.sort(values, axis=axis, descending=direction == "DESCENDING")
 
 
-@op(same=(), differentiable=False)
+@op(kinds="if", differentiable=False)
 def argsort(
     values: TensorLike,
     axis: int = -1,
@@ -69,7 +69,7 @@ def argsort(
     )
 
 
-@op(same=("sorted_sequence", "values"), differentiable=False, name="searchsorted")
+@op(same=("sorted_sequence", "values"), kinds="if", differentiable=False, name="searchsorted")
 def _searchsorted(
     sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: Any
 ) -> Tensor:

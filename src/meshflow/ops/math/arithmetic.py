@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 
-@op(strings="joins")
+@op(strings="joins", kinds="ifcs")
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Adds element by element, with broadcasting.
 
@@ -105,7 +105,7 @@ def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return jnp.subtract(x, y)
 
 
-@op
+@op(kinds="ifc")
 def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Multiplies element by element, with broadcasting.
 
@@ -180,10 +180,15 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.truediv(7, 2).numpy()
       np.float64(3.5)
     """
-    if jnp.issubdtype(x.dtype, jnp.integer):
-        kind = jnp.float32 if x.dtype.itemsize <= 2 else jnp.float64
-        x, y = x.astype(kind), y.astype(kind)
-    return jnp.divide(x, y)
+    return jnp.divide(*_divisible(x, y))
+
+
+def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
+    """Integers as floats, others as they are."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return x, y
+    kind = jnp.float32 if x.dtype.itemsize <= 2 else jnp.float64
+    return x.astype(kind), y.astype(kind)
 
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Any:
@@ -249,7 +254,7 @@ def _integers(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.integer))
 
 
-@op(kinds="fc")
+@op(kinds="ifc")
 def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x / y`, and 0 where `y` is 0.
 
@@ -258,11 +263,12 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
       >>> tf.math.divide_no_nan([1.0, 1.0], [2.0, 0.0]).numpy()
       array([0.5, 0. ], dtype=float32)
     """
+    x, y = _divisible(x, y)
     safe = jnp.where(y == 0, jnp.ones((), y.dtype), y)
     return jnp.where(y == 0, jnp.zeros((), x.dtype), x / safe)
 
 
-@op(name="pow")
+@op(kinds="ifc", name="pow")
 def _pow(x: TensorLike, y: TensorLike) -> Tensor:
     return jnp.power(x, y)
 
@@ -283,19 +289,19 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return result
 
 
-@op(kinds="fc", same=("x", "y"))
+@op(kinds="f", same=("x", "y"))
 def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """Angle of the point (x, y), in radians."""
     return jnp.arctan2(y, x)
 
 
-@op
+@op(kinds="if")
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """The larger of two elements."""
     return jnp.maximum(x, y)
 
 
-@op
+@op(kinds="if")
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """The smaller of two elements."""
     return jnp.minimum(x, y)
@@ -514,7 +520,7 @@ def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     return jnp.cross(a, b)
 
 
-@op
+@op(kinds="ifc")
 def matmul(
     a: TensorLike,
     b: TensorLike,

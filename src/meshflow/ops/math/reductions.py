@@ -83,9 +83,11 @@ def _prod(x: Any, axis: Any, keepdims: bool) -> Any:
 def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axis=axis, keepdims=keepdims)
-    # Integers stay integers, as in TensorFlow.
-    total = _sum(x, axis, keepdims)
-    return (total // builtins.max(x.size // builtins.max(total.size, 1), 1)).astype(x.dtype)
+    # Integers stay integers, rounded towards zero, as in TensorFlow.
+    unsigned = jnp.issubdtype(x.dtype, jnp.unsignedinteger)
+    total = _sum(x.astype(jnp.uint64 if unsigned else jnp.int64), axis, keepdims)
+    count = builtins.max(x.size // builtins.max(total.size, 1), 1)
+    return jax.lax.div(total, jnp.asarray(count, total.dtype)).astype(x.dtype)
 
 
 def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
@@ -102,11 +104,15 @@ def _max(x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def _min(x: Any, axis: Any, keepdims: bool) -> Any:
-    return -_max(-x, axis, keepdims) if x.size == 0 else jnp.min(x, axis=axis, keepdims=keepdims)
+    return jnp.min(x, axis=axis, keepdims=keepdims, initial=_highest(x) if x.size == 0 else None)
 
 
 def _lowest(x: Any) -> Any:
     return -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
+
+
+def _highest(x: Any) -> Any:
+    return jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).max
 
 
 def _norm(x: Any, axis: Any, keepdims: bool) -> Any:
@@ -119,7 +125,7 @@ def _logsumexp(x: Any, axis: Any, keepdims: bool) -> Any:
 
 reduce_sum = _define("reduce_sum", _sum, "Sum over dimensions.", kinds="ifc")
 reduce_mean = _define(
-    "reduce_mean", _mean, "Mean over dimensions; of integers, rounded down.", kinds="ifc"
+    "reduce_mean", _mean, "Mean over dimensions; of integers, rounded towards zero.", kinds="ifc"
 )
 reduce_prod = _define("reduce_prod", _prod, "Product over dimensions.", kinds="ifc")
 reduce_max = _define("reduce_max", _max, "Maximum over dimensions.", kinds="if")
@@ -137,7 +143,7 @@ reduce_std = _define("reduce_std", _std, "Standard deviation over dimensions.", 
 reduce_logsumexp = _define(
     "reduce_logsumexp", _logsumexp, "`log(sum(exp(x)))`, without overflow.", kinds="f"
 )
-reduce_euclidean_norm = _define("reduce_euclidean_norm", _norm, "`sqrt(sum(|x|^2))`.", kinds="fc")
+reduce_euclidean_norm = _define("reduce_euclidean_norm", _norm, "`sqrt(sum(|x|^2))`.", kinds="ifc")
 
 
 @op(differentiable=False)
@@ -188,7 +194,7 @@ def _cumulative(
     return jnp.flip(result, axis) if reverse else result
 
 
-@op
+@op(kinds="ifc")
 def cumsum(
     x: TensorLike,
     axis: int = 0,
@@ -216,7 +222,7 @@ def cumsum(
     return _cumulative(jnp.cumsum, x, axis % builtins.max(x.ndim, 1), exclusive, reverse, 0)
 
 
-@op
+@op(kinds="ifc")
 def cumprod(
     x: TensorLike,
     axis: int = 0,

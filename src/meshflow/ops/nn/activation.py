@@ -51,15 +51,19 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
     return jax.nn.relu(features)
 
 
-@op(kinds="f")
+@op(kinds="if")
 def relu6(features: TensorLike, name: str | None = None) -> Tensor:
     """`min(max(x, 0), 6)`."""
+    if jnp.issubdtype(features.dtype, jnp.integer):
+        return jnp.clip(features, 0, 6)
     return jax.nn.relu6(features)
 
 
-@op(kinds="f")
+@op(kinds="if")
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """x where positive, `alpha * x` elsewhere."""
+    """x where positive, `alpha * x` elsewhere; of integers float32."""
+    if jnp.issubdtype(features.dtype, jnp.integer):
+        features = features.astype(jnp.float32)
     return jnp.where(features > 0, features, features * jnp.asarray(alpha, features.dtype))
 
 

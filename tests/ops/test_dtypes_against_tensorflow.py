@@ -1,0 +1,46 @@
+"""Dtypes of results, values and errors of ops given every dtype (tests/reference/generate_dtypes.py)."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+FOLDER = Path(__file__).parent.parent / "reference"
+sys.path.insert(0, str(FOLDER))
+from dtype_cases import BINARY, DTYPES, UNARY, evaluate
+
+sys.path.pop(0)
+_file = np.load(FOLDER / "dtypes.npz")
+_values = {"nan": np.nan, "inf": np.inf, "nanj": complex(0, np.nan), "infj": complex(0, np.inf)}
+STORED = {}
+for _name, _text in zip(_file["names"].tolist(), _file["values"].tolist(), strict=True):
+    _op, _dtype, _result = _name.split(" ")
+    STORED[_op, _dtype] = _result, eval(_text, dict(_values))
+# TensorFlow has no kernel, or checks less, for these: what Meshflow gives is the plain extension.
+WIDER = {
+    *("abs", "negative", "sign", "pow", "math.squared_difference", "math.conj", "math.real"),
+    *("math.erf", "math.lgamma", "linalg.det", "math.l2_normalize", "nn.l2_loss", "norm"),
+}
+TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2}
+
+
+@pytest.mark.parametrize("op", UNARY + BINARY)
+def test_dtypes(op):
+    for dtype in DTYPES:
+        result, expected = STORED[op, dtype]
+        found = evaluate(tf, np, op, dtype)
+        if result == "error":
+            if expected != "NotFoundError" and op not in WIDER:
+                assert isinstance(found, (tf.errors.OpError, TypeError, ValueError)), dtype
+            continue
+        assert not isinstance(found, Exception), f"{dtype}: {found}"
+        name, values = found
+        assert name == result, dtype
+        if name == "string":
+            assert values.tolist() == expected
+            continue
+        tolerance = TOLERANCE.get(dtype, 1e-5)
+        np.testing.assert_allclose(values, expected, tolerance, tolerance, err_msg=dtype)
