@@ -17,7 +17,6 @@ import pytest
 
 import meshflow as tf
 
-
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.
 NAN_CHECKED = {"core", "data", "keras", "kernels", "passes"}
 

@@ -244,6 +244,7 @@ _LAZY = (
         "autograph",
         "compat",
         "data",
+        "distribute",
         "dtypes",
         "experimental",
         "image",
