@@ -7,8 +7,9 @@ from typing import Any
 from meshflow.core import dtypes, nest
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
-from meshflow.keras.engine.base_layer import Layer, unique
+from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.keras_tensor import KerasTensor, Node
+from meshflow.keras.engine.layer_helpers import unique
 
 
 class Graph:

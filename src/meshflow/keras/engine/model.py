@@ -8,9 +8,10 @@ from typing import Any
 from meshflow.core import nest
 from meshflow.core.shapes import TensorShape
 from meshflow.keras.engine import shape_inference
-from meshflow.keras.engine.base_layer import Layer, unique
+from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.graph import Graph
 from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.layer_helpers import unique
 from meshflow.keras.engine.training import Trainer
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.shapes import TensorShape
-from meshflow.keras.engine.base_layer import Layer, as_tuples
+from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.graph import Graph
 from meshflow.keras.engine.input_layer import Input, InputLayer
 from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.layer_helpers import as_tuples
 from meshflow.keras.engine.model import Model
 
 

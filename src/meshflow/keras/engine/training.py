@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshflow.core import nest
-from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.function import Settings
-from meshflow.core.tape import GradientTape
 from meshflow.core.tensor import Tensor
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import (
@@ -26,13 +24,14 @@ from meshflow.keras.engine.data_adapter import (
 )
 from meshflow.keras.engine.interrupt import Interruptible
 from meshflow.keras.engine.label_guard import LabelGuard
-from meshflow.keras.engine.step import CompiledStep, as_tensors
+from meshflow.keras.engine.step import CompiledStep
+from meshflow.keras.engine.training_steps import TrainingSteps
 
 if TYPE_CHECKING:
     from meshflow.keras.callbacks import CallbackList, History
 
 
-class Trainer:
+class Trainer(TrainingSteps):
     """Training, evaluation and prediction; mixed into `Model`."""
 
     _is_compiled = False
@@ -163,156 +162,6 @@ class Trainer:
             raise RuntimeError(
                 f"You must compile your model before training/testing. Use `model.compile(optimizer, loss)` ({self.name})."  # type: ignore[attr-defined]
             )
-
-    # ---- steps, which users may override ---------------------------------------------------
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        """One training step on one batch.
-
-        Args:
-          data: a tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
-
-        Returns:
-          Metric values by name.
-        """
-        x, y, sample_weight = unpack_x_y_sample_weight(data)
-        with GradientTape() as tape:
-            y_pred = self(x, training=True)  # type: ignore[operator]
-            loss = self.compute_loss(x, y, y_pred, sample_weight)
-        self._validate_loss(y, loss)
-        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)  # type: ignore[attr-defined]
-        return self.compute_metrics(x, y, y_pred, sample_weight)
-
-    def _validate_loss(self, y: Any, loss: Any) -> None:
-        if loss is not None:
-            return
-        if self.compiled_loss is not None and self.loss and y is None:
-            raise TypeError(
-                "Target data is missing. Your model was compiled with "
-                f"loss={self.loss}, and therefore expects target data to be provided in `fit()`."
-            )
-        raise ValueError(
-            "No loss found. You may have forgotten to provide a `loss` argument in the `compile()` method."
-        )
-
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
-    ) -> Any:
-        """The loss that training minimizes: the compiled losses and all `losses` of layers.
-
-        Args:
-          x: inputs, unused here.
-          y: targets.
-          y_pred: the model's outputs.
-          sample_weight: weights per example.
-
-        Returns:
-          A scalar tensor, or None when there is no loss at all.
-        """
-        del x
-        container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
-        if container._user_losses is not None and y is None and not self.losses:  # type: ignore[attr-defined]
-            return None
-        return container(y, y_pred, sample_weight, regularization_losses=self.losses)  # type: ignore[attr-defined]
-
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
-        """Updates the compiled metrics and returns the values of all metrics by name.
-
-        Args:
-          x: inputs, unused here.
-          y: targets.
-          y_pred: the model's outputs.
-          sample_weight: weights per example.
-        """
-        del x
-        if y is not None:
-            self.compiled_metrics.update_state(y, y_pred, sample_weight)  # type: ignore[union-attr]
-        return self.get_metrics_result()
-
-    def get_metrics_result(self) -> dict[str, Any]:
-        """Values of all metrics by name."""
-        values: dict[str, Any] = {}
-        for metric in self.metrics:
-            result = metric.result()
-            values.update(result if isinstance(result, dict) else {metric.name: result})
-        return values
-
-    def test_step(self, data: Any) -> dict[str, Any]:
-        """One evaluation step on one batch; arguments and result as in `train_step`."""
-        x, y, sample_weight = unpack_x_y_sample_weight(data)
-        y_pred = self(x, training=False)  # type: ignore[operator]
-        self.compute_loss(x, y, y_pred, sample_weight)
-        return self.compute_metrics(x, y, y_pred, sample_weight)
-
-    def predict_step(self, data: Any) -> Any:
-        """One prediction step: the model's outputs for one batch."""
-        x, _, _ = unpack_x_y_sample_weight(data)
-        return self(x, training=False)  # type: ignore[operator]
-
-    # ---- compiled steps --------------------------------------------------------------------
-
-    def _step(self, kind: str) -> Callable[[Any], Any]:
-        """The step as a function of host arrays: compiled, or plain Python when run eagerly."""
-        function = getattr(self, f"{kind}_step")
-        if self.run_eagerly:
-            return lambda batch: function(as_tensors(batch))
-        if kind not in self._steps:
-            self._steps[kind] = CompiledStep(self._clean(function), f"{kind}_step")
-        return self._steps[kind]
-
-    def _clean(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The step without traces left in `losses` after it."""
-
-        def run(batch: Any) -> Any:
-            try:
-                return convert_if_enabled(function)(batch)
-            finally:
-                self._clear_losses()  # type: ignore[attr-defined]
-
-        return run
-
-    def _runner(self, kind: str) -> Callable[[list[Any]], Any]:
-        """Runs one or several batches and returns the last result."""
-        override = getattr(self, f"make_{kind}_function")
-        if getattr(override, "__func__", None) is not getattr(Trainer, f"make_{kind}_function"):
-            function = override()
-            return lambda batches: function(iter([as_tensors(b) for b in batches]))
-        step = self._step(kind)
-        if isinstance(step, CompiledStep) and self._steps_per_execution > 1:
-            return step.run_many
-
-        def run(batches: list[Any]) -> Any:
-            result = None
-            for batch in batches:
-                result = step(batch)
-            return result
-
-        return run
-
-    def make_train_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
-        """A function that takes an iterator of batches and runs one training step.
-
-        Args:
-          force: whether to make it anew.
-        """
-        if self.train_function is None or force:
-            step = self._step("train")
-            self.train_function = lambda iterator: step(_host(next(iterator)))
-        return self.train_function
-
-    def make_test_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
-        """Like `make_train_function`, for evaluation."""
-        if self.test_function is None or force:
-            step = self._step("test")
-            self.test_function = lambda iterator: step(_host(next(iterator)))
-        return self.test_function
-
-    def make_predict_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
-        """Like `make_train_function`, for prediction."""
-        if self.predict_function is None or force:
-            step = self._step("predict")
-            self.predict_function = lambda iterator: step(_host(next(iterator)))
-        return self.predict_function
 
     # ---- loops -----------------------------------------------------------------------------
 
@@ -753,10 +602,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
         return value.item()
     return value
-
-
-def _host(batch: Any) -> Any:
-    return nest.map_structure(lambda v: v._value if isinstance(v, Tensor) else v, batch)
 
 
 def scaled_for(policy: Any, optimizer: Any) -> Any:

@@ -17,6 +17,8 @@ from meshflow.keras.layers import merging as _merging
 from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
 from meshflow.keras.layers import regularization as _regularization
+from meshflow.keras.layers import separable_convolution as _separable_convolution
+from meshflow.keras.layers import transposed_convolution as _transposed_convolution
 from meshflow.keras.layers import wrappers as _wrappers
 from meshflow.keras.layers.activation import *
 from meshflow.keras.layers.attention import *
@@ -26,6 +28,8 @@ from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
 from meshflow.keras.layers.regularization import *
+from meshflow.keras.layers.separable_convolution import *
+from meshflow.keras.layers.transposed_convolution import *
 from meshflow.keras.layers.wrappers import *
 
 _MODULES = (
@@ -37,6 +41,8 @@ _MODULES = (
     _normalization,
     _pooling,
     _regularization,
+    _separable_convolution,
+    _transposed_convolution,
     _wrappers,
 )
 __all__ = sorted(

@@ -75,7 +75,7 @@ def save_model(
 
 
 def _built_shape(model: Any) -> Any:
-    from meshflow.keras.engine.base_layer import as_tuples
+    from meshflow.keras.engine.layer_helpers import as_tuples
 
     shape = getattr(model, "_build_input_shape", None)
     return as_tuples(shape) if shape is not None else None

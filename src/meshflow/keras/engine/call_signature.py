@@ -1,0 +1,71 @@
+"""How a layer's `call` takes its arguments, and the calls in progress."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+
+class CallState(threading.local):
+    """The layer calls in progress in this thread, outermost first, and their `training` values."""
+
+    def __init__(self) -> None:
+        self.layers: list[Any] = []
+        self.training: list[Any] = []
+
+
+call_state = CallState()
+
+
+class CallSignature:
+    """Which of the special arguments a layer's `call` takes, and where."""
+
+    def __init__(self, cls: type) -> None:
+        parameters = list(inspect.signature(cls.call).parameters.values())[1:]  # type: ignore[attr-defined]
+        self.names = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        keywords = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+        self.first = self.names[0] if self.names else None
+        self.takes_training = "training" in keywords
+        self.open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.takes_mask = "mask" in keywords
+        default = keywords.get("training")
+        self.default_training = None if default is inspect.Parameter.empty else default
+
+    def split_inputs(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The first argument, and the others."""
+        kwargs = dict(kwargs)
+        if args:
+            return args[0], args[1:], kwargs
+        if self.first in kwargs:
+            return kwargs.pop(self.first), (), kwargs
+        if self.first is None or "inputs" not in kwargs:
+            raise ValueError(
+                f"The first argument to `Layer.call` must always be passed (layer {layer.name!r}, argument "
+                f"{self.first!r})."
+            )
+        return kwargs.pop("inputs"), (), kwargs
+
+    def is_positional(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Whether the argument was given by position (the first argument is not in `args`)."""
+        return name in self.names and self.names.index(name) - 1 < len(args)
+
+    def passed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the argument was given."""
+        return name in kwargs or self.is_positional(name, args)
+
+    def value_of(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value given."""
+        return kwargs[name] if name in kwargs else args[self.names.index(name) - 1]
+
+
+_signatures: dict[type, CallSignature] = {}
+
+
+def call_signature(cls: type) -> CallSignature:
+    found = _signatures.get(cls)
+    if found is None:
+        found = _signatures[cls] = CallSignature(cls)
+    return found

@@ -1,0 +1,113 @@
+"""Losses and metrics that layers add, and the layers inside a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from meshflow.core import nest
+from meshflow.core.convert import convert_to_tensor
+from meshflow.keras import backend
+from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.layer_helpers import unique
+
+
+class LayerLosses:
+    """What a layer collects of its sublayers; a base class of `Layer`."""
+
+    def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
+        if include_self:
+            yield self
+        for layer in self._tracked.layers:
+            yield from layer._flatten_layers() if recursive else (layer,)
+
+    @property
+    def losses(self) -> list[Any]:
+        """Losses added by this layer and its sublayers: `add_loss` and regularizers."""
+        collected: list[Any] = []
+        for layer in self._unique_layers():
+            collected += [loss for loss in layer._losses if not callable(loss)]
+            collected += [loss() for loss in layer._losses if callable(loss)]
+            collected += [regularize(variable) for variable, regularize in layer._regularized]
+        return collected
+
+    def _unique_layers(self) -> list[Any]:
+        return unique(list(self._flatten_layers()))
+
+    def add_loss(self, losses: Any, **kwargs: Any) -> None:
+        """Adds losses to what training minimizes.
+
+        Args:
+          losses: a scalar tensor or a list of them (inside `call`, depending on the inputs), or
+            functions without arguments.
+          **kwargs: `inputs` is accepted and ignored.
+
+        Raises:
+          TypeError: for another keyword.
+        """
+        kwargs.pop("inputs", None)
+        if kwargs:
+            raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
+        for loss in nest.flatten(losses):
+            if loss is None:
+                continue
+            if isinstance(loss, KerasTensor):
+                self._add_symbolic_loss(loss)
+            elif callable(loss):
+                self._losses.append(loss)
+            else:
+                self._losses.append(convert_to_tensor(loss, dtype_hint=backend.floatx()))
+
+    def _add_symbolic_loss(self, loss: KerasTensor) -> None:
+        raise ValueError(
+            "Expected a symbolic Tensor only in `Model.add_loss` of a Functional model; layer "
+            f"{self.name} received {loss!r}. Call add_loss inside the layer's `call`."
+        )
+
+    def _clear_losses(self) -> None:
+        """Drops losses that depend on inputs, before the outermost call makes new ones."""
+        for layer in self._flatten_layers():
+            if layer._losses:
+                layer._losses = [loss for loss in layer._losses if callable(loss)]
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Metrics of this layer and its sublayers."""
+        collected: list[Any] = []
+        for layer in self._unique_layers():
+            collected += layer._own_metrics + layer._tracked.metrics
+        return unique(collected)
+
+    def add_metric(self, value: Any, name: str | None = None, **kwargs: Any) -> None:
+        """Adds a tensor computed in `call` to the metrics that training reports.
+
+        Args:
+          value: a tensor; its mean over batches is reported.
+          name: the metric's name.
+          **kwargs: `aggregation='mean'` is accepted.
+
+        Raises:
+          ValueError: when no name is given and the value has none.
+        """
+        from meshflow.keras.metrics import Mean
+
+        kwargs.pop("aggregation", None)
+        if kwargs:
+            raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
+        if name is None:
+            raise ValueError(
+                "Please provide a name for your metric like `self.add_metric(tf.reduce_sum(inputs), name='mean_activation')`"
+            )
+        if isinstance(value, KerasTensor):
+            self._add_symbolic_metric(value, name)
+            return
+        metric = next((m for m in self._own_metrics if m.name == name), None)
+        if metric is None:
+            metric = Mean(name=name)
+            self._own_metrics.append(metric)
+        metric.update_state(value)
+
+    def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
+        raise ValueError(
+            f"Layer {self.name}: add_metric({name!r}) on a symbolic tensor is only for models."
+        )
