@@ -15,6 +15,7 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.dtypes import DType
+from meshflow.core.errors import DtypeMismatchError
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
 
 # Functions that turn a list holding tensors into one tensor, and cast a tensor; set by
@@ -197,7 +198,7 @@ def _check_cast(own: DType, wanted: DType, value: Any) -> None:
     if not allowed:
         shown = repr(value)
         shown = shown if len(shown) < 80 else shown[:77] + "..."
-        raise TypeError(
+        raise DtypeMismatchError(
             f"Cannot convert {shown} (of dtype {own.name}) to a Tensor of dtype {wanted.name}."
         )
 

@@ -655,6 +655,6 @@ def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exceptio
             f"{op_name} does not work on strings. [Op:{op_name}; operands: {shapes}]"
         )
     text = f"{op_name}: {error} [Op:{op_name}; operands: {shapes or 'none'}]"
-    if isinstance(error, (ValueError, TypeError)):
+    if isinstance(error, (ValueError, TypeError, IndexError, ZeroDivisionError)):
         return errors.InvalidValueError(text)
     return type(error)(text)

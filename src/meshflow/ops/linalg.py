@@ -274,6 +274,8 @@ def norm(
     Returns:
       Tensor of the same dtype; complex too, with ord 'euclidean', as TensorFlow has it.
     """
+    if isinstance(ord, (int, float)) and ord <= 0:
+        raise ValueError(f"'ord' must be a positive number or a supported name, got {ord}.")
     if ord in ("euclidean", "fro"):
         found = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
         return found.astype(tensor.dtype)

@@ -106,6 +106,15 @@ def _gives_way(self: Any, other: Any) -> bool:
     return getattr(other, "_symbolic_priority", 0) > getattr(self, "_symbolic_priority", 0)
 
 
+def _fit(one: Any, other: Any) -> bool:
+    """Whether two shapes broadcast."""
+    try:
+        np.broadcast_shapes(tuple(one), tuple(other))
+    except ValueError:
+        return False
+    return True
+
+
 def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
         if other is None:
@@ -115,9 +124,11 @@ def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., An
         try:
             return function(self, other)
         except (TypeError, ValueError):
-            if isinstance(other, (Tensor, Variable, np.ndarray)):
-                raise
-            return otherwise
+            if not isinstance(other, (Tensor, Variable, np.ndarray)):
+                return otherwise
+            if self.dtype == other.dtype and not _fit(self.shape, other.shape):
+                return Tensor(np.array(otherwise))
+            raise
 
     method.__name__ = "__ne__" if otherwise else "__eq__"
     return method

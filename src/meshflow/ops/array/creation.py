@@ -68,6 +68,7 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     Raises:
       TypeError: when a size is only known at run time.
       ValueError: when a size is unknown.
+      InvalidArgumentError: when a size is negative.
     """
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
@@ -75,6 +76,8 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     sizes = (value,) if isinstance(value, (int, float)) else value
     if any(s is None for s in sizes):
         raise ValueError(f"`{name}` must be fully known, got {sizes}.")
+    if any(s < 0 for s in sizes):
+        raise InvalidValueError(f"`{name}` must hold sizes of at least 0, got {list(sizes)}.")
     return _python_tuple(int(s) for s in sizes)
 
 

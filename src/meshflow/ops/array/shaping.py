@@ -86,6 +86,11 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
         raise InvalidValueError(
             f"Input to reshape is a tensor with {tensor.size} values, but the requested shape {list(sizes)} has {count}."
         )
+    if -1 in sizes and 0 in sizes and tensor.size == 0:
+        # Any size would do; TensorFlow takes the one that fits when zeros do not count.
+        old = int(np.prod([s for s in tensor.shape if s], dtype=np.int64))
+        new = int(np.prod([s for s in sizes if s > 0], dtype=np.int64))
+        sizes = tuple(old // new if s == -1 else s for s in sizes)
     return jnp.reshape(tensor, sizes)
 
 
@@ -186,6 +191,8 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
       array([1, 2], dtype=int32)
     """
     values = list(values)
+    if not values:
+        return convert_to_tensor([], dtypes.float32)
     if not any(hasattr(v, "dtype") for v in values):
         # Numbers and lists share a dtype as they do in one nested list: 1 and 2.5 are floats.
         try:
@@ -483,6 +490,11 @@ def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) ->
         ]
     tensor = convert_to_tensor(input_)
     sizes = static_value(size, "size")
+    if len(sizes) != tensor.ndim:
+        raise InvalidValueError(
+            f"slice: begin and size must have {tensor.ndim} numbers for a tensor of shape "
+            f"{tuple(tensor.shape)}, got size {list(sizes)}."
+        )
     try:
         begins = static_value(begin, "begin")
     except TypeError:

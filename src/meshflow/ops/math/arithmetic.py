@@ -196,12 +196,26 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Any:
     return truediv(x, y)
 
 
-def _check_nonzero(y: Any, what: str) -> None:
-    if isinstance(y, np.ndarray) and y.dtype.kind in "iu" and (y == 0).any():
-        raise InvalidArgumentError(f"Integer division by zero in {what}.")
+def _known(value: Any) -> np.ndarray | None:
+    """The numbers of an operand, None while they are only known at run time."""
+    array = convert_to_tensor(value)._value
+    return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
-@op(kinds="if")
+def _divided(result: Any, y: Any, what: str) -> Any:
+    """The result, unless it comes from a division of integers by zero."""
+    if isinstance(result, Tensor) and result.dtype.is_integer:
+        divisor = _known(y)
+        if divisor is not None and (divisor == 0).any():
+            raise InvalidArgumentError(f"Integer division by zero [Op:{what}]")
+    return result
+
+
+@op(kinds="if", name="floordiv")
+def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
+    return jnp.floor_divide(x, y)
+
+
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divides and rounds towards minus infinity.
 
@@ -210,21 +224,27 @@ def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.math.floordiv(-7, 2).numpy()
       np.int32(-4)
     """
-    _check_nonzero(y, "floordiv")
-    return jnp.floor_divide(x, y)
+    return _divided(_floordiv(x, y), y, "floordiv")
 
 
-@op(kinds="if")
+@op(kinds="if", name="floormod")
+def _floormod(x: TensorLike, y: TensorLike) -> Tensor:
+    return jnp.mod(x, y)
+
+
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Remainder with the sign of the divisor, as in Python."""
-    _check_nonzero(y, "floormod")
-    return jnp.mod(x, y)
+    return _divided(_floormod(x, y), y, "floormod")
 
 
 mod = floormod
 
 
-@op(kinds="if")
+@op(kinds="if", name="truncatediv")
+def _truncatediv(x: TensorLike, y: TensorLike) -> Tensor:
+    return jax.lax.div(*jnp.broadcast_arrays(x, y)) if _integers(x) else jnp.trunc(x / y)
+
+
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x / y` rounded towards zero.
 
@@ -233,15 +253,17 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       >>> int(tf.truncatediv(-7, 2))
       -3
     """
-    _check_nonzero(y, "truncatediv")
-    return jax.lax.div(*jnp.broadcast_arrays(x, y)) if _integers(x) else jnp.trunc(x / y)
+    return _divided(_truncatediv(x, y), y, "truncatediv")
 
 
-@op(kinds="if")
+@op(kinds="if", name="truncatemod")
+def _truncatemod(x: TensorLike, y: TensorLike) -> Tensor:
+    return jax.lax.rem(*jnp.broadcast_arrays(x, y))
+
+
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """The remainder of `truncatediv`, which has the sign of x."""
-    _check_nonzero(y, "truncatemod")
-    return jax.lax.rem(*jnp.broadcast_arrays(x, y))
+    return _divided(_truncatemod(x, y), y, "truncatemod")
 
 
 @op(kinds="fc")
@@ -281,8 +303,8 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """
     result = _pow(x, y)
     if isinstance(result, Tensor) and result.dtype.is_integer:
-        power = convert_to_tensor(y)._value
-        if not isinstance(power, jax.core.Tracer) and np.any(np.asarray(power) < 0):
+        power = _known(y)
+        if power is not None and (power < 0).any():
             raise InvalidArgumentError(
                 "Integers to negative integer powers are not allowed [Op:Pow]"
             )

@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype, int64
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -181,6 +182,12 @@ def argmin(
     )
 
 
+def _dimension(axis: int, x: Any) -> int:
+    if not -x.ndim <= axis < x.ndim:
+        raise InvalidValueError(f"axis {axis} is not within [-{x.ndim}, {x.ndim}).")
+    return axis % x.ndim
+
+
 def _cumulative(
     function: Callable[..., Any], x: Any, axis: int, exclusive: bool, reverse: bool, start: float
 ) -> Any:
@@ -219,7 +226,7 @@ def cumsum(
       >>> tf.cumsum([1, 2, 3], exclusive=True).numpy()
       array([0, 1, 3], dtype=int32)
     """
-    return _cumulative(jnp.cumsum, x, axis % builtins.max(x.ndim, 1), exclusive, reverse, 0)
+    return _cumulative(jnp.cumsum, x, _dimension(axis, x), exclusive, reverse, 0)
 
 
 @op(kinds="ifc")
@@ -231,7 +238,7 @@ def cumprod(
     name: str | None = None,
 ) -> Tensor:
     """Products up to each position along a dimension; arguments as in `cumsum`."""
-    return _cumulative(jnp.cumprod, x, axis % builtins.max(x.ndim, 1), exclusive, reverse, 1)
+    return _cumulative(jnp.cumprod, x, _dimension(axis, x), exclusive, reverse, 1)
 
 
 @op(kinds="f")
@@ -243,7 +250,7 @@ def cumulative_logsumexp(
     name: str | None = None,
 ) -> Tensor:
     """`log(cumsum(exp(x)))`, without overflow; arguments as in `cumsum`."""
-    axis = axis % builtins.max(x.ndim, 1)
+    axis = _dimension(axis, x)
 
     def scan(v: Any, axis: int) -> Any:
         return jax.lax.cumlogsumexp(v, axis=axis)
@@ -364,12 +371,22 @@ def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 @op(same=(), differentiable=False, name="bincount")
-def _bincount(arr: TensorLike, weights: TensorLike | None, size: int, dtype: Any) -> Tensor:
-    kind = as_dtype(dtype).dtype if weights is None else weights.dtype
-    flat = arr.reshape(-1)
-    values = jnp.ones(flat.shape, kind) if weights is None else weights.reshape(-1)
-    inside = (flat >= 0) & (flat < size)
-    return jnp.zeros((size,), kind).at[jnp.where(inside, flat, 0)].add(jnp.where(inside, values, 0))
+def _bincount(
+    arr: TensorLike, weights: TensorLike | None, size: int, dtype: Any, by_row: bool, binary: bool
+) -> Tensor:
+    kind = dtype.dtype if weights is None else weights.dtype
+
+    def count(numbers: Any, values: Any) -> Any:
+        inside = (numbers >= 0) & (numbers < size)
+        places = jnp.where(inside, numbers, 0)
+        return jnp.zeros((size,), kind).at[places].add(jnp.where(inside, values, 0))
+
+    values = jnp.ones(arr.shape, kind) if weights is None else weights
+    if by_row:
+        found = jax.vmap(count)(arr, values)
+    else:
+        found = count(arr.reshape(-1), values.reshape(-1))
+    return (found > 0).astype(kind) if binary else found
 
 
 def bincount(
@@ -379,6 +396,8 @@ def bincount(
     maxlength: int | None = None,
     dtype: Any = "int32",
     name: str | None = None,
+    axis: int | None = None,
+    binary_output: bool = False,
 ) -> Tensor:
     """Counts how often each number from 0 on occurs.
 
@@ -389,13 +408,28 @@ def bincount(
       maxlength: largest length; larger numbers are left out. Needed while a function is traced.
       dtype: dtype of the counts.
       name: ignored.
+      axis: 0 (or None) counts in the whole tensor, -1 in each row.
+      binary_output: whether 1 stands for any count above 0.
 
     Returns:
-      A vector.
+      A vector, or for axis -1 a matrix with a row for each row of `arr`.
+
+    Raises:
+      InvalidArgumentError: for negative numbers.
+      ValueError: for another axis.
     """
     from meshflow.core.convert import convert_to_tensor
+    from meshflow.ops.math.arithmetic import cast
 
     arr = convert_to_tensor(arr)
+    arr = arr if arr.dtype.is_integer else cast(arr, int64)
+    known = None if isinstance(arr._value, jax.core.Tracer) else np.asarray(arr._value)
+    if known is not None and (known < 0).any():
+        raise InvalidArgumentError("bincount: the numbers must be non-negative.")
+    if binary_output and weights is not None:
+        raise ValueError("bincount: binary_output does not go with weights.")
+    if axis not in (None, 0, -1):
+        raise ValueError(f"bincount: axis must be 0, -1 or None, got {axis}.")
     if maxlength is not None and (minlength is None or minlength >= maxlength):
         size = maxlength
     else:
@@ -403,7 +437,8 @@ def bincount(
         size = int(numbers.max()) + 1 if numbers.size else 0
         size = builtins.max(size, minlength or 0)
         size = builtins.min(size, maxlength) if maxlength is not None else size
-    return _bincount(arr, weights, size, as_dtype(dtype))
+    by_row = axis == -1 and arr.ndim > 1
+    return _bincount(arr, weights, size, as_dtype(dtype), by_row, binary_output)
 
 
 def confusion_matrix(
@@ -426,6 +461,9 @@ def confusion_matrix(
 
     Returns:
       Tensor of shape [num_classes, num_classes]; rows are labels.
+
+    Raises:
+      InvalidArgumentError: for class numbers out of range, when they are known.
     """
     from meshflow.core.convert import convert_to_tensor
     from meshflow.ops.math.arithmetic import cast
@@ -438,7 +476,14 @@ def confusion_matrix(
     kind = as_dtype(dtype)
     if weights is not None:
         weights = cast(convert_to_tensor(weights), kind)
-    flat = _bincount(labels * num_classes + predictions, weights, num_classes * num_classes, kind)
+    for which, numbers in (("labels", labels), ("predictions", predictions)):
+        known = None if isinstance(numbers._value, jax.core.Tracer) else np.asarray(numbers._value)
+        if known is not None and ((known < 0) | (known >= num_classes)).any():
+            raise InvalidArgumentError(
+                f"confusion_matrix: `{which}` must be within [0, {num_classes}), got {known.tolist()}."
+            )
+    places = labels * num_classes + predictions
+    flat = _bincount(places, weights, num_classes * num_classes, kind, False, False)
     from meshflow.ops.array import reshape
 
     return reshape(flat, [num_classes, num_classes])
