@@ -133,6 +133,27 @@ class Variable:
         if context.trace is not None:
             context.trace.created.append(self)
 
+    # ---- where it lies ---------------------------------------------------------------------
+
+    _own_layout: Any = None
+
+    @property
+    def layout(self) -> Any:
+        """How the variable lies on a mesh: a `dtensor.Layout`, or None."""
+        return self._own_layout
+
+    @property
+    def _layout(self) -> Any:
+        return self._own_layout
+
+    @_layout.setter
+    def _layout(self, layout: Any) -> None:
+        """Moves the value; every value written later moves too."""
+        self._own_layout = layout
+        if layout is not None:
+            with init_scope():
+                self._value = layout.constrain(Tensor(self._value))._value
+
     # ---- what it is ------------------------------------------------------------------------
 
     @property
@@ -267,6 +288,8 @@ class Variable:
 
     def _write(self, value: Tensor) -> None:
         """Replaces the value; dtype and shape have been checked."""
+        if self._own_layout is not None:
+            value = self._own_layout.constrain(value)
         if context.trace is not None:
             context.trace.write(self, value)
         else:

@@ -1,13 +1,4 @@
-"""`tf.experimental.dtensor`: tensors sharded by mesh and layout. Not available yet."""
+"""`tf.experimental.dtensor`: tensors that lie on a mesh of devices by a layout."""
 
-from __future__ import annotations
-
-from meshflow.core.errors import NotAvailableError
-
-__all__: list[str] = []
-
-
-def __getattr__(name: str) -> object:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise NotAvailableError(f"tf.experimental.dtensor.{name}: DTensor is not available yet.")
+from meshflow.dtensor import *  # noqa: F403
+from meshflow.dtensor import __all__ as __all__

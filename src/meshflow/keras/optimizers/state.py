@@ -98,7 +98,8 @@ class State:
                     name=f"{self._name}/{var._shared_name}/{slot_name}",
                     dtype=var.dtype,
                 )
-            slot._layout = getattr(var, "_layout", None)
+            if slot.shape == var.shape:
+                slot._layout = getattr(var, "_layout", None)
             slots[slot_name] = slot
             self._weights.append(slot)
         return slots[slot_name]

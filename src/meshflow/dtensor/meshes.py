@@ -1,0 +1,322 @@
+"""Making meshes, and what this process is among the clients of a job."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.devices import make_virtual_cpus, type_of
+from meshflow.core.errors import InvalidValueError
+from meshflow.placement.mesh import Mesh, jax_device
+
+__all__ = [
+    "barrier",
+    "client_id",
+    "create_distributed_mesh",
+    "create_mesh",
+    "default_mesh",
+    "device_name",
+    "full_job_name",
+    "get_default_mesh",
+    "initialize_accelerator_system",
+    "initialize_multi_client",
+    "initialize_tpu_system",
+    "job_name",
+    "jobs",
+    "local_devices",
+    "num_clients",
+    "num_global_devices",
+    "num_local_devices",
+    "run_on",
+    "shutdown_accelerator_system",
+]
+
+_default: list[Mesh] = []
+
+
+def _of_kind(device_type: str | None, local: bool) -> list[Any]:
+    kind = (device_type or type_of(jax.devices()[0])).upper()
+    platform = {"CPU": "cpu", "GPU": "gpu", "TPU": "tpu"}.get(kind)
+    try:
+        devices = jax.local_devices(backend=platform) if local else jax.devices(platform)
+    except RuntimeError:
+        devices = []
+    if platform is None or not devices:
+        raise InvalidValueError(
+            f"There are no devices of type {device_type!r}; this machine has "
+            f"{sorted({type_of(d) for d in jax.devices()} | {'CPU'})}."
+        )
+    return devices
+
+
+def _sizes(mesh_dims: Any, count: int) -> tuple[list[str], list[int]]:
+    if mesh_dims is None:
+        mesh_dims = [("x", count)]
+    pairs = list(mesh_dims.items()) if isinstance(mesh_dims, dict) else list(mesh_dims)
+    names, sizes = [str(n) for n, _ in pairs], [int(s) for _, s in pairs]
+    if sizes.count(-1) > 1:
+        raise InvalidValueError(f"create_mesh: only one size can be -1, got {dict(pairs)}.")
+    if -1 in sizes:
+        known = math.prod(s for s in sizes if s != -1)
+        sizes[sizes.index(-1)] = max(count // known, 1)
+    return names, sizes
+
+
+def create_mesh(
+    mesh_dims: Any = None,
+    mesh_name: str = "",
+    devices: Sequence[Any] | None = None,
+    device_type: str | None = None,
+    use_xla_spmd: bool = False,
+) -> Mesh:
+    """A mesh of this process's devices, in row-major order.
+
+    Args:
+      mesh_dims: (name, size) pairs or a dictionary; one size may be -1; default one dimension "x" of
+        all devices.
+      mesh_name: a name.
+      devices: device strings; default the first devices of `device_type`, all of which the mesh
+        must use when it is left out.
+      device_type: "CPU", "GPU" or "TPU"; default that of `devices`, or the main one.
+      use_xla_spmd: accepted.
+
+    Returns:
+      A `Mesh`.
+
+    Raises:
+      ValueError: when the sizes do not multiply to the number of devices.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.create_mesh([("x", 1), ("y", 1)], devices=["CPU:0"]).shape()
+      [1, 1]
+    """
+    chosen = (
+        [jax_device(d) for d in devices]
+        if devices is not None
+        else _of_kind(device_type, local=True)
+    )
+    names, sizes = _sizes(mesh_dims, len(chosen))
+    wanted = math.prod(sizes)
+    if wanted != len(chosen):
+        raise InvalidValueError(
+            f"length of devices ({len(chosen)}) must be equal to total size of the mesh of shape "
+            f"{tuple(sizes)} ({wanted}). Pass devices=['CPU:0', ...] to use some of them, or make more with "
+            "tf.config.set_logical_device_configuration before the first op."
+        )
+    ids = np.arange(wanted).reshape(sizes)
+    flat = list(range(wanted))
+    return Mesh(names, ids, flat, chosen, mesh_name, None, use_xla_spmd)
+
+
+def create_distributed_mesh(
+    mesh_dims: Any,
+    mesh_name: str = "",
+    local_devices: Sequence[Any] | None = None,
+    device_type: str | None = None,
+    use_xla_spmd: bool = False,
+) -> Mesh:
+    """A mesh of the devices of all processes; each process makes it with the same arguments.
+
+    Args:
+      mesh_dims: (name, size) pairs or a dictionary.
+      mesh_name: a name.
+      local_devices: this process's devices; default all.
+      device_type: "CPU", "GPU" or "TPU".
+      use_xla_spmd: accepted.
+
+    Returns:
+      A `Mesh`.
+
+    Raises:
+      ValueError: when the sizes do not multiply to the number of devices.
+    """
+    if jax.process_count() == 1:
+        return create_mesh(mesh_dims, mesh_name, local_devices, device_type, use_xla_spmd)
+    everywhere = sorted(_of_kind(device_type, local=False), key=lambda d: (d.process_index, d.id))
+    if local_devices is not None:
+        each = len(local_devices)
+        kept = []
+        for process in range(jax.process_count()):
+            kept += [d for d in everywhere if d.process_index == process][:each]
+        everywhere = kept
+    names, sizes = _sizes(mesh_dims, len(everywhere))
+    if math.prod(sizes) != len(everywhere):
+        raise InvalidValueError(
+            f"create_distributed_mesh: {len(everywhere)} devices in {jax.process_count()} processes "
+            f"do not make a mesh of shape {tuple(sizes)}."
+        )
+    own = [i for i, d in enumerate(everywhere) if d.process_index == jax.process_index()]
+    ids = np.arange(len(everywhere)).reshape(sizes)
+    mine = [everywhere[i] for i in own]
+    return Mesh(names, ids, own, mine, mesh_name, everywhere, use_xla_spmd)
+
+
+# ---- the default mesh ----------------------------------------------------------------------
+
+
+@contextmanager
+def default_mesh(mesh: Mesh) -> Iterator[None]:
+    """Makes `mesh` the one that `get_default_mesh` returns.
+
+    Args:
+      mesh: the mesh.
+
+    Raises:
+      ValueError: when it is not a mesh.
+    """
+    if not isinstance(mesh, Mesh):
+        raise InvalidValueError(f"Expect `mesh` to be `Mesh`, got {type(mesh).__name__}.")
+    _default.append(mesh)
+    try:
+        yield
+    finally:
+        _default.pop()
+
+
+run_on = default_mesh
+
+
+def get_default_mesh() -> Mesh | None:
+    """The mesh of the innermost `default_mesh`, or None."""
+    return _default[-1] if _default else None
+
+
+def device_name() -> str:
+    """The name of the virtual device that TensorFlow gives DTensor."""
+    return "/job:localhost/replica:0/task:0/device:CUSTOM:0"
+
+
+# ---- clients -------------------------------------------------------------------------------
+
+
+def initialize_accelerator_system(
+    device_type: str | None = None,
+    enable_coordination_service: bool | None = True,
+    num_logical_cpu_devices: int | None = None,
+    experimental_reset_context: bool | None = False,
+    experimental_enable_megcore: bool | None = False,
+) -> str:
+    """Starts the devices, and joins the other processes named in `DTENSOR_JOBS`.
+
+    Args:
+      device_type: "CPU", "GPU" or "TPU"; default the best there is.
+      enable_coordination_service: accepted.
+      num_logical_cpu_devices: how many virtual CPU devices to make.
+      experimental_reset_context: accepted.
+      experimental_enable_megcore: accepted.
+
+    Returns:
+      The device type.
+
+    Raises:
+      ValueError: when there is no such device.
+    """
+    del enable_coordination_service, experimental_reset_context, experimental_enable_megcore
+    if num_logical_cpu_devices is not None:
+        make_virtual_cpus(num_logical_cpu_devices)
+    addresses = jobs()
+    if len(addresses) > 1 and jax.distributed.is_initialized() is False:
+        if (device_type or "CPU").upper() == "CPU":
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(addresses[0], len(addresses), client_id())
+    return type_of(_of_kind(device_type, local=True)[0])
+
+
+initialize_multi_client = initialize_accelerator_system
+initialize_tpu_system = initialize_accelerator_system
+
+
+def shutdown_accelerator_system() -> None:
+    """Leaves the other processes; nothing to do in a single one."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+
+
+def jobs() -> list[str]:
+    """Addresses of all clients, from `DTENSOR_JOBS`; empty for a single one."""
+    return [j for j in os.environ.get("DTENSOR_JOBS", "").split(",") if j]
+
+
+def client_id() -> int:
+    """This process's number among the clients."""
+    return int(os.environ.get("DTENSOR_CLIENT_ID", "0"))
+
+
+def num_clients() -> int:
+    """How many processes take part."""
+    return max(len(jobs()), 1)
+
+
+def job_name() -> str:
+    """The job's name: "localhost", or "worker" with several clients."""
+    return os.environ.get("DTENSOR_JOB_NAME", "localhost" if num_clients() == 1 else "worker")
+
+
+def full_job_name(task_id: int | None = None) -> str:
+    """The job's name with the task.
+
+    Args:
+      task_id: the task; default this process.
+    """
+    name = job_name()
+    if name == "localhost" and num_clients() == 1:
+        return "localhost/replica:0/task:0"
+    return f"{name}/replica:0/task:{client_id() if task_id is None else task_id}"
+
+
+def local_devices(device_type: str, for_client_id: int | None = None) -> list[str]:
+    """Names of a client's devices.
+
+    Args:
+      device_type: "CPU", "GPU" or "TPU".
+      for_client_id: the client; default this one.
+    """
+    count = num_local_devices(device_type)
+    job = full_job_name(for_client_id)
+    return [f"/job:{job}/device:{device_type.upper()}:{i}" for i in range(count)]
+
+
+def num_local_devices(device_type: str) -> int:
+    """How many devices of a type this process has.
+
+    Args:
+      device_type: "CPU", "GPU" or "TPU".
+    """
+    try:
+        return len(_of_kind(device_type, local=True))
+    except InvalidValueError:
+        return 0
+
+
+def num_global_devices(device_type: str) -> int:
+    """How many devices of a type all processes have.
+
+    Args:
+      device_type: "CPU", "GPU" or "TPU".
+    """
+    try:
+        return len(_of_kind(device_type, local=False))
+    except InvalidValueError:
+        return 0
+
+
+def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
+    """Waits until all processes of the mesh are here.
+
+    Args:
+      mesh: the mesh.
+      barrier_name: a name.
+      timeout_in_ms: accepted.
+    """
+    del mesh, timeout_in_ms
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(barrier_name or "(barrier)")

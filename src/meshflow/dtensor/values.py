@@ -1,0 +1,284 @@
+"""Tensors and variables on a mesh: moving, splitting, putting together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from meshflow.core import nest
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.variable import Variable
+from meshflow.placement.layout import MATCH, Layout, layout_of, place
+from meshflow.placement.mesh import jax_device
+
+__all__ = [
+    "DVariable",
+    "call_with_layout",
+    "check_layout",
+    "copy_to_mesh",
+    "enable_save_as_bf16",
+    "fetch_layout",
+    "is_dtensor",
+    "pack",
+    "relayout",
+    "relayout_like",
+    "unpack",
+]
+
+
+def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Tensor:
+    """Changes how a tensor lies on its mesh.
+
+    Args:
+      tensor: a tensor.
+      layout: the new layout; `MATCH` leaves an axis as it is.
+      name: ignored.
+
+    Returns:
+      A tensor of the same value. Its gradient has the layout of the input.
+
+    Raises:
+      InvalidArgumentError: when the shape does not fit the layout.
+    """
+    tensor = convert_to_tensor(tensor)
+    if MATCH in layout.sharding_specs:
+        present = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
+        pairs = zip(layout.sharding_specs, present.sharding_specs, strict=True)
+        layout = Layout([p if s == MATCH else s for s, p in pairs], layout.mesh)
+    return place(tensor, layout)
+
+
+def relayout_like(tensor: TensorLike, layout_tensor: Any, name: str | None = None) -> Tensor:
+    """Gives a tensor the layout of another.
+
+    Args:
+      tensor: a tensor.
+      layout_tensor: the tensor whose layout it takes.
+      name: ignored.
+
+    Returns:
+      A tensor of the same value.
+    """
+    return relayout(tensor, fetch_layout(layout_tensor))
+
+
+def copy_to_mesh(tensor: TensorLike, layout: Layout, source_layout: Layout | None = None) -> Tensor:
+    """Puts an ordinary tensor on a mesh.
+
+    Args:
+      tensor: anything that converts to a tensor.
+      layout: where to; its shape must fit.
+      source_layout: accepted.
+
+    Returns:
+      A tensor on the mesh.
+
+    Raises:
+      InvalidArgumentError: when the shape does not fit the layout.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dtensor = tf.experimental.dtensor
+      >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
+      >>> x = dtensor.copy_to_mesh(tf.ones([4, 2]), dtensor.Layout.batch_sharded(mesh, "x", 2))
+      >>> dtensor.fetch_layout(x).sharding_specs
+      ['x', 'unsharded']
+    """
+    del source_layout
+    return relayout(tensor, layout)
+
+
+def pack(tensors: Any, layout: Layout) -> Tensor:
+    """Makes one tensor of the parts on this process's devices.
+
+    Args:
+      tensors: one part per local device, in the mesh's order.
+      layout: how the parts lie.
+
+    Returns:
+      The whole tensor.
+
+    Raises:
+      RuntimeError: while a function is traced.
+      InvalidArgumentError: when number, shape or rank of the parts do not fit the layout.
+    """
+    if context.trace is not None:
+        raise RuntimeError("`pack` must be called eagerly, not inside a tf.function.")
+    parts = [convert_to_tensor(t) for t in tensors]
+    if len(parts) != layout.mesh.num_local_devices():
+        raise InvalidArgumentError(
+            f"pack: got {len(parts)} tensors, expected one for each of the "
+            f"{layout.mesh.num_local_devices()} local devices of the mesh."
+        )
+    shape = parts[0].shape.as_list()
+    for i, part in enumerate(parts):
+        if part.shape.as_list() != shape or len(shape) != layout.rank:
+            raise InvalidArgumentError(
+                f"pack: component {i} has shape {part.shape}, expected shape {tuple(shape)} of rank "
+                f"{layout.rank}, the rank of the layout {layout.sharding_specs}."
+            )
+        if part.dtype is not parts[0].dtype:
+            raise InvalidArgumentError(
+                f"pack: component {i} has dtype {part.dtype.name}, component 0 {parts[0].dtype.name}."
+            )
+    devices = [jax_device(d) for d in layout.mesh.local_devices()]
+    arrays = [jax.device_put(p._value, d) for p, d in zip(parts, devices, strict=True)]
+    whole = layout.global_shape_from_local_shape(shape)
+    return Tensor(jax.make_array_from_single_device_arrays(whole, layout.sharding(), arrays))
+
+
+def unpack(tensor: Any) -> list[Tensor]:
+    """The parts of a tensor on this process's devices, in the mesh's order.
+
+    Args:
+      tensor: a tensor on a mesh.
+
+    Returns:
+      A list of tensors.
+
+    Raises:
+      RuntimeError: while a function is traced.
+      InvalidArgumentError: when the tensor is not on a mesh.
+    """
+    if context.trace is not None:
+        raise RuntimeError("`unpack` must be called eagerly, not inside a tf.function.")
+    layout = fetch_layout(tensor)
+    by_device = {s.device: s.data for s in tensor._value.addressable_shards}
+    return [Tensor(by_device[jax_device(d)]) for d in layout.mesh.local_devices()]
+
+
+def fetch_layout(tensor: Any) -> Layout:
+    """The layout of a tensor or variable on a mesh.
+
+    Args:
+      tensor: a tensor or variable.
+
+    Returns:
+      Its `Layout`.
+
+    Raises:
+      RuntimeError: while a function is traced.
+      InvalidArgumentError: when the tensor is not on a mesh.
+    """
+    known = getattr(tensor, "layout", None)
+    if isinstance(known, Layout):
+        return known
+    if context.trace is not None:
+        raise RuntimeError("`fetch_layout` must be called eagerly, not inside a tf.function.")
+    layout = layout_of(tensor) if hasattr(tensor, "_value") else None
+    if layout is None:
+        raise InvalidArgumentError(
+            "fetch_layout: the tensor is not a DTensor. Put it on a mesh with copy_to_mesh or pack."
+        )
+    return layout
+
+
+def is_dtensor(tensor: Any) -> bool:
+    """Whether a value is a tensor or variable on a mesh.
+
+    Args:
+      tensor: anything.
+    """
+    return isinstance(tensor, (Tensor, Variable)) and layout_of(tensor) is not None
+
+
+def check_layout(tensor: Any, layout: Layout) -> None:
+    """Checks that a tensor has a layout.
+
+    Args:
+      tensor: a tensor.
+      layout: the expected layout.
+
+    Raises:
+      ValueError: when it has another.
+    """
+    found = fetch_layout(tensor)
+    if found != layout:
+        raise InvalidValueError(
+            f"Layout of tensor: {found.sharding_specs} on {found.mesh}, did not match expected layout: "
+            f"{layout.sharding_specs} on {layout.mesh}."
+        )
+
+
+def call_with_layout(
+    fn: Callable[..., Any], layout: Layout | None, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a function and puts its result in a layout.
+
+    Args:
+      fn: a function that returns tensors.
+      layout: the layout of its result; None calls it as it is.
+      *args: its arguments.
+      **kwargs: its keyword arguments.
+
+    Returns:
+      What `fn` returns.
+    """
+    result = fn(*args, **kwargs)
+    if layout is None:
+        return result
+    return nest.map_structure(lambda t: relayout(t, layout), result)
+
+
+class DVariable(Variable):
+    """A variable on a mesh, whose layout never changes.
+
+    Args:
+      initial_value: a tensor on a mesh, or any value when `layout` is given, or a function.
+      *args: as for `tf.Variable`.
+      dtype: the dtype.
+      layout: the layout; default that of the initial value.
+      **kwargs: as for `tf.Variable`.
+
+    Raises:
+      InvalidArgumentError: when neither the value nor `layout` says where the variable lies, or
+        both do and differ.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dtensor = tf.experimental.dtensor
+      >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
+      >>> v = dtensor.DVariable(tf.zeros([4]), layout=dtensor.Layout(["x"], mesh))
+      >>> v.layout.sharding_specs
+      ['x']
+    """
+
+    def __init__(
+        self,
+        initial_value: Any,
+        *args: Any,
+        dtype: Any = None,
+        layout: Layout | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if callable(initial_value) and not isinstance(initial_value, Tensor):
+            initial_value = initial_value()
+        found = layout_of(initial_value) if isinstance(initial_value, (Tensor, Variable)) else None
+        if layout is None and found is None:
+            raise InvalidArgumentError(
+                "DVariable: the initial value is a regular tensor and no layout is given. Pass layout=, "
+                "or put the value on a mesh with dtensor.copy_to_mesh or call_with_layout."
+            )
+        if layout is not None and found is not None and found != layout:
+            raise InvalidArgumentError(
+                f"DVariable: conflicting layouts: the initial value has {found.sharding_specs}, "
+                f"layout= says {layout.sharding_specs}."
+            )
+        super().__init__(initial_value, *args, dtype=dtype, **kwargs)
+        self._layout = layout or found
+        self.save_as_bf16 = False
+
+
+def enable_save_as_bf16(variables: Sequence[DVariable]) -> None:
+    """Marks variables to be saved as bfloat16.
+
+    Args:
+      variables: the variables.
+    """
+    for variable in variables:
+        variable.save_as_bf16 = True

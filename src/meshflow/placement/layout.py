@@ -1,0 +1,345 @@
+"""`Layout`: which mesh dimension each axis of a tensor is split over."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.context import context
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.tensor import Tensor
+from meshflow.placement.mesh import Mesh, mesh_of
+
+__all__ = ["MATCH", "UNSHARDED", "Layout", "layout_of", "place"]
+
+UNSHARDED = "unsharded"
+MATCH = "match"
+
+
+class Layout:
+    """How a tensor lies on a mesh: for each axis a mesh dimension or `UNSHARDED`.
+
+    Args:
+      sharding_specs: one entry per axis of the tensor.
+      mesh: the mesh.
+
+    Raises:
+      ValueError: for an unknown or repeated mesh dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dtensor = tf.experimental.dtensor
+      >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
+      >>> dtensor.Layout(["x", dtensor.UNSHARDED], mesh).num_shards(0)
+      1
+    """
+
+    def __init__(self, sharding_specs: Sequence[str], mesh: Mesh) -> None:
+        if not isinstance(mesh, Mesh):
+            raise InvalidValueError(f"Layout: mesh is not a valid Mesh object, got {mesh!r}.")
+        specs = [str(s) for s in sharding_specs]
+        for spec in specs:
+            if spec in (UNSHARDED, MATCH):
+                continue
+            if specs.count(spec) > 1:
+                raise InvalidValueError(
+                    f"Mesh dimension {spec} was repeated in sharding specs {specs}. A mesh dimension "
+                    "can split one axis of a tensor only."
+                )
+            if spec not in mesh:
+                raise InvalidValueError(
+                    f"{spec}: A dimension sharding must either be a valid mesh dimension or "
+                    f"UNSHARDED; the mesh has the dimensions {mesh.dim_names}."
+                )
+        self.sharding_specs = specs
+        self.mesh = mesh
+
+    # ---- making layouts --------------------------------------------------------------------
+
+    @classmethod
+    def replicated(cls, mesh: Mesh, rank: int) -> Layout:
+        """A layout with a full copy on every device.
+
+        Args:
+          mesh: the mesh.
+          rank: number of axes.
+        """
+        return cls([UNSHARDED] * rank, mesh)
+
+    @classmethod
+    def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
+        """A layout split along one axis, by default the first.
+
+        Args:
+          mesh: the mesh.
+          batch_dim: the mesh dimension.
+          rank: number of axes.
+          axis: the axis.
+        """
+        specs = [UNSHARDED] * rank
+        specs[axis] = batch_dim
+        return cls(specs, mesh)
+
+    @classmethod
+    def inner_sharded(cls, mesh: Mesh, inner_dim: str, rank: int) -> Layout:
+        """A layout split along the last axis.
+
+        Args:
+          mesh: the mesh.
+          inner_dim: the mesh dimension.
+          rank: number of axes.
+        """
+        return cls.batch_sharded(mesh, inner_dim, rank, axis=rank - 1)
+
+    @classmethod
+    def from_single_device_mesh(cls, mesh: Mesh) -> Layout:
+        """The layout of scalars on a mesh of one device.
+
+        Args:
+          mesh: the mesh.
+        """
+        return cls([], mesh)
+
+    @classmethod
+    def from_device(cls, device: str) -> Layout:
+        """The layout of scalars on one device.
+
+        Args:
+          device: its name.
+        """
+        return cls([], Mesh.from_device(device))
+
+    @classmethod
+    def from_string(cls, layout_str: str) -> Layout:
+        """The layout of a text form.
+
+        Args:
+          layout_str: what `to_string` gave.
+
+        Raises:
+          ValueError: when the text is not a layout.
+        """
+        head, separator, mesh = layout_str.partition(" mesh:")
+        if not separator or not head.startswith("sharding_specs:"):
+            raise InvalidValueError(
+                f"{layout_str!r} is not a layout: expected 'sharding_specs:x,unsharded, mesh:...'."
+            )
+        specs = [s for s in head.removeprefix("sharding_specs:").split(",") if s]
+        return cls(specs, Mesh.from_string(mesh))
+
+    def to_string(self) -> str:
+        """TensorFlow's text form."""
+        specs = "".join(f"{s}," for s in self.sharding_specs)
+        return f"sharding_specs:{specs} mesh:{self.mesh.to_string()}"
+
+    def delete(self, dims: Sequence[int]) -> Layout:
+        """The layout without some axes.
+
+        Args:
+          dims: the axes to leave out.
+        """
+        gone = {d % max(self.rank, 1) for d in dims}
+        return Layout([s for i, s in enumerate(self.sharding_specs) if i not in gone], self.mesh)
+
+    def to_parted(self) -> Layout:
+        """This layout."""
+        return self
+
+    # ---- what it says ----------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.sharding_specs)
+
+    @property
+    def shape(self) -> list[int]:
+        """The mesh's shape, as in TensorFlow."""
+        return self.mesh.shape()
+
+    @property
+    def type(self) -> str:
+        """'static', or 'single_device'."""
+        return "single_device" if self.is_single_device() else "static"
+
+    def num_shards(self, idx: int) -> int:
+        """Into how many parts an axis is split.
+
+        Args:
+          idx: the axis.
+        """
+        spec = self.sharding_specs[idx]
+        return 1 if spec in (UNSHARDED, MATCH) else self.mesh.dim_size(spec)
+
+    def is_fully_replicated(self) -> bool:
+        """Whether every device has the whole tensor."""
+        return all(self.num_shards(i) == 1 for i in range(self.rank))
+
+    def is_batch_parallel(self) -> bool:
+        """Whether the first axis is split and no other."""
+        if not self.rank:
+            return False
+        return self.num_shards(0) > 1 and all(self.num_shards(i) == 1 for i in range(1, self.rank))
+
+    def is_single_device(self) -> bool:
+        """Whether the mesh has one device and no dimensions."""
+        return self.mesh.is_single_device() and not self.mesh.dim_names
+
+    def local_shape_from_global_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of one device's part.
+
+        Args:
+          global_shape: the tensor's shape.
+
+        Raises:
+          InvalidArgumentError: when the rank differs or a size does not divide.
+        """
+        self.check(global_shape)
+        return tuple(int(s) // self.num_shards(i) for i, s in enumerate(global_shape))
+
+    local_shape = local_shape_from_global_shape
+
+    def global_shape_from_local_shape(self, local_shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the tensor whose parts have a shape.
+
+        Args:
+          local_shape: the shape of one device's part.
+        """
+        return tuple(int(s) * self.num_shards(i) for i, s in enumerate(local_shape))
+
+    def offset_to_shard(self) -> list[tuple[int, ...]]:
+        """For each device of the mesh, which part of the tensor it has, per axis."""
+        return [
+            tuple(0 if s == UNSHARDED else place[s] for s in self.sharding_specs)
+            for place in self.mesh.unravel_index().values()
+        ]
+
+    def offset_tuple_to_global_index(self, offset_tuple: Sequence[int]) -> int:
+        """Position of a part among all parts in row-major order.
+
+        Args:
+          offset_tuple: which part, per axis.
+        """
+        index = 0
+        for axis, offset in enumerate(offset_tuple):
+            index = index * self.num_shards(axis) + offset
+        return index
+
+    def check(self, shape: Sequence[int], what: str = "tensor") -> None:
+        """Checks that a tensor of a shape can have this layout.
+
+        Args:
+          shape: the global shape.
+          what: what the error calls the tensor.
+
+        Raises:
+          InvalidArgumentError: saying which axis does not fit.
+        """
+        if len(shape) != self.rank:
+            raise InvalidArgumentError(
+                f"Rank mismatch: the {what} of shape {tuple(shape)} has {len(shape)} axes, the layout "
+                f"{self.sharding_specs} has {self.rank}."
+            )
+        for axis, size in enumerate(shape):
+            if int(size) % self.num_shards(axis):
+                raise InvalidArgumentError(
+                    f"Axis {axis} of the {what} has size {size}, which does not divide into the "
+                    f"{self.num_shards(axis)} parts of mesh dimension '{self.sharding_specs[axis]}' "
+                    f"(shape {tuple(shape)}, layout {self.sharding_specs}). Pad it with tf.pad to a "
+                    f"multiple of {self.num_shards(axis)}, or leave the axis unsharded."
+                )
+
+    def sharding(self) -> jax.sharding.NamedSharding:
+        """The JAX sharding of this layout."""
+        spec = [None if s == UNSHARDED else s for s in self.sharding_specs]
+        return jax.sharding.NamedSharding(self.mesh.jax_mesh, jax.sharding.PartitionSpec(*spec))
+
+    def constrain(self, tensor: Tensor) -> Tensor:
+        """The tensor moved into this layout; a variable with a layout calls it on every write."""
+        return place(tensor, self)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Layout)
+            and self.sharding_specs == other.sharding_specs
+            and self.mesh == other.mesh
+        )
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.sharding_specs), self.mesh))
+
+    def __repr__(self) -> str:
+        return f"Layout.from_string({self.to_string()})"
+
+    def __reduce__(self) -> Any:
+        return Layout, (self.sharding_specs, self.mesh)
+
+
+def _move(operands: Any, static: tuple[Any, ...]) -> Any:
+    return jax.lax.with_sharding_constraint(operands[0], static[0].sharding())
+
+
+_relayout = Op("relayout", _move)
+
+
+def place(tensor: Tensor, layout: Layout) -> Tensor:
+    """A tensor in a layout: moved now, or (while a function is traced) when it runs.
+
+    Raises:
+      InvalidArgumentError: when the shape does not fit the layout.
+    """
+    layout.check(tensor.shape.as_list())
+    value = tensor._value
+    if context.trace is None and not context.tapes and not isinstance(value, jax.core.Tracer):
+        if isinstance(value, jax.Array) and value.sharding == layout.sharding():
+            return tensor
+        return Tensor(put(value, layout))
+    if context.trace is None:
+        # A jitted constraint takes operands of its own mesh only.
+        _to_mesh(tensor, layout)
+    return apply(_relayout, (tensor,), (layout,))
+
+
+def put(value: Any, layout: Layout) -> Any:
+    """An array in a layout; in several processes each gives the whole (equal) value."""
+    sharding = layout.sharding()
+    if jax.process_count() > 1 and not (
+        isinstance(value, jax.Array) and not value.is_fully_addressable
+    ):
+        host = np.asarray(value)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+    return jax.device_put(value, sharding)
+
+
+def _to_mesh(tensor: Tensor, layout: Layout) -> None:
+    value = tensor._value
+    if isinstance(value, jax.Array) and value.committed:
+        own = layout_of(tensor)
+        if own is not None and own.mesh.jax_mesh.devices.tolist() != (
+            layout.mesh.jax_mesh.devices.tolist()
+        ):
+            raise InvalidArgumentError(
+                f"relayout: the tensor is on {own.mesh}, the layout on {layout.mesh}. A tensor that a "
+                "GradientTape watches stays on its mesh; move it outside the tape."
+            )
+
+
+def layout_of(tensor: Any) -> Layout | None:
+    """The layout of a tensor or variable that lies on a mesh; None for any other."""
+    value = tensor._value
+    sharding = getattr(value, "sharding", None)
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+        return None
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return None
+    entries = itertools.chain(sharding.spec, itertools.repeat(None))
+    specs = []
+    for _, entry in zip(range(value.ndim), entries, strict=False):
+        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
+        specs.append(names[0] if len(names) == 1 else UNSHARDED)
+    return Layout(specs, mesh_of(sharding.mesh))

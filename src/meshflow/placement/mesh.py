@@ -1,0 +1,355 @@
+"""`Mesh`: a named grid of devices, the ground that every placement stands on."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from meshflow.core.devices import find_device, local_index, type_of
+from meshflow.core.errors import InvalidValueError
+
+__all__ = ["Mesh", "MeshDimension", "device_name"]
+
+
+class MeshDimension(NamedTuple):
+    """One dimension of a mesh: its `name` and its `size`."""
+
+    name: str
+    size: int
+
+
+def device_name(device: Any) -> str:
+    """TensorFlow's full name of a JAX device, with the process as the task."""
+    job = "localhost" if jax.process_count() == 1 else "worker"
+    index = local_index(device) if device.process_index == jax.process_index() else _index(device)
+    return f"/job:{job}/replica:0/task:{device.process_index}/device:{type_of(device)}:{index}"
+
+
+def _index(device: Any) -> int:
+    same = [d for d in jax.devices(device.platform) if d.process_index == device.process_index]
+    return same.index(device)
+
+
+def jax_device(name: Any) -> Any:
+    """The JAX device of a device string, a `tf.DeviceSpec` or a logical device.
+
+    Raises:
+      ValueError: when there is no such device.
+    """
+    text = str(getattr(name, "name", None) or getattr(name, "to_string", lambda: name)())
+    if jax.process_count() > 1 and "/task:" in text.lower():
+        task = int(text.lower().split("/task:")[1].split("/")[0])
+        if task != jax.process_index():
+            for device in jax.devices():
+                if device_name(device).lower() == text.lower():
+                    return device
+    return find_device(text)
+
+
+class Mesh:
+    """A grid of devices with named dimensions.
+
+    Most code calls `create_mesh`; the constructor takes the parts of a mesh's string form.
+
+    Args:
+      dim_names: names of the dimensions.
+      global_device_ids: array of the mesh's shape with the global ids 0, 1, 2, ... of its devices.
+      local_device_ids: global ids of this process's devices, flat.
+      local_devices: this process's devices, as strings such as "CPU:0".
+      mesh_name: a name.
+      global_devices: all devices in the order of their ids; default the local ones.
+      use_xla_spmd: accepted; XLA always partitions.
+
+    Raises:
+      ValueError: for repeated dimension names or devices, ids that do not rise by one, or a shape
+        that does not fit the names.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+      >>> mesh.dim_names, mesh.size
+      (['batch'], 1)
+    """
+
+    def __init__(
+        self,
+        dim_names: Sequence[str],
+        global_device_ids: Any,
+        local_device_ids: Sequence[int],
+        local_devices: Sequence[Any],
+        mesh_name: str = "",
+        global_devices: Sequence[Any] | None = None,
+        use_xla_spmd: bool = False,
+    ) -> None:
+        names = [str(n) for n in dim_names]
+        ids = np.asarray(global_device_ids)
+        if ids.ndim != len(names):
+            raise InvalidValueError(
+                f"Mesh: global_device_ids has {ids.ndim} dimensions, but there are {len(names)} "
+                f"dimension names {names}."
+            )
+        if len(set(names)) != len(names):
+            raise InvalidValueError(f"Mesh: dimension names must be different, got {names}.")
+        flat = [int(i) for i in ids.ravel()]
+        if flat != list(range(flat[0] if flat else 0, (flat[0] if flat else 0) + len(flat))):
+            raise InvalidValueError(
+                f"Mesh: global_device_ids must rise by one from element to element, got {flat}."
+            )
+        given = list(global_devices if global_devices else local_devices)
+        devices = [d if isinstance(d, jax.Device) else jax_device(d) for d in given]
+        if len(devices) != len(flat):
+            raise InvalidValueError(
+                f"Mesh: {len(flat)} device ids, but {len(devices)} devices {given}."
+            )
+        if len(set(devices)) != len(devices):
+            raise InvalidValueError(f"Mesh: a device is given more than once in {given}.")
+        if len({type_of(d) for d in devices}) > 1:
+            raise InvalidValueError(f"Mesh: all devices must be of one type, got {given}.")
+        self._dim_names = names
+        self._ids = ids
+        self._name = mesh_name
+        self._use_xla_spmd = bool(use_xla_spmd)
+        self._devices = devices
+        self._local_ids = [int(i) for i in local_device_ids]
+        self.jax_mesh = jax.sharding.Mesh(
+            np.array(devices, object).reshape(ids.shape), tuple(names)
+        )
+        _KNOWN.setdefault(self.jax_mesh, self)
+
+    # ---- dimensions ------------------------------------------------------------------------
+
+    @property
+    def dim_names(self) -> list[str]:
+        """Names of the dimensions."""
+        return list(self._dim_names)
+
+    @property
+    def name(self) -> str:
+        """The mesh's name."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return self._ids.size
+
+    @property
+    def strides(self) -> list[int]:
+        """How far apart neighbours along each dimension are in the flat list of devices."""
+        shape = self.shape()
+        return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+
+    def shape(self) -> list[int]:
+        """Size of each dimension."""
+        return list(self._ids.shape)
+
+    def dim_size(self, dim_name: str) -> int:
+        """Size of one dimension.
+
+        Args:
+          dim_name: its name.
+
+        Raises:
+          ValueError: when the mesh has no such dimension.
+        """
+        if dim_name not in self._dim_names:
+            raise InvalidValueError(
+                f'"{dim_name}" is not a dimension name of this mesh, whose dimensions are '
+                f"{self._dim_names}."
+            )
+        return self._ids.shape[self._dim_names.index(dim_name)]
+
+    def contains_dim(self, dim_name: str) -> bool:
+        """Whether the mesh has a dimension of that name."""
+        return dim_name in self._dim_names
+
+    def __contains__(self, dim_name: object) -> bool:
+        return dim_name in self._dim_names
+
+    def __getitem__(self, dim_name: str) -> MeshDimension:
+        if dim_name not in self._dim_names:
+            raise KeyError(f"Dimension {dim_name} not defined in mesh: {self._dim_names}")
+        return MeshDimension(dim_name, self.dim_size(dim_name))
+
+    def coords(self, device_idx: int) -> np.ndarray:
+        """Coordinates in the mesh of the device at a flat position.
+
+        Args:
+          device_idx: the position.
+        """
+        return np.array(np.unravel_index(device_idx, self._ids.shape))
+
+    def unravel_index(self) -> dict[int, dict[str, int]]:
+        """For every device id its position along each dimension."""
+        first = self.min_global_device_id()
+        return {first + i: self.device_location(first + i) for i in range(self.size)}
+
+    def device_location(self, device_id: int) -> dict[str, int]:
+        """Position along each dimension of the device with a global id.
+
+        Args:
+          device_id: the id.
+
+        Raises:
+          ValueError: when the mesh has no such device.
+        """
+        position = device_id - self.min_global_device_id()
+        if not 0 <= position < self.size:
+            raise InvalidValueError(
+                f"The mesh has devices {self.global_device_ids().ravel().tolist()}, not {device_id}."
+            )
+        return dict(zip(self._dim_names, self.coords(position).tolist(), strict=True))
+
+    # ---- devices ---------------------------------------------------------------------------
+
+    def device_type(self) -> str:
+        """CPU, GPU or TPU."""
+        return type_of(self._devices[0])
+
+    def global_device_ids(self) -> np.ndarray:
+        """Global device ids in the mesh's shape."""
+        return self._ids
+
+    def min_global_device_id(self) -> int:
+        """The first id."""
+        return int(self._ids.ravel()[0])
+
+    def global_devices(self) -> list[str]:
+        """Names of all devices in the order of their ids."""
+        return [device_name(d) for d in self._devices]
+
+    def local_device_ids(self) -> list[int]:
+        """Global ids of this process's devices."""
+        return list(self._local_ids)
+
+    def local_devices(self) -> list[str]:
+        """Names of this process's devices."""
+        first = self.min_global_device_id()
+        return [device_name(self._devices[i - first]) for i in self._local_ids]
+
+    def num_local_devices(self) -> int:
+        """How many devices belong to this process."""
+        return len(self._local_ids)
+
+    def local_device_locations(self) -> list[dict[str, int]]:
+        """Positions of this process's devices."""
+        return [self.device_location(i) for i in self._local_ids]
+
+    def is_remote(self) -> bool:
+        """Whether no device belongs to this process."""
+        return not self._local_ids
+
+    def is_single_device(self) -> bool:
+        """Whether the mesh has one device."""
+        return self.size == 1
+
+    @property
+    def single_device(self) -> str:
+        """The name of the only device."""
+        return self.global_devices()[0] if self.size == 1 else ""
+
+    def use_xla_spmd(self) -> bool:
+        """Whether the mesh was made with `use_xla_spmd`; XLA partitions in any case."""
+        return self._use_xla_spmd
+
+    def host_mesh(self) -> Mesh:
+        """The mesh of the same shape on this machine's CPUs.
+
+        Raises:
+          ValueError: when there are fewer CPU devices than mesh devices.
+        """
+        if self.device_type() == "CPU":
+            return self
+        names = [f"CPU:{i}" for i in range(self.size)]
+        return Mesh(self._dim_names, self._ids, self._local_ids, names, self._name)
+
+    # ---- text ------------------------------------------------------------------------------
+
+    def to_string(self) -> str:
+        """TensorFlow's text form: name, dimensions, global ids, local ids, devices."""
+        dims = ",".join(f"{n}={s}" for n, s in zip(self._dim_names, self.shape(), strict=True))
+        ids = ",".join(str(int(i)) for i in self._ids.ravel())
+        local = ",".join(map(str, self._local_ids))
+        text = f"{self._name}|{dims}|{ids}|{local}|{','.join(self.local_devices())}"
+        if self.num_local_devices() != self.size:
+            text += f"|{','.join(self.global_devices())}"
+        return text + ("|use_xla_spmd" if self._use_xla_spmd else "")
+
+    @classmethod
+    def from_string(cls, mesh_str: str) -> Mesh:
+        """The mesh of a text form.
+
+        Args:
+          mesh_str: what `to_string` gave.
+
+        Raises:
+          ValueError: when the text is not a mesh.
+        """
+        parts = mesh_str.split("|")
+        xla = parts[-1] == "use_xla_spmd"
+        parts = parts[:-1] if xla else parts
+        if len(parts) not in (5, 6):
+            raise InvalidValueError(
+                f"{mesh_str!r} is not a mesh: expected name|dim=size,...|global ids|local ids|devices."
+            )
+        dims = [d.split("=") for d in parts[1].split(",") if d]
+        ids = np.array([int(i) for i in parts[2].split(",")]).reshape([int(s) for _, s in dims])
+        return cls(
+            [n for n, _ in dims],
+            ids,
+            [int(i) for i in parts[3].split(",") if i],
+            [d for d in parts[4].split(",") if d],
+            parts[0],
+            parts[5].split(",") if len(parts) == 6 else None,
+            xla,
+        )
+
+    @classmethod
+    def from_device(cls, device: str) -> Mesh:
+        """A mesh of one device without dimensions.
+
+        Args:
+          device: its name.
+        """
+        return cls([], np.zeros((), np.int64), [0], [device])
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Mesh)
+            and self.jax_mesh == other.jax_mesh
+            and self._name == other._name
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.jax_mesh, self._name))
+
+    def __repr__(self) -> str:
+        return f"Mesh.from_string({self.to_string()})"
+
+    def __reduce__(self) -> Any:
+        return Mesh.from_string, (self.to_string(),)
+
+
+_KNOWN: dict[Any, Mesh] = {}
+
+
+def mesh_of(jax_mesh: Any) -> Mesh:
+    """The first `Mesh` made on a JAX mesh, or a new one around it."""
+    if jax_mesh not in _KNOWN:
+        devices = list(jax_mesh.devices.ravel())
+        ids = np.arange(len(devices)).reshape(jax_mesh.devices.shape)
+        local = [i for i, d in enumerate(devices) if d.process_index == jax.process_index()]
+        Mesh(jax_mesh.axis_names, ids, local, [devices[i] for i in local], "", devices)
+    return _KNOWN[jax_mesh]
+
+
+@functools.cache
+def line(devices: tuple[Any, ...], name: str) -> Mesh:
+    """A mesh of one dimension over JAX devices."""
+    local = [i for i, d in enumerate(devices) if d.process_index == jax.process_index()]
+    return Mesh([name], np.arange(len(devices)), local, [devices[i] for i in local], "", devices)

@@ -1,0 +1,137 @@
+"""Meshes, layouts, and values that lie on them."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.experimental import dtensor
+from meshflow.experimental.dtensor import UNSHARDED, Layout
+
+U = UNSHARDED
+
+
+@pytest.fixture
+def mesh():
+    return dtensor.create_mesh([("x", 2), ("y", 2)])
+
+
+def test_mesh_says_what_it_is(mesh):
+    assert mesh.dim_names == ["x", "y"] and mesh.shape() == [2, 2] and mesh.size == 4
+    assert mesh.strides == [2, 1] and mesh.dim_size("y") == 2 and mesh["x"].size == 2
+    assert "x" in mesh and not mesh.contains_dim("z")
+    assert mesh.coords(2).tolist() == [1, 0]
+    assert mesh.unravel_index()[3] == {"x": 1, "y": 1}
+    assert mesh.to_string().startswith("|x=2,y=2|0,1,2,3|0,1,2,3|/job:localhost/replica:0/task:0/")
+    assert dtensor.Mesh.from_string(mesh.to_string()) == mesh == pickle.loads(pickle.dumps(mesh))
+    assert mesh.local_devices()[3].endswith("device:CPU:3") and mesh.device_type() == "CPU"
+    with pytest.raises(ValueError, match="not a dimension name"):
+        mesh.dim_size("z")
+
+
+def test_meshes_that_cannot_be():
+    with pytest.raises(ValueError, match="must be equal to total size"):
+        dtensor.create_mesh([("x", 3)])
+    with pytest.raises(ValueError, match="different"):
+        dtensor.create_mesh([("x", 2), ("x", 2)])
+    assert dtensor.create_mesh([("x", -1)]).shape() == [4]
+    assert dtensor.create_mesh([("a", 2)], devices=["CPU:2", "CPU:3"]).size == 2
+
+
+def test_layout_says_what_it_is(mesh):
+    layout = Layout(["x", U], mesh)
+    assert layout == Layout.batch_sharded(mesh, "x", 2) and hash(layout) == hash(
+        Layout(["x", U], mesh)
+    )
+    assert Layout.inner_sharded(mesh, "y", 3).sharding_specs == [U, U, "y"]
+    assert layout.local_shape([6, 4]) == (3, 4)
+    assert layout.global_shape_from_local_shape([3, 4]) == (6, 4)
+    assert layout.offset_to_shard() == [(0, 0), (0, 0), (1, 0), (1, 0)]
+    assert Layout.from_string(layout.to_string()) == layout
+    assert layout.is_batch_parallel() and Layout.replicated(mesh, 2).is_fully_replicated()
+    assert layout.delete([0]).sharding_specs == [U]
+    with pytest.raises(ValueError, match="Mesh dimension x was repeated"):
+        Layout(["x", "x"], mesh)
+    with pytest.raises(ValueError, match=r"z: A dimension sharding .*\['x', 'y'\]"):
+        Layout(["z"], mesh)
+
+
+def test_shapes_that_do_not_fit_are_named(mesh):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"Axis 0 .* size 3.* mesh dimension 'x'"
+    ):
+        dtensor.copy_to_mesh(tf.ones([3, 2]), Layout(["x", U], mesh))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Rank mismatch"):
+        dtensor.copy_to_mesh(tf.ones([4]), Layout(["x", U], mesh))
+
+
+def test_values_move_and_come_apart(mesh):
+    value = np.arange(8.0, dtype=np.float32).reshape(4, 2)
+    x = dtensor.copy_to_mesh(value, Layout(["x", "y"], mesh))
+    parts = dtensor.unpack(x)
+    np.testing.assert_array_equal(parts[1].numpy(), value[:2, 1:])
+    again = dtensor.pack(parts, Layout(["x", "y"], mesh))
+    np.testing.assert_array_equal(again.numpy(), value)
+    y = dtensor.relayout(x, Layout([dtensor.MATCH, U], mesh))
+    assert dtensor.fetch_layout(y).sharding_specs == ["x", U]
+    dtensor.check_layout(y, Layout(["x", U], mesh))
+    with pytest.raises(ValueError, match="did not match"):
+        dtensor.check_layout(x, Layout(["x", U], mesh))
+    assert dtensor.is_dtensor(x) and not dtensor.is_dtensor(tf.ones([2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not a DTensor"):
+        dtensor.fetch_layout(tf.ones([2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected one for each"):
+        dtensor.pack(parts[:2], Layout(["x", "y"], mesh))
+
+
+def test_ops_propagate_layouts(mesh):
+    a = dtensor.copy_to_mesh(tf.ones([4, 6]), Layout(["x", U], mesh))
+    b = dtensor.copy_to_mesh(tf.ones([6, 4]), Layout([U, "y"], mesh))
+    assert dtensor.fetch_layout(tf.matmul(a, b)).sharding_specs == ["x", "y"]
+    np.testing.assert_array_equal((a + 1.0).numpy(), np.full([4, 6], 2.0))
+    zeros = dtensor.call_with_layout(tf.zeros, Layout(["x"], mesh), [4])
+    assert dtensor.fetch_layout(zeros).sharding_specs == ["x"]
+
+
+def test_variables_keep_their_layout(mesh):
+    layout = Layout(["x", U], mesh)
+    v = dtensor.DVariable(tf.ones([4, 2]), layout=layout)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(x, v) ** 2)
+        gradient = tape.gradient(loss, v)
+        v.assign_sub(0.1 * gradient)
+        return loss
+
+    x = np.linspace(0, 1, 8, dtype=np.float32).reshape(2, 4)
+    w = np.ones([4, 2], np.float32)
+    for _ in range(2):
+        np.testing.assert_allclose(step(x), ((x @ w) ** 2).sum(), rtol=1e-5)
+        w -= 0.1 * 2 * x.T @ (x @ w)
+        dtensor.check_layout(v, layout)
+        assert len(v._value.addressable_shards[0].data) == 2
+    np.testing.assert_allclose(v.numpy(), w, rtol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no layout is given"):
+        dtensor.DVariable(tf.ones([2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="conflicting layouts"):
+        dtensor.DVariable(v.value(), layout=Layout([U, U], mesh))
+
+
+def test_gradients_pass_through_relayout(mesh):
+    x = tf.constant(np.arange(4.0, dtype=np.float32))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(dtensor.relayout(x, Layout(["x"], mesh)) ** 2)
+    np.testing.assert_allclose(tape.gradient(y, x), [0, 2, 4, 6])
+
+
+def test_default_mesh_and_clients(mesh):
+    with dtensor.default_mesh(mesh):
+        assert dtensor.get_default_mesh() is mesh
+    assert dtensor.get_default_mesh() is None
+    assert dtensor.num_clients() == 1 and dtensor.client_id() == 0
+    assert dtensor.num_local_devices("CPU") == 4
+    assert dtensor.full_job_name() == "localhost/replica:0/task:0"
