@@ -162,9 +162,11 @@ class Tensor:
         return self._concrete("an index").__index__()
 
     def __format__(self, spec: str) -> str:
-        if not spec or isinstance(self._value, jax.core.Tracer) or self.ndim:
+        if isinstance(self._value, jax.core.Tracer):
             return str(self)
-        return format(self._concrete("formatted text").item(), spec)
+        # The plain number or array, as TensorFlow writes it in formatted text.
+        value = self.numpy()
+        return format(value.item() if spec and not self.ndim else value, spec)
 
     def __len__(self) -> int:
         if not self.ndim:
