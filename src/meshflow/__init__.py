@@ -243,6 +243,7 @@ _LAZY = (
         "autodiff",
         "autograph",
         "compat",
+        "distribute",
         "dtypes",
         "experimental",
         "image",

@@ -14,7 +14,6 @@ NAMES: dict[str, str] = {
     "SparseTensorSpec": "sparse tensors are containers only; use tf.sparse.to_dense and tf.TensorSpec.",
     "audio": _LATER,
     "data": _LATER,
-    "distribute": _LATER,
     "edit_distance": _LATER,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
     "feature_column": "use Keras layers for preprocessing.",

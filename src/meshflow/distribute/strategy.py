@@ -1,0 +1,632 @@
+"""Strategies: how variables lie on a mesh, how a batch is split, how replicas run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import Op, apply
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.function import Function, IdentityWeakDict
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import fill, trace
+from meshflow.core.variable import (
+    Variable,
+    VariableSynchronization,
+    variable_creator_scope,
+)
+from meshflow.distribute.input import (
+    DistributedDataset,
+    InputContext,
+    ValueContext,
+)
+from meshflow.distribute.replica import (
+    AXIS,
+    MirroredVariable,
+    ReduceOp,
+    ReplicaContext,
+    SyncOnReadVariable,
+    entered,
+    stacks,
+)
+from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.ops.nn.cross_entropy import Replicas
+from meshflow.placement.layout import UNSHARDED, Layout
+from meshflow.placement.mesh import device_name, jax_device, line
+
+__all__ = [
+    "MirroredStrategy",
+    "OneDeviceStrategy",
+    "Strategy",
+    "StrategyExtended",
+    "experimental_set_strategy",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+]
+
+
+class StrategyExtended:
+    """The less used part of a strategy, `Strategy.extended`.
+
+    Args:
+      strategy: the strategy.
+    """
+
+    experimental_require_static_shapes = True
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Names of the devices that replicas run on."""
+        return tuple(device_name(d) for d in self._strategy._devices)
+
+    parameter_devices = worker_devices
+
+    def reduce_to(
+        self, reduce_op: Any, value: Any, destinations: Any = None, options: Any = None
+    ) -> Any:
+        """`Strategy.reduce` over replicas.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value: a value of replicas.
+          destinations: accepted.
+          options: accepted.
+        """
+        return self._strategy.reduce(reduce_op, value, axis=None)
+
+    def batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any = None
+    ) -> list[Any]:
+        """`reduce_to` of several values.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value_destination_pairs: pairs (value, destination).
+          options: accepted.
+        """
+        return [self.reduce_to(reduce_op, v, d) for v, d in value_destination_pairs]
+
+    def update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: Any = (),
+        kwargs: Any = None,
+        group: bool = True,
+    ) -> Any:
+        """Calls `fn(var, *args, **kwargs)` to update a variable.
+
+        Args:
+          var: the variable.
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+          group: accepted.
+        """
+        return fn(var, *args, **(kwargs or {}))
+
+    def variable_created_in_scope(self, v: Any) -> bool:
+        """Whether a variable was made in this strategy's scope.
+
+        Args:
+          v: the variable.
+        """
+        return getattr(v, "_distribute_strategy", None) is self._strategy
+
+    def value_container(self, value: Any) -> Any:
+        """The value itself.
+
+        Args:
+          value: a value.
+        """
+        return value
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Does nothing: all variables are on all devices.
+
+        Args:
+          colocate_with_variable: a variable.
+        """
+        yield
+
+
+class Strategy:
+    """Synchronous training on the devices of a mesh; the base of all strategies.
+
+    Args:
+      extended: accepted for TensorFlow's sake.
+    """
+
+    def __init__(self, extended: Any = None) -> None:
+        self._start([jax.local_devices()[0]])
+
+    def _start(self, devices: Sequence[Any]) -> None:
+        self._devices = list(devices)
+        self.mesh = line(tuple(self._devices), AXIS)
+        self.extended = StrategyExtended(self)
+        self._traces = IdentityWeakDict()
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas compute a step together."""
+        return len(self._devices)
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """The cluster resolver, or None."""
+        return None
+
+    # ---- scope -----------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """Makes this the current strategy: variables made inside are on all its devices.
+
+        Raises:
+          RuntimeError: inside the scope of another strategy.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+          >>> with strategy.scope():
+          ...     v = tf.Variable(1.0)
+          >>> strategy.extended.variable_created_in_scope(v)
+          True
+        """
+        if stacks.entries and has_strategy() and get_strategy() is not self:
+            raise RuntimeError(
+                f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
+                "Leave the scope of the one before entering the other."
+            )
+        saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
+        try:
+            with entered(self), variable_creator_scope(self._create_variable):
+                yield self
+        finally:
+            Replicas.count = saved
+
+    def replicated(self, rank: int) -> Layout:
+        """The layout of variables: a copy on every device."""
+        return Layout.replicated(self.mesh, rank)
+
+    def batched(self, rank: int) -> Layout:
+        """The layout of values of replicas: the first axis over the devices."""
+        return Layout.batch_sharded(self.mesh, AXIS, rank)
+
+    def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
+        several = self.num_replicas_in_sync > 1
+        saved, context.variable_creators = context.variable_creators, []
+        try:
+            if kwargs.get("synchronization") is VariableSynchronization.ON_READ and several:
+                variable: Variable = SyncOnReadVariable(
+                    replicas=self.num_replicas_in_sync, layout=self.batched, **kwargs
+                )
+            else:
+                variable = MirroredVariable(**kwargs)
+                if several and variable.dtype.name != "string":
+                    variable._layout = self.replicated(variable.ndim)
+        finally:
+            context.variable_creators = saved
+        variable._distribute_strategy = self  # type: ignore[attr-defined]
+        return variable
+
+    # ---- running ---------------------------------------------------------------------------
+
+    def run(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
+    ) -> Any:
+        """Calls a function once for each replica, all in one program.
+
+        Args:
+          fn: the function; it may read and write variables, and use collectives.
+          args: its arguments; of a `PerReplica` each replica gets its own value.
+          kwargs: its keyword arguments.
+          options: accepted.
+
+        Returns:
+          What `fn` returns, with a `PerReplica` for each tensor when there are several replicas.
+
+        Raises:
+          InvalidArgumentError: when the replicas' arguments have different shapes.
+          ValueError: when replicas write different values to a variable without aggregation.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+          >>> float(strategy.run(lambda x: x + 1.0, args=(tf.constant(1.0),)))
+          2.0
+        """
+        kwargs = kwargs or {}
+        with self._running():
+            if self.num_replicas_in_sync == 1:
+                args, kwargs = map_replicas(_only, (tuple(args), dict(kwargs)))
+                with entered(ReplicaContext(self, 0)):
+                    return fn(*args, **kwargs)
+            return self._run_mapped(fn, tuple(args), dict(kwargs))
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
+        try:
+            with variable_creator_scope(self._create_variable):
+                yield
+        finally:
+            Replicas.count = saved
+
+    def _run_mapped(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        mapped: list[Tensor] = []
+        shared: list[Tensor] = []
+        where: list[tuple[bool, int]] = []
+
+        def local(leaf: Any) -> Any:
+            if isinstance(leaf, PerReplica):
+                if not isinstance(leaf, Stacked):
+                    leaf = stack([convert_to_tensor(v) for v in leaf.values])
+                if not isinstance(leaf, Stacked):
+                    shapes = [tuple(v.shape.as_list()) for v in leaf.values]
+                    raise InvalidArgumentError(
+                        f"Strategy.run: the replicas' arguments have different shapes {shapes}; all "
+                        "replicas run as one program and need equal shapes. Batch with "
+                        "drop_remainder=True, or choose a batch size that the replicas divide."
+                    )
+                where.append((True, len(mapped)))
+                mapped.append(leaf.stacked)
+                spec = leaf.stacked
+                return jax.ShapeDtypeStruct(tuple(spec.shape.as_list())[1:], spec.dtype.dtype)
+            if isinstance(leaf, (Tensor, np.ndarray, jax.Array)):
+                tensor = convert_to_tensor(leaf)
+                where.append((False, len(shared)))
+                shared.append(tensor)
+                return jax.ShapeDtypeStruct(tuple(tensor.shape.as_list()), tensor.dtype.dtype)
+            return leaf
+
+        template = map_replicas(local, (args, kwargs))
+        program = self._program(fn, template, where)
+        return program(mapped, shared)
+
+    def _program(self, fn: Any, template: Any, where: list[tuple[bool, int]]) -> Mapped:
+        key = None
+        known: dict[Any, Mapped] = {}
+        if isinstance(fn, Function) and context.trace is None:
+            known = self._traces.get(fn) or {}
+            leaves, tree = jax.tree.flatten(template)
+            try:
+                key = (
+                    tree,
+                    tuple(
+                        (v.shape, v.dtype) if isinstance(v, jax.ShapeDtypeStruct) else v
+                        for v in leaves
+                    ),
+                    tuple(where),
+                )
+                if key in known:
+                    return known[key]
+            except TypeError:
+                key = None
+        program = Mapped(self, fn, template, where)
+        if key is not None:
+            known[key] = program
+            self._traces[fn] = known
+        return program
+
+    # ---- bringing values together ----------------------------------------------------------
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Sum or mean of the replicas' values.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value: what `run` returned.
+          axis: an axis to reduce within each replica too; a mean is then over all elements.
+
+        Returns:
+          The same structure with one tensor for each `PerReplica`.
+
+        Raises:
+          InvalidArgumentError: when `axis` is None and the replicas' shapes differ.
+        """
+        from meshflow.ops.array import concat
+        from meshflow.ops.math import reduce_mean, reduce_sum
+
+        mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
+        reducer = reduce_mean if mean else reduce_sum
+
+        def reduced(leaf: Any) -> Any:
+            if not isinstance(leaf, PerReplica):
+                tensor = convert_to_tensor(leaf)
+                if axis is not None:
+                    tensor = reducer(tensor, axis)
+                # The same value on every replica counts once for each.
+                if self.num_replicas_in_sync > 1 and not mean and axis is None:
+                    tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)  # type: ignore[operator]
+                return tensor
+            values = [convert_to_tensor(v) for v in leaf.values]
+            if axis is not None:
+                return reducer(concat(values, axis), axis)
+            whole = leaf if isinstance(leaf, Stacked) else stack(values)
+            if not isinstance(whole, Stacked):
+                raise InvalidArgumentError(
+                    f"Strategy.reduce: the replicas' values have different shapes "
+                    f"{[tuple(v.shape.as_list()) for v in values]}; pass axis=0 to reduce each first."
+                )
+            return reducer(whole.stacked, 0)
+
+        return map_replicas(reduced, value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """The replicas' values joined along an axis.
+
+        Args:
+          value: what `run` returned.
+          axis: the axis.
+
+        Returns:
+          The same structure with one tensor for each `PerReplica`.
+        """
+        from meshflow.ops.array import concat
+
+        def joined(leaf: Any) -> Any:
+            if isinstance(leaf, PerReplica):
+                return concat([convert_to_tensor(v) for v in leaf.values], axis)
+            tensor = convert_to_tensor(leaf)
+            return concat([tensor] * self.num_replicas_in_sync, axis)
+
+        return map_replicas(joined, value)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """This process's replicas' values as a tuple.
+
+        Args:
+          value: what `run` returned.
+        """
+        return value.values if isinstance(value, PerReplica) else (value,)
+
+    unwrap = experimental_local_results
+
+    def group(self, value: Any, name: str | None = None) -> None:
+        """Nothing to do: everything runs in program order.
+
+        Args:
+          value: a value.
+          name: ignored.
+        """
+
+    # ---- input -----------------------------------------------------------------------------
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """A dataset whose batches are split over the replicas.
+
+        Args:
+          dataset: any iterable of batches of the global size.
+          options: accepted.
+
+        Returns:
+          An iterable of `PerReplica` structures.
+        """
+        return DistributedDataset(self, dataset, split=True)
+
+    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
+        """A dataset of which every batch goes to one replica.
+
+        Args:
+          dataset_fn: called with an `InputContext`; returns batches of the size of a replica.
+          options: accepted.
+
+        Returns:
+          An iterable of `PerReplica` structures.
+        """
+        made = dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
+        return DistributedDataset(self, made, split=False)
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    def experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:
+        """A value for each replica.
+
+        Args:
+          value_fn: called with a `ValueContext`.
+
+        Returns:
+          A `PerReplica`, or the value itself for one replica.
+        """
+        count = self.num_replicas_in_sync
+        values = [value_fn(ValueContext(i, count)) for i in range(count)]
+        if count == 1:
+            return values[0]
+        return PerReplica([convert_to_tensor(v) for v in values])
+
+    def place_batch(self, batch: Any) -> Any:
+        """A batch of arrays for one program over all devices: split along the first axis when it divides."""
+        return jax.tree.map(self._place, batch)
+
+    def _place(self, array: Any) -> Any:
+        if array.dtype == object:
+            return array
+        divides = array.ndim > 0 and array.shape[0] % self.num_replicas_in_sync == 0
+        specs = [AXIS if divides and axis == 0 else UNSHARDED for axis in range(array.ndim)]
+        return jax.device_put(array, Layout(specs, self.mesh).sharding())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
+
+
+def _only(leaf: Any) -> Any:
+    return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
+
+
+class Mapped:
+    """A replica function traced for one replica and mapped over all.
+
+    Args:
+      strategy: the strategy.
+      fn: the function.
+      template: its (args, kwargs) with the shape of each tensor.
+      where: for each tensor, whether replicas have their own, and its number among those.
+    """
+
+    def __init__(
+        self, strategy: Strategy, fn: Any, template: Any, where: list[tuple[bool, int]]
+    ) -> None:
+        self._strategy = strategy
+        count = strategy.num_replicas_in_sync
+        leaves, tree = jax.tree.flatten(template)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, jax.ShapeDtypeStruct)]
+
+        def call(*symbolic: Any) -> Any:
+            supply = iter(symbolic)
+            full = [next(supply) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves]
+            args, kwargs = jax.tree.unflatten(tree, full)
+            with entered(ReplicaContext(strategy, None)):
+                return fn(*args, **kwargs)
+
+        from meshflow.core.specs import TensorSpec
+
+        specs = tuple(TensorSpec(t.shape, t.dtype) for t in tensors)
+        name = getattr(fn, "__name__", "replica")
+        traced = self._traced = trace(call, specs, name=name, axes=[(AXIS, count)])
+        own = [hasattr(c, "_parts") for c in traced.captures]
+        self._captures = [
+            c._parts._stacked if p else c for c, p in zip(traced.captures, own, strict=True)
+        ]
+        self._writes = [v._parts._stacked if hasattr(v, "_parts") else v for v in traced.writes]
+        writes_own = [hasattr(v, "_parts") for v in traced.writes]
+        in_axes = [0 if m else None for m, _ in where] + [0 if p else None for p in own]
+        results = traced.count
+
+        def run(operands: Any, _: Any) -> list[Any]:
+            arguments, captures = operands
+            mapped = jax.vmap(
+                lambda *arrays: tuple(traced.arrays(arrays, ())),
+                in_axes=tuple(in_axes),
+                out_axes=tuple([0] * results + [0 if p else None for p in writes_own]),
+                axis_name=AXIS,
+                axis_size=count,
+                spmd_axis_name=AXIS,
+            )
+            try:
+                return list(mapped(*arguments, *captures))
+            except ValueError as error:
+                if "out_axes" not in str(error):
+                    raise
+                names = [v.name for v, p in zip(traced.writes, writes_own, strict=True) if not p]
+                raise InvalidValueError(
+                    f"Replicas write different values to one of the variables {names}, which have no "
+                    "aggregation. Create it with aggregation=tf.VariableAggregation.SUM, MEAN or "
+                    "ONLY_FIRST_REPLICA, or reduce the value with ReplicaContext.all_reduce first."
+                ) from error
+
+        self._where = where
+        self._op = Op(name, run, heavy=True)
+
+    def __call__(self, mapped: list[Tensor], shared: list[Tensor]) -> Any:
+        """Runs on tensors: those of replicas stacked, and those that all share."""
+        arguments = [mapped[i] if m else shared[i] for m, i in self._where]
+        captures = [c if isinstance(c, Tensor) else c._as_tensor() for c in self._captures]
+        outputs = apply(self._op, (arguments, captures))
+        count = self._traced.count
+        for variable, value in zip(self._writes, outputs[count:], strict=True):
+            variable._write(value)
+        return fill(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
+
+
+class OneDeviceStrategy(Strategy):
+    """Everything on one device.
+
+    Args:
+      device: its name, such as "CPU:0".
+    """
+
+    def __init__(self, device: str) -> None:
+        self._start([jax_device(device)])
+
+
+class MirroredStrategy(Strategy):
+    """A replica on each of several devices of this machine, with variables on all.
+
+    Args:
+      devices: device strings; default all GPUs or TPUs, or all CPUs there are.
+      cross_device_ops: accepted; XLA chooses the collectives.
+
+    Raises:
+      ValueError: for a device that does not exist or is given twice.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.MirroredStrategy(["CPU:0"]).num_replicas_in_sync
+      1
+    """
+
+    def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: Any = None) -> None:
+        del cross_device_ops
+        if isinstance(devices, str):
+            devices = [devices]
+        found = jax.local_devices() if devices is None else [jax_device(d) for d in devices]
+        if not found:
+            raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")
+        self._start(found)
+
+
+_default: list[Strategy] = []
+
+
+def get_strategy() -> Strategy:
+    """The current strategy; outside all scopes a default one of one replica.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.get_strategy().num_replicas_in_sync
+      1
+    """
+    for entry in reversed(stacks.entries):
+        return entry.strategy if isinstance(entry, ReplicaContext) else entry
+    if not _default:
+        _default.append(Strategy())
+    return _default[0]
+
+
+def has_strategy() -> bool:
+    """Whether a strategy other than the default one is current."""
+    current = get_strategy()
+    return bool(stacks.entries) and not (_default and current is _default[0])
+
+
+def in_cross_replica_context() -> bool:
+    """Whether the current strategy's scope is open and no replica function runs."""
+    return bool(stacks.entries) and not isinstance(stacks.entries[-1], ReplicaContext)
+
+
+def get_replica_context() -> ReplicaContext | None:
+    """The replica context, or None in cross-replica context."""
+    if not stacks.entries:
+        return ReplicaContext(get_strategy(), 0)
+    entry = stacks.entries[-1]
+    return entry if isinstance(entry, ReplicaContext) else None
+
+
+def experimental_set_strategy(strategy: Strategy | None) -> None:
+    """Makes a strategy the current one until it is called with None.
+
+    Args:
+      strategy: the strategy, or None.
+    """
+    if _held:
+        _held.pop().__exit__(None, None, None)
+    if strategy is not None:
+        scope = strategy.scope()
+        scope.__enter__()
+        _held.append(scope)
+
+
+_held: list[Any] = []

@@ -1,0 +1,80 @@
+"""Values that differ from replica to replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from meshflow.core.tensor import Tensor
+
+__all__ = ["DistributedValues", "PerReplica"]
+
+
+class PerReplica(tuple):
+    """One value for each replica.
+
+    Attributes:
+      values: the values, as a tuple.
+    """
+
+    __slots__ = ()
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The replicas' values."""
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        lines = ",\n".join(f"  {i}: {v!r}" for i, v in enumerate(self.values))
+        return f"PerReplica:{{\n{lines}\n}}"
+
+
+class Stacked(PerReplica):
+    """Values of one shape, kept as one tensor with the replicas along its first axis."""
+
+    __slots__ = ()
+
+    @property
+    def stacked(self) -> Any:
+        """The tensor of shape [replicas, ...]."""
+        return tuple.__getitem__(self, 0)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The replicas' values."""
+        stacked = self.stacked
+        return tuple(stacked[i] for i in range(stacked.shape[0]))
+
+
+DistributedValues = PerReplica
+
+for _kind in (PerReplica, Stacked):
+    jax.tree_util.register_pytree_node(
+        _kind, lambda v: (tuple(v), None), lambda _, children, kind=_kind: kind(children)
+    )
+
+
+def map_replicas(function: Callable[[Any], Any], structure: Any) -> Any:
+    """Applies a function to the leaves of a structure, where a `PerReplica` is a leaf."""
+    if isinstance(structure, PerReplica):
+        return function(structure)
+    if isinstance(structure, dict):
+        return type(structure)({k: map_replicas(function, v) for k, v in structure.items()})
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*[map_replicas(function, v) for v in structure])
+    if isinstance(structure, (list, tuple)):
+        return type(structure)([map_replicas(function, v) for v in structure])
+    return function(structure)
+
+
+def stack(values: Any) -> Any:
+    """A `Stacked` when all values are tensors of one shape and dtype, else a `PerReplica`."""
+    tensors = list(values)
+    alike = all(isinstance(t, Tensor) for t in tensors)
+    if alike and len({(tuple(t.shape.as_list()), t.dtype) for t in tensors}) == 1:
+        from meshflow.ops.array import stack as join
+
+        return Stacked((join(tensors),))
+    return PerReplica(tensors)
