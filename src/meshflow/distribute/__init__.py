@@ -1,5 +1,6 @@
 """`tf.distribute`: strategies that train on several devices."""
 
+from meshflow.distribute import cluster_resolver
 from meshflow.distribute.input import (
     DistributedDataset,
     DistributedIterator,
@@ -32,6 +33,7 @@ __all__ = [
     "Strategy",
     "StrategyExtended",
     "ValueContext",
+    "cluster_resolver",
     "experimental_set_strategy",
     "get_replica_context",
     "get_strategy",

@@ -29,6 +29,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.keras import backend
+from meshflow.keras.dtensor.experimental import current_map, layout_for
 from meshflow.keras.engine import shape_inference
 from meshflow.keras.engine.input_spec import InputSpec, assert_input_compatibility
 from meshflow.keras.engine.keras_tensor import KerasTensor, Node, shape_of
@@ -85,6 +86,9 @@ class Layer(Module):
         dynamic: bool = False,
         **kwargs: Any,
     ) -> None:
+        layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith("_layout")}
+        self._weight_layouts = {k: v for k, v in layouts.items() if v is not None}
+        self._layout_map = current_map()
         unknown = set(kwargs) - _KNOWN_KWARGS
         if unknown:
             raise TypeError(
@@ -254,7 +258,7 @@ class Layer(Module):
             initializer = "glorot_uniform" if kind.is_floating else "zeros"
         initialize = initializers.get(initializer)
         sizes = _weight_shape(self.name, name, shape)
-        layout = kwargs.pop("layout", None)
+        layout = kwargs.pop("layout", None) or layout_for(self, name, len(sizes))
         autocast = kwargs.pop("experimental_autocast", True)
         kwargs.pop("getter", None), kwargs.pop("collections", None), kwargs.pop("partitioner", None)
         if kwargs:
@@ -275,7 +279,8 @@ class Layer(Module):
                 aggregation=aggregation,
                 dtype=kind,
             )
-        variable._layout = layout
+        if layout is not None:
+            variable._layout = layout
         variable._autocast = autocast and kind.is_floating
         self._own_weights.append(variable)
         regularize = regularizers.get(regularizer)

@@ -18,6 +18,7 @@ from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.function import Settings
 from meshflow.core.tape import GradientTape
 from meshflow.core.tensor import Tensor
+from meshflow.distribute.whole_batch import current_strategy, on_devices
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import (
     DataHandler,
@@ -124,6 +125,7 @@ class Trainer:
         self._run_eagerly = run_eagerly
         self._steps_per_execution = int(steps_per_execution or 1)
         self._is_compiled = True
+        self._strategy_at_compile = current_strategy()
         self._reset_compiled()
 
     @property
@@ -255,7 +257,8 @@ class Trainer:
         if self.run_eagerly:
             return lambda batch: function(as_tensors(batch))
         if kind not in self._steps:
-            self._steps[kind] = CompiledStep(self._clean(function), f"{kind}_step")
+            step = CompiledStep(self._clean(function), f"{kind}_step")
+            self._steps[kind] = on_devices(self, step)
         return self._steps[kind]
 
     def _clean(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
