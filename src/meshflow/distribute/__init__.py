@@ -31,6 +31,7 @@ from meshflow.distribute.strategy import (
     has_strategy,
     in_cross_replica_context,
 )
+from meshflow.distribute.tpu import TPUStrategy
 from meshflow.distribute.values import DistributedValues
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "RunOptions",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "ValueContext",
     "cluster_resolver",
     "experimental",
@@ -63,7 +65,6 @@ __all__ = [
 LATER = {
     "MultiWorkerMirroredStrategy": "several workers",
     "ParameterServerStrategy": "parameter servers",
-    "TPUStrategy": "TPUs",
     "coordinator": "parameter servers",
     "partitioners": "parameter servers",
 }

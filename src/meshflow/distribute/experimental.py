@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
 from meshflow.distribute.strategy import CentralStorageStrategy
+from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
 
 __all__ = [
     "CentralStorageStrategy",
@@ -14,11 +15,24 @@ __all__ = [
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
+    "TPUStrategy",
     "ValueContext",
 ]
 
 CollectiveCommunication = CommunicationImplementation
 CollectiveHints = CommunicationOptions
+
+
+class TPUStrategy(_TPUStrategy):
+    """`tf.distribute.TPUStrategy` with the arguments of its first release.
+
+    Args:
+      tpu_cluster_resolver: a `TPUClusterResolver`.
+      device_assignment: a `tf.tpu.experimental.DeviceAssignment`.
+    """
+
+    def __init__(self, tpu_cluster_resolver: Any = None, device_assignment: Any = None) -> None:
+        super().__init__(tpu_cluster_resolver, device_assignment)
 
 
 def __getattr__(name: str) -> Any:
