@@ -28,6 +28,7 @@ __all__ = [
     "OptimizationOptions",
     "Optional",
     "RandomDataset",
+    "TFRecordWriter",
     "ThreadingOptions",
     "assert_cardinality",
     "bucket_by_sequence_length",
@@ -210,6 +211,38 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
 def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
     """`Dataset.random`."""
     return Dataset.random(seed, **kwargs)
+
+
+class TFRecordWriter:
+    """Writes the strings of a dataset to a record file.
+
+    Args:
+      filename: the file, which is made anew.
+      compression_type: '', 'GZIP' or 'ZLIB'.
+    """
+
+    def __init__(self, filename: Any, compression_type: Any = None) -> None:
+        self._path, self._compression = filename, compression_type
+
+    def write(self, dataset: Dataset) -> None:
+        """Writes all elements.
+
+        Args:
+          dataset: a dataset of string scalars.
+
+        Raises:
+          TypeError: for something else.
+        """
+        from meshflow.io.records import TFRecordWriter as Records
+
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"Expected a `tf.data.Dataset`, got {type(dataset).__name__}.")
+        spec = dataset.element_spec
+        if not structure.is_strings(spec):
+            raise TypeError(f"The dataset must hold `tf.string` scalars, got {spec}.")
+        with Records(self._path, self._compression) as writer:
+            for element in dataset._elements(Run(dataset)):
+                writer.write(element[()])
 
 
 def explain(dataset: Dataset) -> str:

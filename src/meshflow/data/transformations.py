@@ -31,6 +31,7 @@ from meshflow.data.functions import ElementFunction
 from meshflow.data.options import Options
 from meshflow.data.running import Run, ahead
 from meshflow.data.sources import seed_of
+from meshflow.data.turns import in_turn
 
 # Elements that a vectorized map computes at once, and the bytes they may take.
 _CHUNK, _CHUNK_BYTES = 1024, 1 << 24
@@ -570,36 +571,11 @@ class FlatMap(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Iterator[Any]:
-        sources = self._parent._elements(run)
-        active: list[Iterator[Any] | None] = []
-
-        def opened() -> Iterator[Any] | None:
-            element = next(sources, _NOTHING)
-            if element is _NOTHING:
-                return None
+        def opened(element: Any) -> Iterator[Any]:
             inner = self._inner(element)
             return inner._elements(Run(inner))
 
-        try:
-            while len(active) < self._cycle and (inner := opened()) is not None:
-                active.append(inner)
-            at = 0
-            while any(a is not None for a in active):
-                current = active[at]
-                taken = 0
-                while current is not None and taken < self._block:
-                    element = next(current, _NOTHING)
-                    if element is _NOTHING:
-                        current = active[at] = opened()
-                        # A fresh one takes its whole turn in the next round, as in TensorFlow.
-                        break
-                    taken += 1
-                    yield element
-                at = (at + 1) % len(active)
-        finally:
-            for iterator in (*active, sources):
-                if iterator is not None:
-                    iterator.close()  # type: ignore[attr-defined]
+        yield from in_turn(self._parent._elements(run), opened, self._cycle, self._block)
 
 
 _NOTHING = object()

@@ -22,9 +22,7 @@ __all__ = [
     "decode_raw",
     "encode_base64",
     "matching_files",
-    "parse_tensor",
     "read_file",
-    "serialize_tensor",
     "write_file",
 ]
 
@@ -248,59 +246,3 @@ def _default(value: Any) -> tuple[Any, Any]:
     tensor = convert_to_tensor(value)
     values = np.asarray(tensor._value).reshape(-1)
     return tensor.dtype, values[0] if values.size else None
-
-
-def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor as a string, which `parse_tensor` reads.
-
-    The format is NumPy's `.npy`, not TensorFlow's protocol buffer.
-
-    Args:
-      tensor: a tensor with known values.
-      name: ignored.
-
-    Returns:
-      A string scalar.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.io.parse_tensor(tf.io.serialize_tensor([1, 2]), tf.int32).numpy()
-      array([1, 2], dtype=int32)
-    """
-    array = convert_to_tensor(tensor)._concrete("a tensor to be serialized")
-    kind = convert_to_tensor(tensor).dtype
-    buffer = io.BytesIO()
-    if kind.name == "string":
-        array = array.astype("S")
-    elif kind.name == "bfloat16":
-        array = array.view(np.uint16)
-    np.save(buffer, array, allow_pickle=False)
-    return convert_to_tensor(kind.name.encode() + b"\n" + buffer.getvalue())
-
-
-def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None) -> Tensor:
-    """A tensor from a string made by `serialize_tensor`.
-
-    Args:
-      serialized: a string scalar.
-      out_type: its dtype.
-      name: ignored.
-
-    Raises:
-      InvalidArgumentError: when the string holds another dtype, or no tensor.
-    """
-    kind = as_dtype(out_type)
-    stored, _, data = bytes(host_bytes(serialized, "a serialized tensor")[()]).partition(b"\n")
-    try:
-        array = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError):
-        raise InvalidArgumentError(
-            "Could not parse `serialized` as a tensor: it was not made by tf.io.serialize_tensor."
-        ) from None
-    if stored.decode() != kind.name:
-        raise InvalidArgumentError(
-            f"Type mismatch between parsed tensor ({stored.decode()}) and dtype ({kind.name})"
-        )
-    if kind.name == "bfloat16":
-        array = array.view(kind.dtype)
-    return from_python(array if kind.name != "string" else array.astype(object), kind)
