@@ -78,7 +78,7 @@ def test_contexts(strategy):
 
         def replica():
             context = here.get_replica_context()
-            assert context.replica_id_in_sync_group == 0 and context.num_replicas_in_sync == 1
+            assert int(context.replica_id_in_sync_group) == 0 and context.num_replicas_in_sync == 1
             merged = context.merge_call(
                 lambda s, v: (s is strategy, here.in_cross_replica_context(), v), (5,)
             )
@@ -100,7 +100,7 @@ def test_reductions(strategy):
     assert strategy.gather(value, axis=0).numpy().tolist() == value.numpy().tolist()
     (local,) = strategy.experimental_local_results(value)
     assert local is value
-    with pytest.raises(ValueError, match="reduce_op must be SUM or MEAN, got 'MAX'"):
+    with pytest.raises(ValueError, match=r"must be ReduceOp.SUM or ReduceOp.MEAN, got 'MAX'"):
         strategy.reduce("MAX", value, axis=None)
 
 
@@ -139,8 +139,6 @@ def test_threads_have_their_own_strategy():
 
 
 def test_what_is_not_there_says_so():
-    with pytest.raises(NotImplementedError, match=r"given 2 devices .*Give one device"):
-        tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     with pytest.raises(AttributeError, match="several workers is not available yet"):
         _ = tf.distribute.MultiWorkerMirroredStrategy
     with pytest.raises(RuntimeError, match="Mixing different"):  # noqa: SIM117

@@ -9,6 +9,7 @@ and a checkpoint of the variable resumes the sequence.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,7 +46,12 @@ class SeedStream:
 
     Args:
       seed: an integer; None takes one from the global seed when first used.
+
+    Attributes:
+      per_replica: set by the strategies: gives each replica of a program a key of its own.
     """
+
+    per_replica: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
@@ -66,7 +72,7 @@ class SeedStream:
         state = self.state
         key, advanced = apply(_NEXT, (state._as_tensor(),))
         state._write(advanced)
-        return key
+        return key if self.per_replica is None else self.per_replica(key)
 
     def reset(self, words: list[int]) -> None:
         """Starts again from another key, in the same variable."""

@@ -262,6 +262,7 @@ def trace(
     name: str | None = None,
     *,
     isolated: bool = False,
+    axes: Sequence[tuple[str, int]] = (),
 ) -> Traced:
     """Runs `fn(*args, **kwargs)` once on symbolic tensors.
 
@@ -272,6 +273,7 @@ def trace(
       name: the name in profiles and errors; default the function's.
       isolated: True for functions that will be compiled and called from anywhere: tapes around
         this trace see the call, not what is inside.
+      axes: names and sizes of the axes that collectives inside reduce over.
 
     Returns:
       A `Traced`.
@@ -298,7 +300,7 @@ def trace(
     run.__name__ = name or getattr(fn, "__name__", "function")
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
     with enter(scope, outer_tapes):
-        closed = jax.make_jaxpr(run)(*specs)
+        closed = jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
     closed, captures = _promote_captures(closed, scope)
     return Traced(
         run.__name__,

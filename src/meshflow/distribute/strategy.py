@@ -1,202 +1,99 @@
-"""Strategies: on which devices a program's replicas run, and what is common to them.
-
-The strategies here have one replica. Everything a program asks of a strategy is there, with the
-meaning it has for one replica; more replicas are refused when a strategy is made.
-"""
+"""Strategies: how variables lie on a mesh, how a batch is split, how replicas run."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from meshflow.core.config import list_logical_devices
-from meshflow.core.devices import device as placed_on
-from meshflow.distribute.values import PerReplica, local_results, reduced, reduction
+import jax
+import numpy as np
 
-_SINGLE = (
-    "training on several devices is not available yet. Give one device, as in "
-    "tf.distribute.MirroredStrategy(['/cpu:0'])."
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.function import Function, IdentityWeakDict
+from meshflow.core.variable import (
+    Variable,
+    VariableSynchronization,
+    variable_creator_scope,
 )
+from meshflow.distribute.input import (
+    DistributedDataset,
+    InputContext,
+    ValueContext,
+)
+from meshflow.distribute.mapped import run_replicas
+from meshflow.distribute.replica import (
+    AXIS,
+    MirroredVariable,
+    ReduceOp,
+    ReplicaContext,
+    SyncOnReadVariable,
+    entered,
+    stacks,
+)
+from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.ops.nn.cross_entropy import Replicas
+from meshflow.placement.layout import UNSHARDED, Layout
+from meshflow.placement.mesh import device_name, jax_device, line
+
+__all__ = [
+    "MirroredStrategy",
+    "OneDeviceStrategy",
+    "Strategy",
+    "StrategyExtended",
+    "experimental_set_strategy",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+]
 
 
-class _Current(threading.local):
-    def __init__(self) -> None:
-        self.strategies: list[Strategy] = []
-        self.replicas: list[ReplicaContext | None] = []
-
-
-_current = _Current()
-
-
-class InputContext:
-    """What an input function may need to know.
-
-    Args:
-      num_input_pipelines: number of pipelines.
-      input_pipeline_id: number of this one.
-      num_replicas_in_sync: number of replicas.
-    """
-
-    def __init__(
-        self,
-        num_input_pipelines: int = 1,
-        input_pipeline_id: int = 0,
-        num_replicas_in_sync: int = 1,
-    ) -> None:
-        self.num_input_pipelines = num_input_pipelines
-        self.input_pipeline_id = input_pipeline_id
-        self.num_replicas_in_sync = num_replicas_in_sync
-
-    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """The batch size of a replica.
-
-        Raises:
-          ValueError: when it does not divide.
-        """
-        if global_batch_size % self.num_replicas_in_sync:
-            raise ValueError(
-                f"The `global_batch_size` {global_batch_size} is not divisible by `num_replicas_in_sync` "
-                f"{self.num_replicas_in_sync}."
-            )
-        return global_batch_size // self.num_replicas_in_sync
-
-
-class ValueContext:
-    """What a function for values of replicas may need to know."""
-
-    def __init__(self, replica_id_in_sync_group: int = 0, num_replicas_in_sync: int = 1) -> None:
-        self.replica_id_in_sync_group = replica_id_in_sync_group
-        self.num_replicas_in_sync = num_replicas_in_sync
-
-
-class InputOptions:
-    """Settings of distributed input; accepted."""
-
-    def __init__(
-        self,
-        experimental_fetch_to_device: bool | None = None,
-        experimental_replication_mode: Any = None,
-        experimental_place_dataset_on_device: bool = False,
-        experimental_per_replica_buffer_size: int = 1,
-    ) -> None:
-        self.experimental_fetch_to_device = experimental_fetch_to_device
-        self.experimental_replication_mode = experimental_replication_mode
-        self.experimental_place_dataset_on_device = experimental_place_dataset_on_device
-        self.experimental_per_replica_buffer_size = experimental_per_replica_buffer_size
-
-
-class ReplicaContext:
-    """What code of one replica may ask: which it is, and values of all of them.
+class StrategyExtended:
+    """The less used part of a strategy, `Strategy.extended`.
 
     Args:
       strategy: the strategy.
-      replica_id_in_sync_group: number of the replica.
     """
 
-    def __init__(self, strategy: Strategy, replica_id_in_sync_group: int = 0) -> None:
-        self._strategy = strategy
-        self._replica = replica_id_in_sync_group
-
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy."""
-        return self._strategy
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """Number of replicas."""
-        return self._strategy.num_replicas_in_sync
-
-    @property
-    def replica_id_in_sync_group(self) -> int:
-        """Number of this replica."""
-        return self._replica
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The replica's devices."""
-        return self._strategy._devices[self._replica : self._replica + 1]
-
-    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """The sum or mean of all replicas' values.
-
-        Args:
-          reduce_op: a `ReduceOp` or its name.
-          value: a tensor or structure of tensors.
-          options: accepted.
-        """
-        from meshflow.core import nest
-
-        op = reduction(reduce_op)
-        return nest.map_structure(lambda v: reduced(op, v, None), value)
-
-    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
-        """All replicas' values, one after the other along an axis.
-
-        Args:
-          value: a tensor or structure of tensors.
-          axis: the axis.
-          options: accepted.
-        """
-        from meshflow.core import nest
-        from meshflow.core.convert import convert_to_tensor
-
-        return nest.map_structure(convert_to_tensor, value)
-
-    def merge_call(self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
-        """Calls a function once for all replicas, in cross-replica context.
-
-        Args:
-          merge_fn: given the strategy, then the arguments.
-          args: its arguments.
-          kwargs: further arguments.
-        """
-        with _entered(self._strategy, None):
-            return merge_fn(self._strategy, *args, **(kwargs or {}))
-
-    def __enter__(self) -> ReplicaContext:
-        _current.strategies.append(self._strategy)
-        _current.replicas.append(self)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        _current.strategies.pop()
-        _current.replicas.pop()
-
-
-@contextlib.contextmanager
-def _entered(strategy: Strategy, replica: ReplicaContext | None) -> Iterator[Any]:
-    _current.strategies.append(strategy)
-    _current.replicas.append(replica)
-    try:
-        yield strategy
-    finally:
-        _current.strategies.pop()
-        _current.replicas.pop()
-
-
-class Extended:
-    """What `strategy.extended` offers."""
+    experimental_require_static_shapes = True
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """The replicas' devices."""
-        return self._strategy._devices
+        """Names of the devices that replicas run on."""
+        return tuple(device_name(d) for d in self._strategy._devices)
 
     parameter_devices = worker_devices
 
-    def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
-        """Values of replicas as one."""
-        return self._strategy.reduce(reduce_op, value, None)
+    def reduce_to(
+        self, reduce_op: Any, value: Any, destinations: Any = None, options: Any = None
+    ) -> Any:
+        """`Strategy.reduce` over replicas.
 
-    def batch_reduce_to(self, reduce_op: Any, pairs: Any, options: Any = None) -> list[Any]:
-        """Several values of replicas, each as one."""
-        return [self._strategy.reduce(reduce_op, value, None) for value, _ in pairs]
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value: a value of replicas.
+          destinations: accepted.
+          options: accepted.
+        """
+        return self._strategy.reduce(reduce_op, value, axis=None)
+
+    def batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any = None
+    ) -> list[Any]:
+        """`reduce_to` of several values.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value_destination_pairs: pairs (value, destination).
+          options: accepted.
+        """
+        return [self.reduce_to(reduce_op, v, d) for v, d in value_destination_pairs]
 
     def update(
         self,
@@ -206,213 +103,380 @@ class Extended:
         kwargs: Any = None,
         group: bool = True,
     ) -> Any:
-        """Calls a function on a variable, where it is."""
-        result = fn(var, *[local_results(a)[0] for a in args], **(kwargs or {}))
-        return result if group else (result,)
+        """Calls `fn(var, *args, **kwargs)` to update a variable.
 
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
-        """A context in which variables are made where another is."""
-        return contextlib.nullcontext()
+        Args:
+          var: the variable.
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+          group: accepted.
+        """
+        return fn(var, *args, **(kwargs or {}))
 
     def variable_created_in_scope(self, v: Any) -> bool:
-        """Whether a variable belongs to the strategy."""
-        return True
+        """Whether a variable was made in this strategy's scope.
 
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        """Whether shapes must be known."""
-        return True
+        Args:
+          v: the variable.
+        """
+        return getattr(v, "_distribute_strategy", None) is self._strategy
+
+    def value_container(self, value: Any) -> Any:
+        """The value itself.
+
+        Args:
+          value: a value.
+        """
+        return value
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Does nothing: all variables are on all devices.
+
+        Args:
+          colocate_with_variable: a variable.
+        """
+        yield
 
 
 class Strategy:
-    """How a program is spread over devices. This one does not: it is what is in force by default.
+    """Synchronous training on the devices of a mesh; the base of all strategies.
 
-    Example:
-      >>> import meshflow as tf
-      >>> strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
-      >>> with strategy.scope():
-      ...     v = tf.Variable(1.0)
-      >>> total = strategy.run(lambda x: v + x, args=(tf.constant(2.0),))
-      >>> float(strategy.reduce("SUM", total, axis=None))
-      3.0
+    Args:
+      extended: accepted for TensorFlow's sake.
     """
 
-    def __init__(
-        self, devices: Sequence[str] = ("/job:localhost/replica:0/task:0/device:CPU:0",)
-    ) -> None:
-        self._devices = tuple(devices)
-        if len(self._devices) > 1:
-            raise NotImplementedError(
-                f"{type(self).__name__} was given {len(self._devices)} devices {list(self._devices)}: {_SINGLE}"
-            )
-        self.extended = Extended(self)
+    def __init__(self, extended: Any = None) -> None:
+        self._start([jax.local_devices()[0]])
+
+    def _start(self, devices: Sequence[Any]) -> None:
+        self._devices = list(devices)
+        self.mesh = line(tuple(self._devices), AXIS)
+        self.extended = StrategyExtended(self)
+        self._traces = IdentityWeakDict()
+        # On the default device alone, nothing has to be placed.
+        self.places = self._devices != jax.local_devices()[:1]
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Number of replicas."""
+        """How many replicas compute a step together."""
         return len(self._devices)
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[Strategy]:
-        """A context in which models and variables are made for the strategy."""
-        if _current.strategies and _current.strategies[-1] is not self:
-            raise RuntimeError(
-                "Mixing different tf.distribute.Strategy objects: "
-                f"{type(_current.strategies[-1]).__name__} is in force already."
-            )
-        with _entered(self, None), self._placed():
-            yield self
+    @property
+    def cluster_resolver(self) -> Any:
+        """The cluster resolver, or None."""
+        return None
 
-    def _placed(self) -> Any:
-        return contextlib.nullcontext()
+    # ---- scope -----------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """Makes this the current strategy: variables made inside are on all its devices.
+
+        Raises:
+          RuntimeError: inside the scope of another strategy.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+          >>> with strategy.scope():
+          ...     v = tf.Variable(1.0)
+          >>> strategy.extended.variable_created_in_scope(v)
+          True
+        """
+        if stacks.entries and has_strategy() and get_strategy() is not self:
+            raise RuntimeError(
+                f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
+                "Leave the scope of the one before entering the other."
+            )
+        saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
+        try:
+            with entered(self), variable_creator_scope(self._create_variable):
+                yield self
+        finally:
+            Replicas.count = saved
+
+    def replicated(self, rank: int) -> Layout:
+        """The layout of variables: a copy on every device."""
+        return Layout.replicated(self.mesh, rank)
+
+    def batched(self, rank: int) -> Layout:
+        """The layout of values of replicas: the first axis over the devices."""
+        return Layout.batch_sharded(self.mesh, AXIS, rank)
+
+    def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
+        several = self.num_replicas_in_sync > 1
+        saved, context.variable_creators = context.variable_creators, []
+        try:
+            if kwargs.get("synchronization") is VariableSynchronization.ON_READ and several:
+                variable: Variable = SyncOnReadVariable(
+                    replicas=self.num_replicas_in_sync, layout=self.batched, **kwargs
+                )
+            else:
+                variable = MirroredVariable(**kwargs)
+                if self.places and variable.dtype.name != "string":
+                    variable._layout = self.replicated(variable.ndim)
+        finally:
+            context.variable_creators = saved
+        variable._distribute_strategy = self  # type: ignore[attr-defined]
+        return variable
+
+    # ---- running ---------------------------------------------------------------------------
 
     def run(
         self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
     ) -> Any:
-        """Calls a function on every replica.
+        """Calls a function once for each replica, all in one program.
 
         Args:
-          fn: the function; AutoGraph converts it inside a `tf.function`.
-          args: its arguments; distributed values are taken apart.
-          kwargs: further arguments.
+          fn: the function; it may read and write variables, and use collectives.
+          args: its arguments; of a `PerReplica` each replica gets its own value.
+          kwargs: its keyword arguments.
           options: accepted.
 
         Returns:
-          The replica's result.
-        """
-        from meshflow.core.autograph.status import convert_if_enabled
-
-        def own(value: Any) -> Any:
-            return local_results(value)[0]
-
-        given = [own(a) for a in args]
-        named = {key: own(value) for key, value in (kwargs or {}).items()}
-        with ReplicaContext(self), self._placed():
-            return convert_if_enabled(fn)(*given, **named)
-
-    experimental_run_v2 = run
-
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Values of replicas as one.
-
-        Args:
-          reduce_op: a `ReduceOp` or its name.
-          value: what `run` gave.
-          axis: an axis of the values to reduce as well; None for none.
+          What `fn` returns, with a `PerReplica` for each tensor when there are several replicas.
 
         Raises:
-          ValueError: for another reduction.
-        """
-        from meshflow.core import nest
+          InvalidArgumentError: when the replicas' arguments have different shapes.
+          ValueError: when replicas write different values to a variable without aggregation.
 
-        op = reduction(reduce_op)
-        return nest.map_structure(lambda v: reduced(op, v, axis), value)
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+          >>> float(strategy.run(lambda x: x + 1.0, args=(tf.constant(1.0),)))
+          2.0
+        """
+        kwargs = kwargs or {}
+        with self._running():
+            if self.num_replicas_in_sync == 1:
+                args, kwargs = map_replicas(_only, (tuple(args), dict(kwargs)))
+                with entered(ReplicaContext(self, 0)):
+                    return fn(*args, **kwargs)
+            return run_replicas(self, fn, tuple(args), dict(kwargs))
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
+        try:
+            with variable_creator_scope(self._create_variable):
+                yield
+        finally:
+            Replicas.count = saved
+
+    def _program(self, fn: Any, template: Any, make: Callable[[], Any]) -> Any:
+        """The program of a function for arguments like `template`; kept for `tf.function`s."""
+        if not isinstance(fn, Function) or context.trace is not None:
+            return make()
+        known = self._traces.get(fn) or {}
+        leaves, tree = jax.tree.flatten(template)
+        kept = (jax.ShapeDtypeStruct,)
+        try:
+            key = tree, tuple((v.shape, v.dtype) if isinstance(v, kept) else v for v in leaves)
+            if key not in known:
+                known[key] = make()
+                self._traces[fn] = known
+            return known[key]
+        except TypeError:
+            return make()
+
+    # ---- bringing values together ----------------------------------------------------------
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Sum or mean of the replicas' values.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value: what `run` returned.
+          axis: an axis to reduce within each replica too; a mean is then over all elements.
+
+        Returns:
+          The same structure with one tensor for each `PerReplica`.
+
+        Raises:
+          InvalidArgumentError: when `axis` is None and the replicas' shapes differ.
+        """
+        from meshflow.ops.array import concat
+        from meshflow.ops.math import reduce_mean, reduce_sum
+
+        mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
+        reducer = reduce_mean if mean else reduce_sum
+
+        def reduced(leaf: Any) -> Any:
+            if not isinstance(leaf, PerReplica):
+                tensor = convert_to_tensor(leaf)
+                if axis is not None:
+                    tensor = reducer(tensor, axis)
+                # The same value on every replica counts once for each.
+                if self.num_replicas_in_sync > 1 and not mean and axis is None:
+                    tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)  # type: ignore[operator]
+                return tensor
+            values = [convert_to_tensor(v) for v in leaf.values]
+            if axis is not None:
+                return reducer(concat(values, axis), axis)
+            whole = leaf if isinstance(leaf, Stacked) else stack(values)
+            if not isinstance(whole, Stacked):
+                raise InvalidArgumentError(
+                    f"Strategy.reduce: the replicas' values have different shapes "
+                    f"{[tuple(v.shape.as_list()) for v in values]}; pass axis=0 to reduce each first."
+                )
+            return reducer(whole.stacked, 0)
+
+        return map_replicas(reduced, value)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Values of replicas, one after the other along an axis.
+        """The replicas' values joined along an axis.
 
         Args:
-          value: what `run` gave.
+          value: what `run` returned.
           axis: the axis.
-        """
-        from meshflow.core.convert import convert_to_tensor
-        from meshflow.ops import array
 
-        tensors = [convert_to_tensor(v) for v in local_results(value)]
-        return tensors[0] if len(tensors) == 1 else array.concat(tensors, axis)
+        Returns:
+          The same structure with one tensor for each `PerReplica`.
+        """
+        from meshflow.ops.array import concat
+
+        def joined(leaf: Any) -> Any:
+            if isinstance(leaf, PerReplica):
+                return concat([convert_to_tensor(v) for v in leaf.values], axis)
+            tensor = convert_to_tensor(leaf)
+            return concat([tensor] * self.num_replicas_in_sync, axis)
+
+        return map_replicas(joined, value)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The values of this process' replicas.
+        """This process's replicas' values as a tuple.
 
         Args:
-          value: what `run` gave.
+          value: what `run` returned.
         """
-        return local_results(value)
+        return value.values if isinstance(value, PerReplica) else (value,)
+
+    unwrap = experimental_local_results
+
+    def group(self, value: Any, name: str | None = None) -> None:
+        """Nothing to do: everything runs in program order.
+
+        Args:
+          value: a value.
+          name: ignored.
+        """
+
+    # ---- input -----------------------------------------------------------------------------
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """A dataset whose batches are divided between the replicas.
+        """A dataset whose batches are split over the replicas.
 
         Args:
-          dataset: a dataset of global batches.
+          dataset: any iterable of batches of the global size.
           options: accepted.
-        """
-        return dataset
 
-    def distribute_datasets_from_function(
-        self, dataset_fn: Callable[[InputContext], Any], options: Any = None
-    ) -> Any:
-        """A dataset of per-replica batches.
+        Returns:
+          An iterable of `PerReplica` structures.
+        """
+        return DistributedDataset(self, dataset, split=True)
+
+    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
+        """A dataset of which every batch goes to one replica.
 
         Args:
-          dataset_fn: from an `InputContext` to a dataset.
+          dataset_fn: called with an `InputContext`; returns batches of the size of a replica.
           options: accepted.
+
+        Returns:
+          An iterable of `PerReplica` structures.
         """
-        return dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
+        made = dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
+        return DistributedDataset(self, made, split=False)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
-    def experimental_distribute_values_from_function(
-        self, value_fn: Callable[[ValueContext], Any]
-    ) -> Any:
-        """Values of replicas.
+    def experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:
+        """A value for each replica.
 
         Args:
-          value_fn: from a `ValueContext` to a replica's value.
+          value_fn: called with a `ValueContext`.
+
+        Returns:
+          A `PerReplica`, or the value itself for one replica.
         """
-        values = [
-            value_fn(ValueContext(i, self.num_replicas_in_sync))
-            for i in range(self.num_replicas_in_sync)
-        ]
-        return values[0] if len(values) == 1 else PerReplica(values)
+        count = self.num_replicas_in_sync
+        values = [value_fn(ValueContext(i, count)) for i in range(count)]
+        if count == 1:
+            return values[0]
+        return PerReplica([convert_to_tensor(v) for v in values])
+
+    def place_batch(self, batch: Any) -> Any:
+        """A batch of arrays for one program over all devices: split along the first axis when it divides."""
+        return jax.tree.map(self._place, batch)
+
+    def _place(self, array: Any) -> Any:
+        if array.dtype == object:
+            return array
+        divides = array.ndim > 0 and array.shape[0] % self.num_replicas_in_sync == 0
+        specs = [AXIS if divides and axis == 0 else UNSHARDED for axis in range(array.ndim)]
+        return jax.device_put(array, Layout(specs, self.mesh).sharding())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} with {self.num_replicas_in_sync} replica on {self._devices[0]}>"
+        return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
+
+
+def _only(leaf: Any) -> Any:
+    return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
 
 
 class OneDeviceStrategy(Strategy):
     """Everything on one device.
 
     Args:
-      device: its name, such as '/gpu:0'.
+      device: its name, such as "CPU:0".
     """
 
     def __init__(self, device: str) -> None:
-        super().__init__([device])
-
-    def _placed(self) -> Any:
-        return placed_on(self._devices[0])
+        self._start([jax_device(device)])
 
 
 class MirroredStrategy(Strategy):
-    """A replica on each of some devices, with equal variables.
+    """A replica on each of several devices of this machine, with variables on all.
 
     Args:
-      devices: names of devices; default all GPUs, or else the CPU's logical devices.
-      cross_device_ops: accepted; XLA combines values itself.
+      devices: device strings; default all GPUs or TPUs, or all CPUs there are.
+      cross_device_ops: accepted; XLA chooses the collectives.
 
     Raises:
-      NotImplementedError: for more than one device.
+      ValueError: for a device that does not exist or is given twice.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.MirroredStrategy(["CPU:0"]).num_replicas_in_sync
+      1
     """
 
-    def __init__(self, devices: Sequence[str] | None = None, cross_device_ops: Any = None) -> None:
-        if devices is None:
-            found = list_logical_devices("GPU") or list_logical_devices("CPU")
-            devices = [d.name for d in found]
-        if not devices:
-            raise ValueError("Got an empty `devices` list and unable to recognize any devices.")
-        super().__init__([devices] if isinstance(devices, str) else devices)
-        self._cross_device_ops = cross_device_ops
-
-    def _placed(self) -> Any:
-        return placed_on(self._devices[0])
+    def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: Any = None) -> None:
+        del cross_device_ops
+        if isinstance(devices, str):
+            devices = [devices]
+        found = jax.local_devices() if devices is None else [jax_device(d) for d in devices]
+        if not found:
+            raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")
+        self._start(found)
 
 
 class CentralStorageStrategy(MirroredStrategy):
-    """Variables on one device, computation on some.
+    """Variables on one device, computation on several.
+
+    Every device keeps a copy of the variables here: what is computed is the same, and nothing is
+    fetched from one device at every use.
 
     Args:
-      compute_devices: devices that compute.
-      parameter_device: the device of variables.
+      compute_devices: devices that compute; default all there are.
+      parameter_device: the device of variables; accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.experimental.CentralStorageStrategy(["CPU:0"]).num_replicas_in_sync
+      1
     """
 
     def __init__(
@@ -422,42 +486,55 @@ class CentralStorageStrategy(MirroredStrategy):
         self._parameter_device = parameter_device
 
 
-_default = Strategy()
+_default: list[Strategy] = []
 
 
 def get_strategy() -> Strategy:
-    """The strategy in force; the default one outside of scopes.
+    """The current strategy; outside all scopes a default one of one replica.
 
     Example:
       >>> import meshflow as tf
       >>> tf.distribute.get_strategy().num_replicas_in_sync
       1
     """
-    return _current.strategies[-1] if _current.strategies else _default
+    for entry in reversed(stacks.entries):
+        return entry.strategy if isinstance(entry, ReplicaContext) else entry
+    if not _default:
+        _default.append(Strategy())
+    return _default[0]
 
 
 def has_strategy() -> bool:
-    """Whether a strategy other than the default one is in force."""
-    return get_strategy() is not _default
+    """Whether a strategy other than the default one is current."""
+    current = get_strategy()
+    return bool(stacks.entries) and not (_default and current is _default[0])
 
 
 def in_cross_replica_context() -> bool:
-    """Whether code runs for all replicas: in a strategy's scope, outside of `run`."""
-    return bool(_current.strategies) and _current.replicas[-1] is None
+    """Whether the current strategy's scope is open and no replica function runs."""
+    return bool(stacks.entries) and not isinstance(stacks.entries[-1], ReplicaContext)
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """The replica whose code runs; None in cross-replica context."""
-    if not _current.strategies:
-        return ReplicaContext(_default)
-    return _current.replicas[-1]
+    """The replica context, or None in cross-replica context."""
+    if not stacks.entries:
+        return ReplicaContext(get_strategy(), 0)
+    entry = stacks.entries[-1]
+    return entry if isinstance(entry, ReplicaContext) else None
 
 
 def experimental_set_strategy(strategy: Strategy | None) -> None:
-    """Puts a strategy in force, until another or None is set.
+    """Makes a strategy the current one until it is called with None.
 
     Args:
-      strategy: the strategy.
+      strategy: the strategy, or None.
     """
-    _current.strategies[:] = [] if strategy is None else [strategy]
-    _current.replicas[:] = [] if strategy is None else [None]
+    if _held:
+        _held.pop().__exit__(None, None, None)
+    if strategy is not None:
+        scope = strategy.scope()
+        scope.__enter__()
+        _held.append(scope)
+
+
+_held: list[Any] = []

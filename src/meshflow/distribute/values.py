@@ -1,82 +1,80 @@
-"""What a strategy's replicas hold and how their values are combined."""
+"""Values that differ from replica to replica."""
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.ops import array, math
+import jax
+
+from meshflow.core.tensor import Tensor
+
+__all__ = ["DistributedValues", "PerReplica"]
 
 
-class ReduceOp(enum.Enum):
-    """How values of replicas become one."""
+class PerReplica(tuple):
+    """One value for each replica.
 
-    SUM = "SUM"
-    MEAN = "MEAN"
-
-    @staticmethod
-    def from_variable_aggregation(aggregation: Any) -> ReduceOp:
-        """The reduction that goes with a variable's aggregation.
-
-        Raises:
-          ValueError: when there is none.
-        """
-        name = getattr(aggregation, "name", str(aggregation))
-        if name not in ("SUM", "MEAN"):
-            raise ValueError(
-                f"Could not convert from `tf.VariableAggregation` {name} to `ReduceOp`."
-            )
-        return ReduceOp[name]
-
-
-def reduction(op: Any) -> ReduceOp:
-    """A reduction from a `ReduceOp` or its name.
-
-    Raises:
-      ValueError: for anything else.
-    """
-    if isinstance(op, ReduceOp):
-        return op
-    try:
-        return ReduceOp[str(op).upper()]
-    except KeyError:
-        raise ValueError(f"reduce_op must be SUM or MEAN, got {op!r}.") from None
-
-
-class DistributedValues:
-    """Values of replicas, one for each.
-
-    Args:
-      values: the values in the order of replicas.
+    Attributes:
+      values: the values, as a tuple.
     """
 
-    def __init__(self, values: Any) -> None:
-        self._values = tuple(values)
+    __slots__ = ()
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The values."""
-        return self._values
+        """The replicas' values."""
+        return tuple(self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._values})"
+        lines = ",\n".join(f"  {i}: {v!r}" for i, v in enumerate(self.values))
+        return f"PerReplica:{{\n{lines}\n}}"
 
 
-class PerReplica(DistributedValues):
-    """Values that differ between replicas."""
+class Stacked(PerReplica):
+    """Values of one shape, kept as one tensor with the replicas along its first axis."""
+
+    __slots__ = ()
+
+    @property
+    def stacked(self) -> Any:
+        """The tensor of shape [replicas, ...]."""
+        return tuple.__getitem__(self, 0)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The replicas' values."""
+        stacked = self.stacked
+        return tuple(stacked[i] for i in range(stacked.shape[0]))
 
 
-def local_results(value: Any) -> tuple[Any, ...]:
-    """The values of this process' replicas."""
-    return value.values if isinstance(value, DistributedValues) else (value,)
+DistributedValues = PerReplica
+
+for _kind in (PerReplica, Stacked):
+    jax.tree_util.register_pytree_node(
+        _kind, lambda v: (tuple(v), None), lambda _, children, kind=_kind: kind(children)
+    )
 
 
-def reduced(op: ReduceOp, value: Any, axis: int | None) -> Any:
-    """Values of replicas, and an axis of them, as one value."""
-    tensors = [convert_to_tensor(v) for v in local_results(value)]
-    if axis is not None:
-        combine = math.reduce_mean if op is ReduceOp.MEAN else math.reduce_sum
-        return combine(array.concat(tensors, 0) if axis == 0 else array.stack(tensors), axis)
-    total = tensors[0] if len(tensors) == 1 else math.add_n(tensors)
-    return total / len(tensors) if op is ReduceOp.MEAN and len(tensors) > 1 else total
+def map_replicas(function: Callable[[Any], Any], structure: Any) -> Any:
+    """Applies a function to the leaves of a structure, where a `PerReplica` is a leaf."""
+    if isinstance(structure, PerReplica):
+        return function(structure)
+    if isinstance(structure, dict):
+        return type(structure)({k: map_replicas(function, v) for k, v in structure.items()})
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*[map_replicas(function, v) for v in structure])
+    if isinstance(structure, (list, tuple)):
+        return type(structure)([map_replicas(function, v) for v in structure])
+    return function(structure)
+
+
+def stack(values: Any) -> Any:
+    """A `Stacked` when all values are tensors of one shape and dtype, else a `PerReplica`."""
+    tensors = list(values)
+    alike = all(isinstance(t, Tensor) for t in tensors)
+    if alike and len({(tuple(t.shape.as_list()), t.dtype) for t in tensors}) == 1:
+        from meshflow.ops.array import stack as join
+
+        return Stacked((join(tensors),))
+    return PerReplica(tensors)

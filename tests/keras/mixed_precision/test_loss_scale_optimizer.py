@@ -7,6 +7,8 @@ import pytest
 
 import meshflow as tf
 
+pytestmark = pytest.mark.nan_expected
+
 mixed_precision = tf.keras.mixed_precision
 SGD = tf.keras.optimizers.SGD
 

@@ -23,6 +23,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
 from meshflow.keras import backend
+from meshflow.keras.dtensor.experimental import current_map
 from meshflow.keras.engine.call_signature import CallSignature, call_signature, call_state
 from meshflow.keras.engine.input_spec import InputSpec, assert_input_compatibility
 from meshflow.keras.engine.keras_tensor import Node, shape_of
@@ -79,6 +80,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):
         dynamic: bool = False,
         **kwargs: Any,
     ) -> None:
+        layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith("_layout")}
+        self._weight_layouts = {k: v for k, v in layouts.items() if v is not None}
+        self._layout_map = current_map()
         unknown = set(kwargs) - _KNOWN_KWARGS
         if unknown:
             raise TypeError(

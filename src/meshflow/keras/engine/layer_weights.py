@@ -15,6 +15,7 @@ from meshflow.core.shapes import TensorShape
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.keras import backend
+from meshflow.keras.dtensor.experimental import layout_for
 from meshflow.keras.engine.call_signature import call_state
 from meshflow.keras.engine.layer_helpers import unique
 from meshflow.keras.engine.tracking import Tracker
@@ -83,7 +84,7 @@ class LayerWeights:
             initializer = "glorot_uniform" if kind.is_floating else "zeros"
         initialize = initializers.get(initializer)
         sizes = _weight_shape(self.name, name, shape)
-        layout = kwargs.pop("layout", None)
+        layout = kwargs.pop("layout", None) or layout_for(self, name, len(sizes))
         autocast = kwargs.pop("experimental_autocast", True)
         kwargs.pop("getter", None), kwargs.pop("collections", None), kwargs.pop("partitioner", None)
         if kwargs:
@@ -104,7 +105,8 @@ class LayerWeights:
                 aggregation=aggregation,
                 dtype=kind,
             )
-        variable._layout = layout
+        if layout is not None:
+            variable._layout = layout
         variable._autocast = autocast and kind.is_floating
         self._own_weights.append(variable)
         regularize = regularizers.get(regularizer)

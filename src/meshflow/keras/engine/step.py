@@ -7,6 +7,7 @@ call, as a loop inside the compiled program (`steps_per_execution`).
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +31,14 @@ class CompiledStep:
     Args:
       function: called with one nested structure of tensors.
       name: the name in profiles.
+
+    Attributes:
+      place: puts a batch on the devices, or None.
+      around: gives the context in which the step is traced.
     """
+
+    place: Callable[[Any], Any] | None = None
+    around: Callable[[], Any] = contextlib.nullcontext
 
     def __init__(self, function: Callable[[Any], Any], name: str) -> None:
         self._function = function
@@ -40,6 +48,8 @@ class CompiledStep:
 
     def __call__(self, batch: Any) -> Any:
         """Runs one step on a structure of arrays."""
+        if self.place is not None:
+            batch = self.place(batch)
         leaves, tree = jax.tree.flatten(batch)
         key = tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         concrete = self._concrete.get(key)
@@ -47,11 +57,12 @@ class CompiledStep:
             try:
                 concrete = self._concrete[key] = self._trace(batch)
             except VariableNeedsEagerError:
-                return self._function(as_tensors(batch))
+                with self.around():
+                    return self._function(as_tensors(batch))
         return concrete.run_arrays(leaves)
 
     def _trace(self, batch: Any) -> ConcreteFunction:
-        with switched(True):
+        with switched(True), self.around():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
         return ConcreteFunction(traced, ((batch,), {}))
 

@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.function import Settings
 from meshflow.core.tensor import Tensor
+from meshflow.distribute.whole_batch import current_strategy
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import (
     DataHandler,
@@ -125,6 +126,7 @@ class Trainer(TrainingSteps):
         self._run_eagerly = run_eagerly
         self._steps_per_execution = int(steps_per_execution or 1)
         self._is_compiled = True
+        self._strategy_at_compile = current_strategy()
         self._reset_compiled()
 
     @property

@@ -9,6 +9,7 @@ from meshflow.core import nest
 from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.tape import GradientTape
 from meshflow.core.tensor import Tensor
+from meshflow.distribute.whole_batch import on_devices
 from meshflow.keras.engine.compile_utils import LossesContainer
 from meshflow.keras.engine.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.step import CompiledStep, as_tensors
@@ -108,7 +109,8 @@ class TrainingSteps:
         if self.run_eagerly:
             return lambda batch: function(as_tensors(batch))
         if kind not in self._steps:
-            self._steps[kind] = CompiledStep(self._clean(function), f"{kind}_step")
+            step = CompiledStep(self._clean(function), f"{kind}_step")
+            self._steps[kind] = on_devices(self, step)
         return self._steps[kind]
 
     def _clean(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -26,6 +26,7 @@ from meshflow.core.tape import GradientTape, no_tapes
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
+from meshflow.distribute.replica import sum_over_replicas
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hyper import Hyperparameters
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
@@ -249,11 +250,9 @@ class Optimizer(Hyperparameters, State):
         return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        return (
-            grads_and_vars
-            if self.gradient_aggregator is None
-            else self.gradient_aggregator(grads_and_vars)
-        )
+        if self.gradient_aggregator is not None:
+            return self.gradient_aggregator(grads_and_vars)
+        return sum_over_replicas(grads_and_vars)
 
     def _transform_unaggregated_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars

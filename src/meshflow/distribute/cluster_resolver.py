@@ -1,0 +1,165 @@
+"""`tf.distribute.cluster_resolver`: which processes make up a job, and which of them this is."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from meshflow.core.errors import InvalidValueError
+
+__all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"]
+
+
+class ClusterResolver:
+    """The base of cluster resolvers: says nothing of a cluster.
+
+    Attributes:
+      task_type: this process's job, such as "worker".
+      task_id: its number in the job.
+      rpc_layer: the protocol.
+      environment: always "".
+    """
+
+    task_type: str | None = None
+    task_id: int | None = None
+    rpc_layer: str | None = None
+    environment = ""
+
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Addresses by job."""
+        raise NotImplementedError(f"{type(self).__name__} must define cluster_spec().")
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """The address of a task; empty when there is no cluster.
+
+        Args:
+          task_type: its job; default this process's.
+          task_id: its number; default this process's.
+          rpc_layer: a protocol to put before it.
+        """
+        spec = self.cluster_spec()
+        kind = self.task_type if task_type is None else task_type
+        number = self.task_id if task_id is None else task_id
+        if not spec or kind is None or number is None:
+            return ""
+        layer = rpc_layer or self.rpc_layer
+        address = spec[kind][number]
+        return f"{layer}://{address}" if layer else address
+
+    def num_accelerators(
+        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+    ) -> dict[str, int]:
+        """Number of this process's accelerators by type.
+
+        Args:
+          task_type: accepted.
+          task_id: accepted.
+          config_proto: accepted.
+        """
+        from meshflow.core.config import list_logical_devices
+
+        kinds = [d.device_type for d in list_logical_devices()]
+        return {k: kinds.count(k) for k in set(kinds) - {"CPU"}}
+
+
+class SimpleClusterResolver(ClusterResolver):
+    """A cluster given by the caller.
+
+    Args:
+      cluster_spec: addresses by job.
+      master: accepted.
+      task_type: this process's job.
+      task_id: its number.
+      environment: accepted.
+      num_accelerators: accepted.
+      rpc_layer: the protocol.
+    """
+
+    def __init__(
+        self,
+        cluster_spec: Any,
+        master: str = "",
+        task_type: str | None = None,
+        task_id: int | None = None,
+        environment: str = "",
+        num_accelerators: Any = None,
+        rpc_layer: str | None = None,
+    ) -> None:
+        del master, num_accelerators
+        self._spec = {k: list(v) for k, v in dict(cluster_spec).items()}
+        self.task_type, self.task_id, self.rpc_layer = task_type, task_id, rpc_layer
+        self.environment = environment
+
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Addresses by job."""
+        return self._spec
+
+
+class TFConfigClusterResolver(ClusterResolver):
+    """The cluster that the environment variable `TF_CONFIG` describes.
+
+    Args:
+      task_type: this process's job; default the variable's.
+      task_id: its number; default the variable's.
+      rpc_layer: the protocol; default the variable's.
+      environment: accepted.
+
+    Raises:
+      ValueError: when the variable is not JSON, or names a task that its cluster lacks.
+
+    Example:
+      >>> import os
+      >>> import meshflow as tf
+      >>> os.environ["TF_CONFIG"] = (
+      ...     '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
+      ... )
+      >>> resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+      >>> del os.environ["TF_CONFIG"]
+      >>> resolver.task_id, resolver.master()
+      (1, 'b:1')
+    """
+
+    def __init__(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        environment: str | None = None,
+    ) -> None:
+        text = os.environ.get("TF_CONFIG", "")
+        try:
+            config = json.loads(text or "{}")
+        except json.JSONDecodeError as error:
+            raise InvalidValueError(f"TF_CONFIG is not JSON: {error}. It is {text!r}.") from None
+        if not isinstance(config, dict):
+            raise InvalidValueError(f"TF_CONFIG must be a JSON object, got {text!r}.")
+        task = config.get("task", {})
+        cluster = config.get("cluster", {})
+        self._spec: dict[str, list[str]] = {k: list(v) for k, v in cluster.items()}
+        self.task_type = task_type if task_type is not None else task.get("type")
+        number = task_id if task_id is not None else task.get("index")
+        self.task_id = None if number is None else int(number)
+        self.rpc_layer = rpc_layer or config.get("rpc_layer")
+        self.environment = environment or config.get("environment", "")
+        if self._spec and (self.task_type is None or self.task_id is None):
+            raise InvalidValueError(
+                'TF_CONFIG has a "cluster" but no "task": it must say which task this process is, as in '
+                '"task": {"type": "worker", "index": 0}.'
+            )
+        if self._spec and self.task_type != "evaluator":
+            tasks = self._spec.get(str(self.task_type), [])
+            if not 0 <= int(self.task_id or 0) < len(tasks):
+                raise InvalidValueError(
+                    f"TF_CONFIG says this is task {self.task_type}:{self.task_id}, but its cluster has "
+                    f"{ {k: len(v) for k, v in self._spec.items()} } tasks."
+                )
+
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Addresses by job; empty without `TF_CONFIG`."""
+        return self._spec

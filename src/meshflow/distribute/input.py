@@ -1,0 +1,176 @@
+"""Input of strategies: batches split over replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from meshflow.core import nest
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor
+from meshflow.distribute.values import PerReplica, Stacked
+
+__all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
+
+
+class InputContext(NamedTuple):
+    """What an input function is told.
+
+    Attributes:
+      num_input_pipelines: how many processes make input.
+      input_pipeline_id: this process's number among them.
+      num_replicas_in_sync: how many replicas there are.
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """The part of a global batch that one replica gets.
+
+        Args:
+          global_batch_size: the global batch size.
+
+        Raises:
+          ValueError: when it does not divide.
+        """
+        if global_batch_size % self.num_replicas_in_sync:
+            raise InvalidValueError(
+                f"The `global_batch_size` {global_batch_size} is not divisible by "
+                f"`num_replicas_in_sync` {self.num_replicas_in_sync}."
+            )
+        return global_batch_size // self.num_replicas_in_sync
+
+
+class ValueContext(NamedTuple):
+    """What a value function is told.
+
+    Attributes:
+      replica_id_in_sync_group: the replica's number.
+      num_replicas_in_sync: how many replicas there are.
+    """
+
+    replica_id_in_sync_group: int = 0
+    num_replicas_in_sync: int = 1
+
+
+def split_batch(strategy: Any, batch: Any) -> Any:
+    """A batch in parts: the first replicas get the larger ones, as in TensorFlow."""
+    count = strategy.num_replicas_in_sync
+
+    def split(leaf: Any) -> Any:
+        tensor = convert_to_tensor(leaf)
+        if count == 1:
+            return tensor
+        if not len(tensor.shape):
+            return PerReplica([tensor] * count)
+        size = tensor.shape[0]
+        if size % count == 0:
+            value = tensor._value.reshape(count, size // count, *tensor._value.shape[1:])
+            if value.dtype == object:
+                return PerReplica([Tensor(part) for part in value])
+            return Stacked((_placed(strategy, value),))
+        each = -(-size // count)
+        return PerReplica([Tensor(tensor._value[i * each : (i + 1) * each]) for i in range(count)])
+
+    return nest.map_structure(split, batch)
+
+
+def _placed(strategy: Any, value: Any) -> Tensor:
+    return Tensor(jax.device_put(value, strategy.batched(value.ndim).sharding()))
+
+
+class DistributedDataset:
+    """Batches for all replicas, one `PerReplica` structure a step.
+
+    Args:
+      strategy: the strategy.
+      source: an iterable of batches.
+      split: True when each batch is for all replicas, False when each is for one.
+    """
+
+    def __init__(self, strategy: Any, source: Any, split: bool) -> None:
+        self._strategy, self._source, self._split = strategy, source, split
+
+    def __iter__(self) -> DistributedIterator:
+        return DistributedIterator(self._batches())
+
+    def _batches(self) -> Iterator[Any]:
+        count = self._strategy.num_replicas_in_sync
+        if self._split or count == 1:
+            for batch in self._source:
+                yield split_batch(self._strategy, batch)
+            return
+        group: list[Any] = []
+        for batch in self._source:
+            group.append(nest.map_structure(convert_to_tensor, batch))
+            if len(group) == count:
+                yield self._join(group)
+                group = []
+        if group:
+            empty = nest.map_structure(lambda t: Tensor(t._value[:0]), group[0])
+            yield self._join(group + [empty] * (count - len(group)))
+
+    def _join(self, group: list[Any]) -> Any:
+        import numpy as np
+
+        def join(*parts: Any) -> Any:
+            if len({(tuple(p.shape.as_list()), p.dtype) for p in parts}) > 1:
+                return PerReplica(parts)
+            return Stacked((_placed(self._strategy, np.stack([np.asarray(p) for p in parts])),))
+
+        return nest.map_structure(join, *group)
+
+    def __len__(self) -> int:
+        size = len(self._source)
+        return size if self._split else -(-size // self._strategy.num_replicas_in_sync)
+
+    @property
+    def element_spec(self) -> Any:
+        """The source's element spec, when it has one."""
+        return self._source.element_spec
+
+    def reduce(self, initial_state: Any, reduce_func: Any) -> Any:
+        """Folds the batches.
+
+        Args:
+          initial_state: the first state.
+          reduce_func: called as `reduce_func(state, batch)`.
+        """
+        state = initial_state
+        for batch in self:
+            state = reduce_func(state, batch)
+        return state
+
+
+class DistributedIterator:
+    """An iterator over a `DistributedDataset`.
+
+    Args:
+      batches: the batches.
+    """
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> DistributedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def get_next(self) -> Any:
+        """The next batch.
+
+        Raises:
+          OutOfRangeError: at the end.
+        """
+        from meshflow.core.errors import OutOfRangeError
+
+        for batch in self._batches:
+            return batch
+        raise OutOfRangeError("End of sequence")

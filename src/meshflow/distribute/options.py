@@ -1,0 +1,142 @@
+"""Settings of strategies that TensorFlow code passes along; XLA chooses the collectives itself."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+__all__ = [
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "CrossDeviceOps",
+    "HierarchicalCopyAllReduce",
+    "InputOptions",
+    "InputReplicationMode",
+    "NcclAllReduce",
+    "ReductionToOneDevice",
+    "RunOptions",
+]
+
+
+class CrossDeviceOps:
+    """How values of devices are combined; accepted, since XLA chooses.
+
+    Args:
+      num_packs: accepted.
+    """
+
+    def __init__(self, num_packs: int = 1) -> None:
+        if num_packs < 0:
+            raise ValueError(f"{type(self).__name__}: num_packs must be >= 0, got {num_packs}.")
+        self.num_packs = num_packs
+
+
+class NcclAllReduce(CrossDeviceOps):
+    """All-reduce by NCCL; accepted, since XLA chooses (NCCL on GPUs).
+
+    Args:
+      num_packs: accepted.
+    """
+
+
+class HierarchicalCopyAllReduce(CrossDeviceOps):
+    """All-reduce by copies; accepted, since XLA chooses.
+
+    Args:
+      num_packs: accepted.
+    """
+
+
+class ReductionToOneDevice(CrossDeviceOps):
+    """Reduction on one device; accepted, since XLA chooses.
+
+    Args:
+      reduce_to_device: accepted.
+      accumulation_fn: accepted.
+    """
+
+    def __init__(self, reduce_to_device: Any = None, accumulation_fn: Any = None) -> None:
+        super().__init__()
+        self.reduce_to_device, self.accumulation_fn = reduce_to_device, accumulation_fn
+
+
+class InputReplicationMode(enum.Enum):
+    """Who makes input: one pipeline for each worker, or for each replica."""
+
+    PER_WORKER = "PER_WORKER"
+    PER_REPLICA = "PER_REPLICA"
+
+
+class InputOptions:
+    """Settings of distributed input; accepted, since batches always go straight to the devices.
+
+    Args:
+      experimental_fetch_to_device: accepted.
+      experimental_replication_mode: `InputReplicationMode.PER_WORKER`.
+      experimental_place_dataset_on_device: accepted.
+      experimental_per_replica_buffer_size: accepted.
+    """
+
+    def __init__(
+        self,
+        experimental_fetch_to_device: bool | None = None,
+        experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
+        experimental_place_dataset_on_device: bool = False,
+        experimental_per_replica_buffer_size: int = 1,
+    ) -> None:
+        self.experimental_fetch_to_device = experimental_fetch_to_device
+        self.experimental_replication_mode = experimental_replication_mode
+        self.experimental_place_dataset_on_device = experimental_place_dataset_on_device
+        self.experimental_per_replica_buffer_size = experimental_per_replica_buffer_size
+
+
+class RunOptions:
+    """Settings of `Strategy.run`; accepted, since shapes are always static.
+
+    Args:
+      experimental_enable_dynamic_batch_size: accepted.
+      experimental_bucketizing_dynamic_shape: accepted.
+      experimental_xla_options: accepted.
+    """
+
+    def __init__(
+        self,
+        experimental_enable_dynamic_batch_size: bool = True,
+        experimental_bucketizing_dynamic_shape: bool = False,
+        experimental_xla_options: Any = None,
+    ) -> None:
+        self.experimental_enable_dynamic_batch_size = experimental_enable_dynamic_batch_size
+        self.experimental_bucketizing_dynamic_shape = experimental_bucketizing_dynamic_shape
+        self.experimental_xla_options = experimental_xla_options
+
+
+class CommunicationImplementation(enum.Enum):
+    """The library that carries collectives; XLA chooses whatever is asked for."""
+
+    AUTO = "AUTO"
+    RING = "RING"
+    NCCL = "NCCL"
+
+
+class CommunicationOptions:
+    """Settings of collectives; accepted, since XLA chooses.
+
+    Args:
+      bytes_per_pack: accepted.
+      timeout_seconds: accepted.
+      implementation: accepted.
+    """
+
+    def __init__(
+        self,
+        bytes_per_pack: int = 0,
+        timeout_seconds: float | None = None,
+        implementation: CommunicationImplementation = CommunicationImplementation.AUTO,
+    ) -> None:
+        if bytes_per_pack < 0:
+            raise ValueError(
+                f"CommunicationOptions: bytes_per_pack must be >= 0, got {bytes_per_pack}."
+            )
+        self.bytes_per_pack = bytes_per_pack
+        self.timeout_seconds = timeout_seconds
+        self.implementation = implementation

@@ -1,0 +1,124 @@
+"""`LayoutMap`: layouts of weights, found by regular expressions on their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+from meshflow.placement.layout import Layout
+from meshflow.placement.mesh import Mesh
+
+__all__ = ["LayoutMap", "layout_map_scope"]
+
+_current: list[LayoutMap] = []
+
+
+class LayoutMap(MutableMapping[str, Layout]):
+    """Layouts by names of weights such as "dense.kernel"; keys may be regular expressions.
+
+    Args:
+      mesh: the mesh for weights without an entry, which are replicated; None leaves them alone.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dtensor = tf.experimental.dtensor
+      >>> mesh = dtensor.create_mesh([("model", 1)], devices=["CPU:0"])
+      >>> layouts = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
+      >>> layouts[".*kernel"] = dtensor.Layout([dtensor.UNSHARDED, "model"], mesh)
+      >>> layouts["dense.kernel"].rank
+      2
+    """
+
+    def __init__(self, mesh: Mesh | None = None) -> None:
+        self._mesh = mesh
+        self._layouts: dict[str, Layout] = {}
+
+    def __getitem__(self, key: str) -> Layout:
+        if key in self._layouts:
+            return self._layouts[key]
+        for pattern, layout in self._layouts.items():
+            if re.match(pattern, key):
+                return layout
+        raise KeyError(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The layout for a name: of the same key, or of the first expression that matches its start.
+
+        Args:
+          key: the name.
+          default: what to return without one.
+        """
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def __setitem__(self, key: str, layout: Layout) -> None:
+        if key in self._layouts:
+            raise ValueError(
+                f"{key} already exist in the LayoutMap with value {self._layouts[key]}."
+            )
+        if not isinstance(layout, Layout):
+            raise ValueError(f"{layout!r} should be a dtensor.Layout type, got {type(layout)}.")
+        self._layouts[key] = layout
+
+    def __delitem__(self, key: str) -> None:
+        del self._layouts[key]
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layouts)
+
+    def get_default_mesh(self) -> Mesh | None:
+        """The mesh of weights without an entry."""
+        return self._mesh
+
+    def scope(self) -> Any:
+        """`layout_map_scope` of this map."""
+        return layout_map_scope(self)
+
+
+@contextmanager
+def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
+    """Gives weights that layers create inside the layouts of a map.
+
+    A weight is looked up as "layer_name.weight_name".
+
+    Args:
+      layout_map: the map.
+    """
+    _current.append(layout_map)
+    try:
+        yield
+    finally:
+        _current.pop()
+
+
+def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
+    """The layout of a new weight: the layer's `<name>_layout` argument, or that of the current map.
+
+    Raises:
+      ValueError: when the layout has another rank.
+    """
+    layout = layer.__dict__.get("_weight_layouts", {}).get(f"{name}_layout")
+    maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
+    if layout is None and maps:
+        layout = maps[0].get(f"{layer.name}.{name}")
+        mesh = maps[0].get_default_mesh()
+        if layout is None and mesh is not None:
+            layout = Layout.replicated(mesh, rank)
+    if layout is not None and layout.rank != rank:
+        raise ValueError(
+            f"The weight {name} of layer {layer.name} has {rank} axes, its layout "
+            f"{layout.sharding_specs} has {layout.rank}."
+        )
+    return layout
+
+
+def current_map() -> LayoutMap | None:
+    """The map of the innermost `layout_map_scope`; layers keep it for weights they make later."""
+    return _current[-1] if _current else None
