@@ -39,6 +39,11 @@ EXPRESSIONS = [
 ]
 
 
+def expressions():
+    """The calls."""
+    return EXPRESSIONS
+
+
 def examples(tf):
     """Examples, and sequence examples."""
     train = tf.train
