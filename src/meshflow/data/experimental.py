@@ -8,6 +8,7 @@ from typing import Any
 from meshflow.core.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
+from meshflow.data.csv_files import CsvDataset, make_csv_dataset
 from meshflow.data.dataset import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -23,6 +24,7 @@ __all__ = [
     "AutoShardPolicy",
     "AutotuneOptions",
     "Counter",
+    "CsvDataset",
     "DistributeOptions",
     "ExternalStatePolicy",
     "OptimizationOptions",
@@ -44,6 +46,7 @@ __all__ = [
     "get_structure",
     "group_by_window",
     "ignore_errors",
+    "make_csv_dataset",
     "map_and_batch",
     "parallel_interleave",
     "prefetch_to_device",

@@ -33,7 +33,7 @@ class Files(Dataset):
         self, filenames: Any, read: Callable[[str], Iterator[bytes]], parallel_reads: Any = None
     ) -> None:
         self._parents = (filenames,) if isinstance(filenames, Dataset) else ()
-        self._names = None if self._parents else _names(filenames)
+        self._names = None if self._parents else file_names(filenames)
         self._read = read
         reads = 1 if parallel_reads is None else integer(parallel_reads, "num_parallel_reads")
         self._cycle = (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
@@ -70,7 +70,7 @@ class Files(Dataset):
             yield np.array(record, object)
 
 
-def _names(names: Any) -> list[str]:
+def file_names(names: Any) -> list[str]:
     """Names of files as a list of texts."""
     if isinstance(names, Path):
         names = str(names)

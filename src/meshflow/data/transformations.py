@@ -861,6 +861,26 @@ class WithOptions(Unary):
         return self._parent._vector(run)
 
 
+class Arranged(Unary):
+    """Elements with their parts in another structure.
+
+    Args:
+      parent: the dataset.
+      arrange: from an element, or its spec, to the same parts in another structure.
+    """
+
+    def __init__(self, parent: Dataset, arrange: Callable[[Any], Any]) -> None:
+        super().__init__(parent)
+        self._arrange = arrange
+
+    def _known_spec(self) -> Any:
+        return self._arrange(self._parent.element_spec)
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        for element in self._parent._elements(run):
+            yield self._arrange(element)
+
+
 class AssertCardinality(Unary):
     """A dataset that must have so many elements."""
 
@@ -901,6 +921,10 @@ class IgnoreErrors(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Iterator[Any]:
+        if hasattr(self._parent, "_without_errors"):
+            parent = self._parent._without_errors(lambda error: _report(error, self._warn))
+            yield from parent._elements(run)
+            return
         if not isinstance(self._parent, Map):
             # An error ends what makes the elements; before a map nothing is lost by that.
             yield from _until_error(self._parent._elements(run), self._warn)

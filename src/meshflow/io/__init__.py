@@ -18,7 +18,6 @@ from meshflow.io.records import TFRecordOptions, TFRecordWriter
 from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.files import (
     decode_base64,
-    decode_csv,
     decode_raw,
     encode_base64,
     matching_files,
@@ -37,6 +36,7 @@ from meshflow.ops.image.codecs import (
     extract_jpeg_shape,
     is_jpeg,
 )
+from meshflow.ops.tables import decode_csv
 
 __all__ = [
     "FixedLenFeature",
