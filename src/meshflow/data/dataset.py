@@ -29,10 +29,12 @@ class Vector(NamedTuple):
     Attributes:
       gather: from an array of indices to the stacked leaves of their elements.
       blocks: arrays of indices, in order.
+      reach: how far indices that are gathered together may lie apart; None for any distance.
     """
 
     gather: Callable[[np.ndarray], list[Any]]
     blocks: Iterator[np.ndarray]
+    reach: int | None = None
 
 
 class Dataset(Transformations):

@@ -16,6 +16,7 @@ from meshflow.data.dataset import (
     Dataset,
 )
 from meshflow.data.running import Optional, OwnedIterator, Run
+from meshflow.data.tables import from_arrow, from_parquet
 
 __all__ = [
     "AUTOTUNE",
@@ -40,7 +41,9 @@ __all__ = [
     "dense_to_ragged_batch",
     "enumerate_dataset",
     "explain",
+    "from_arrow",
     "from_list",
+    "from_parquet",
     "get_next_as_optional",
     "get_single_element",
     "get_structure",

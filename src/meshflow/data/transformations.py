@@ -70,7 +70,7 @@ class Map(Unary):
         parent = self._parent._vector(run) if self.function.vectorizes else None
         if parent is None:
             return None
-        return Vector(lambda i: self.function.many(parent.gather(i)), parent.blocks)
+        return parent._replace(gather=lambda i: self.function.many(parent.gather(i)))
 
     def _why_not_vectorized(self) -> str:
         return self.function.reason or super()._why_not_vectorized()
@@ -244,14 +244,14 @@ class Shuffle(Unary):
         return self._words
 
     def _elements(self, run: Run) -> Iterator[Any]:
-        if self._parent._vector(Run(self._parent)) is not None:
+        if self._reaches(self._parent._vector(Run(self._parent))):
             yield from super()._elements(run)
             return
         yield from shuffled(self._parent._elements(run), self._buffer, run.generator(self))
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run)
-        if parent is None:
+        if parent is None or not self._reaches(parent):
             return None
 
         def numbers() -> Iterator[int]:
@@ -259,7 +259,15 @@ class Shuffle(Unary):
             flat = (i for block in parent.blocks for i in block.tolist())
             yield from shuffled(flat, self._buffer, run.generator(self))
 
-        return Vector(parent.gather, _blocks(numbers()))
+        return parent._replace(blocks=_blocks(numbers()))
+
+    def _reaches(self, parent: Vector | None) -> bool:
+        return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
+
+    def _why_not_vectorized(self) -> str:
+        if self._parent._vector(Run(self._parent)) is None:
+            return super()._why_not_vectorized()
+        return "its buffer is larger than the source holds in memory"
 
 
 def shuffled(items: Iterator[Any], buffer_size: int, rng: np.random.Generator) -> Iterator[Any]:
@@ -327,7 +335,7 @@ class Repeat(Unary):
                 if empty:
                     return
 
-        return Vector(first.gather, blocks())
+        return first._replace(blocks=blocks())
 
 
 class Slice(Unary):
@@ -371,7 +379,7 @@ class Slice(Unary):
                 if keep.any():
                     yield block[keep]
 
-        return Vector(parent.gather, blocks())
+        return parent._replace(blocks=blocks())
 
 
 class TakeWhile(Unary):
