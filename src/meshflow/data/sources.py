@@ -69,6 +69,28 @@ def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:
     return array.take(index, 0) if type(array) is np.ndarray else np.asarray(array[index])
 
 
+class Indexed(Dataset):
+    """Elements that are reached by number.
+
+    Args:
+      count: how many there are.
+      gather: from numbers to the stacked leaves of their elements.
+      spec: the spec of the elements.
+    """
+
+    def __init__(self, count: int, gather: Callable[[np.ndarray], list[Any]], spec: Any) -> None:
+        self._size, self._gather, self._own_spec = count, gather, spec
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        return self._size
+
+    def _vector(self, run: Run) -> Vector:
+        return Vector(self._gather, index_blocks(self._size))
+
+
 class Tensors(Dataset):
     """One element."""
 

@@ -29,7 +29,7 @@ from meshflow.data.dataset import (
 )
 from meshflow.data.functions import ElementFunction
 from meshflow.data.options import Options
-from meshflow.data.running import Run, ahead
+from meshflow.data.running import Run, ahead, in_threads
 from meshflow.data.sources import seed_of
 from meshflow.data.turns import in_turn
 
@@ -74,6 +74,33 @@ class Map(Unary):
 
     def _why_not_vectorized(self) -> str:
         return self.function.reason or super()._why_not_vectorized()
+
+
+class HostMap(Unary):
+    """A function of NumPy arrays, of every element, by several threads; the order is kept.
+
+    Args:
+      parent: the dataset.
+      fn: from an element of arrays to one of arrays.
+      spec: the spec of its results.
+      workers: how many threads; default as many as there are processors.
+    """
+
+    def __init__(
+        self, parent: Dataset, fn: Callable[[Any], Any], spec: Any, workers: int | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._fn, self._own_spec = fn, spec
+        self._workers = os.cpu_count() or 1 if workers is None else workers
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        return in_threads(self._fn, self._parent._elements(run), self._workers)
+
+    def _why_not_vectorized(self) -> str:
+        return f"it calls Python, in {self._workers} threads"
 
 
 class Filter(Unary):
