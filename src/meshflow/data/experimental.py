@@ -15,8 +15,10 @@ from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
 )
+from meshflow.data.foreign import from_grain, from_huggingface
 from meshflow.data.running import Optional, OwnedIterator, Run
 from meshflow.data.tables import from_arrow, from_parquet
+from meshflow.data.tars import from_webdataset
 
 __all__ = [
     "AUTOTUNE",
@@ -42,8 +44,11 @@ __all__ = [
     "enumerate_dataset",
     "explain",
     "from_arrow",
+    "from_grain",
+    "from_huggingface",
     "from_list",
     "from_parquet",
+    "from_webdataset",
     "get_next_as_optional",
     "get_single_element",
     "get_structure",

@@ -180,7 +180,7 @@ def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
 
     def load(number: int) -> list[Any]:
         reader, group = groups[number]
-        return _leaves(reader.read_row_group(group, columns=wanted).select(wanted))
+        return leaves_of(reader.read_row_group(group, columns=wanted).select(wanted))
 
     sizes = [reader.metadata.row_group(number).num_rows for reader, number in groups]
     return Chunks(_spec(schema), sizes, load, (names, lambda some: from_parquet(some, columns)))
@@ -231,7 +231,7 @@ def from_arrow(source: Any, columns: Sequence[str] | None = None) -> Dataset:
     return Chunks(
         _spec(schema),
         [b.num_rows for b in batches],
-        lambda number: _leaves(pa.Table.from_batches([batches[number]])),
+        lambda number: leaves_of(pa.Table.from_batches([batches[number]])),
         files,
     )
 
@@ -291,6 +291,15 @@ def _spec(schema: Any) -> dict[str, Any]:
     return {field.name: _field_spec(field.name, field.type) for field in schema}
 
 
+def spec_of(schema: Any, columns: Sequence[str]) -> dict[str, Any]:
+    """The spec of the rows of some columns.
+
+    Raises:
+      ValueError: for a column of a type that tensors do not have.
+    """
+    return {name: _field_spec(name, schema.field(name).type) for name in columns}
+
+
 def _field_spec(name: str, kind: Any) -> Any:
     """The spec of a column's values."""
     types = _arrow().types
@@ -333,7 +342,7 @@ def _is_bytes(kind: Any) -> bool:
     )
 
 
-def _leaves(table: Any) -> list[Any]:
+def leaves_of(table: Any) -> list[Any]:
     """The columns of a table as arrays, in the order of the leaves of its spec."""
     spec = _spec(table.schema)
     columns = {

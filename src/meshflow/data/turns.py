@@ -43,5 +43,5 @@ def in_turn(
             at = (at + 1) % len(active)
     finally:
         for iterator in (*active, sources):
-            if iterator is not None:
-                iterator.close()  # type: ignore[attr-defined]
+            if hasattr(iterator, "close"):
+                iterator.close()
