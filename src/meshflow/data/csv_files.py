@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -90,10 +91,17 @@ class CsvDataset(Dataset):
 
     def _without_errors(self, report: Callable[[Exception], None]) -> CsvDataset:
         """This dataset without the rows that cannot be read."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._report = report
-        return other
+        made = copy.copy(self)
+        made._report = report
+        return made
+
+    def _file_names(self) -> list[str] | None:
+        return self._names
+
+    def _of_files(self, names: list[str]) -> Dataset:
+        made = copy.copy(self)
+        made._names = names
+        return made
 
     def _elements(self, run: Run) -> Iterator[Any]:
         for path in self._names:

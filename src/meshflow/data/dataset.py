@@ -19,6 +19,8 @@ from meshflow.data.running import OwnedIterator, Run
 AUTOTUNE = -1
 INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
+# Stands for the number of workers, and for a worker's own, in `shard`.
+SHARD_HINT = -1
 # Elements gathered at once where they are handed out one by one.
 BLOCK = 256
 

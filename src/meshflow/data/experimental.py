@@ -12,6 +12,7 @@ from meshflow.data.csv_files import CsvDataset, make_csv_dataset
 from meshflow.data.dataset import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
+    SHARD_HINT,
     UNKNOWN_CARDINALITY,
     Dataset,
 )
@@ -23,6 +24,7 @@ from meshflow.data.tars import from_webdataset
 __all__ = [
     "AUTOTUNE",
     "INFINITE_CARDINALITY",
+    "SHARD_HINT",
     "UNKNOWN_CARDINALITY",
     "AutoShardPolicy",
     "AutotuneOptions",

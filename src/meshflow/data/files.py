@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +50,16 @@ class Files(Dataset):
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
+
+    def _file_names(self) -> list[str] | None:
+        """The names of the files; None where a dataset gives them."""
+        return self._names
+
+    def _of_files(self, names: list[str]) -> Dataset:
+        """The records of other files, read in the same way."""
+        made = copy.copy(self)
+        made._names = names
+        return made
 
     def _paths(self, run: Run) -> Iterator[str]:
         if self._names is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes, nest
-from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
+from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
@@ -409,6 +409,16 @@ class Slice(Unary):
         return parent._replace(blocks=blocks())
 
 
+class ShardHint(Unary):
+    """Where a dataset is to be divided between workers."""
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        raise FailedPreconditionError(
+            "`shard(SHARD_HINT, SHARD_HINT)` is filled in where a dataset is distributed under the auto-shard policy "
+            "HINT; elsewhere give numbers."
+        )
+
+
 class TakeWhile(Unary):
     """Elements up to the first for which a function is false."""
 
@@ -523,6 +533,12 @@ class Cache(Unary):
         super().__init__(parent)
         self._file = Path(f"{filename}.meshflow") if filename else None
         self._kept: list[Any] | None = None
+
+    def _forget(self, part: str) -> None:
+        """Makes this the cache of a part of the data."""
+        self._kept = None
+        if self._file is not None:
+            self._file = self._file.with_name(f"{self._file.stem}.{part}.meshflow")
 
     def _elements(self, run: Run) -> Iterator[Any]:
         if self._kept is None and self._file is not None and self._file.exists():
@@ -938,8 +954,6 @@ class AssertCardinality(Unary):
 
 
 def _unexpected(expected: int, found: str) -> Exception:
-    from meshflow.core.errors import FailedPreconditionError
-
     return FailedPreconditionError(
         f"Input dataset was expected to contain {expected} elements but contained {found} elements."
     )
