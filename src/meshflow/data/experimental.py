@@ -20,6 +20,7 @@ from meshflow.data.foreign import from_grain, from_huggingface
 from meshflow.data.running import Optional, OwnedIterator, Run
 from meshflow.data.tables import from_arrow, from_parquet
 from meshflow.data.tars import from_webdataset
+from meshflow.data.workers import map_with_workers
 
 __all__ = [
     "AUTOTUNE",
@@ -58,6 +59,7 @@ __all__ = [
     "ignore_errors",
     "make_csv_dataset",
     "map_and_batch",
+    "map_with_workers",
     "parallel_interleave",
     "prefetch_to_device",
     "rejection_resample",
@@ -149,9 +151,11 @@ def map_and_batch(
       batch_size: as for `batch`.
       num_parallel_batches: accepted.
       drop_remainder: as for `batch`.
-      num_parallel_calls: accepted.
+      num_parallel_calls: as for `map`.
     """
-    return lambda dataset: dataset.map(map_func).batch(batch_size, drop_remainder)
+    return lambda dataset: dataset.map(map_func, num_parallel_calls).batch(
+        batch_size, drop_remainder
+    )
 
 
 def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Dataset], Dataset]:

@@ -257,12 +257,13 @@ class Transformations:
 
         Args:
           map_func: from the parts of an element to a new element.
-          num_parallel_calls: accepted; the order is always kept.
+          num_parallel_calls: how many threads run a function that cannot be compiled and draws no
+            random numbers; `tf.data.AUTOTUNE` for one per processor. The order is always kept.
           deterministic: accepted.
           synchronous: accepted.
           name: ignored.
         """
-        return _nodes().Map(self, map_func)
+        return _nodes().Map(self, map_func, num_parallel_calls)
 
     def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
         """The elements for which a function is true.

@@ -27,7 +27,7 @@ from meshflow.data.dataset import (
     integer,
     reblocked,
 )
-from meshflow.data.functions import ElementFunction
+from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.options import Options
 from meshflow.data.running import Run, ahead, in_threads
 from meshflow.data.sources import seed_of
@@ -49,11 +49,19 @@ class Unary(Dataset):
 
 
 class Map(Unary):
-    """A function of every element."""
+    """A function of every element.
 
-    def __init__(self, parent: Dataset, fn: Callable[..., Any]) -> None:
+    Args:
+      parent: the dataset.
+      fn: the function.
+      calls: how many threads may run it where it is not compiled; -1 for one per processor.
+    """
+
+    def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
         super().__init__(parent)
         self.function = ElementFunction(fn, parent.element_spec, "map")
+        threads = 1 if calls is None else integer(calls, "num_parallel_calls")
+        self._threads = (os.cpu_count() or 1) if threads < 0 else threads
 
     def _known_spec(self) -> Any:
         return self.function.output_spec
@@ -63,6 +71,16 @@ class Map(Unary):
             yield from super()._elements(run)
             return
         parent = self._parent._elements(run)
+        if self._threads > 1 and self.function.runs_eagerly:
+            # Numbers drawn at random belong to elements, so such functions go one by one.
+            before = randomness()
+            for element in itertools.islice(parent, 1):
+                yield self.function(element)
+            if not same_randomness(before, randomness()) or self.function.holds_variables:
+                self._threads = 1
+            else:
+                yield from in_threads(self.function, parent, self._threads)
+                return
         for element in parent:
             yield self.function(element)
 
@@ -73,7 +91,9 @@ class Map(Unary):
         return parent._replace(gather=lambda i: self.function.many(parent.gather(i)))
 
     def _why_not_vectorized(self) -> str:
-        return self.function.reason or super()._why_not_vectorized()
+        reason = self.function.reason or super()._why_not_vectorized()
+        many = self._threads > 1 and self.function.runs_eagerly
+        return f"{reason}; in {self._threads} threads" if many else reason
 
 
 class HostMap(Unary):
