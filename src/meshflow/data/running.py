@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -208,3 +210,26 @@ def ahead(elements: Iterator[Any], size: int) -> Iterator[Any]:
     finally:
         stopped.set()
         thread.join(timeout=5)
+
+
+def in_threads(fn: Callable[[Any], Any], items: Iterator[Any], workers: int) -> Iterator[Any]:
+    """A function of items, computed ahead by several threads, in the items' order.
+
+    Args:
+      fn: the function.
+      items: the items, taken by the thread that takes the results.
+      workers: how many threads.
+    """
+    pool = ThreadPoolExecutor(workers, "tf.data map")
+    started: collections.deque[Future[Any]] = collections.deque()
+    try:
+        for item in items:
+            started.append(pool.submit(fn, item))
+            if len(started) > 2 * workers:
+                yield started.popleft().result()
+        while started:
+            yield started.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if hasattr(items, "close"):
+            items.close()
