@@ -38,9 +38,11 @@ class Settings:
 
     Attributes:
       run_eagerly: functions run as plain Python.
+      progress: called whenever a compiled function was started; set by who watches this process.
     """
 
     run_eagerly = False
+    progress: Callable[[], None] | None = None
 
 
 class ConcreteFunction:
@@ -174,6 +176,8 @@ class ConcreteFunction:
                 variable._value = jax.numpy.array(variable._value, copy=True)
         traced = self.traced
         captured = [c._value for c in traced.captures]
+        if Settings.progress is not None:
+            Settings.progress()
         try:
             if self._calls_python:
                 outputs = host_calls.finish(self._compiled, *arrays, *captured)

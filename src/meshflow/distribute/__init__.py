@@ -10,6 +10,7 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
+from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import (
     CrossDeviceOps,
     HierarchicalCopyAllReduce,
@@ -42,6 +43,7 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
     "ReduceOp",
@@ -61,7 +63,6 @@ __all__ = [
 ]
 
 LATER = {
-    "MultiWorkerMirroredStrategy": "several workers",
     "ParameterServerStrategy": "parameter servers",
     "TPUStrategy": "TPUs",
     "coordinator": "parameter servers",

@@ -373,6 +373,12 @@ class IterableSource:
         if hasattr(self._x, "_elements"):
             yield from self._dataset_batches()
             return
+        if hasattr(self._x, "placed_batches"):
+            for item in self._x.placed_batches():
+                yield nest.map_structure(
+                    _expand_placed, item if isinstance(item, tuple) else (item,)
+                )
+            return
         for item in items:
             yield _as_batch(item)
 
@@ -406,6 +412,10 @@ def _as_batch(item: Any) -> tuple[Any, ...]:
     return nest.map_structure(
         lambda a: None if a is None else _expand_generated(_to_numpy(a)), parts
     )
+
+
+def _expand_placed(array: Any) -> Any:
+    return array[:, None] if array.ndim == 1 else array
 
 
 def _expand_generated(array: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.function import Settings
 from meshflow.core.tensor import Tensor
-from meshflow.distribute.whole_batch import current_strategy
+from meshflow.distribute.whole_batch import current_strategy, distributed_input
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import (
     DataHandler,
@@ -227,7 +227,7 @@ class Trainer(TrainingSteps):
                 (x, y, sample_weight), validation_split=validation_split
             )
         handler = DataHandler(
-            x,
+            distributed_input(self, x),
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -323,7 +323,7 @@ class Trainer(TrainingSteps):
         self, key: Any, x: Any, y: Any, sample_weight: Any, batch_size: Any, steps: Any
     ) -> DataHandler:
         return DataHandler(
-            x,
+            distributed_input(self, x),
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -394,7 +394,7 @@ class Trainer(TrainingSteps):
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         self._assert_compiled()
         handler = DataHandler(
-            x,
+            distributed_input(self, x),
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -437,7 +437,11 @@ class Trainer(TrainingSteps):
         """
         del max_queue_size, workers, use_multiprocessing
         handler = DataHandler(
-            x, batch_size=batch_size, steps_per_epoch=steps, epochs=1, shuffle=False
+            distributed_input(self, x),
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            epochs=1,
+            shuffle=False,
         )
         listeners = self._callbacks(callbacks, verbose, 1, handler.steps, add_history=False)
         step = self._runner("predict")
