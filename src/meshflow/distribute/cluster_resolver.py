@@ -8,7 +8,16 @@ from typing import Any
 
 from meshflow.core.errors import InvalidValueError
 
-__all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"]
+__all__ = [
+    "ClusterResolver",
+    "GCEClusterResolver",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
+    "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
+    "UnionResolver",
+]
 
 
 class ClusterResolver:
@@ -163,3 +172,13 @@ class TFConfigClusterResolver(ClusterResolver):
     def cluster_spec(self) -> dict[str, list[str]]:
         """Addresses by job; empty without `TF_CONFIG`."""
         return self._spec
+
+
+# These are made of the classes above.
+from meshflow.distribute.cluster_managers import (  # noqa: E402
+    GCEClusterResolver,
+    KubernetesClusterResolver,
+    KubernetesExecutableLocation,
+    SlurmClusterResolver,
+    UnionResolver,
+)
