@@ -63,6 +63,14 @@ class CompiledStep:
                     return self._function(as_tensors(batch))
         return concrete.run_arrays(leaves)
 
+    def prepare(self, batch: Any) -> None:
+        """Traces the step for a batch, which makes its variables, without running it."""
+        if self.place is not None:
+            batch = self.place(batch)
+        key = _key(batch)
+        if key not in self._concrete:
+            self._concrete[key] = self._trace(batch)
+
     def _trace(self, batch: Any) -> ConcreteFunction:
         with switched(True), self.around():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
