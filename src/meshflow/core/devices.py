@@ -82,7 +82,7 @@ def device_of(value: Any) -> str:
         return ""
     if isinstance(value, np.ndarray):
         return full_name("CPU", 0)
-    device = next(iter(value.devices()))
+    device = min(value.sharding.addressable_devices, key=lambda d: d.id)
     return full_name(type_of(device), local_index(device))
 
 

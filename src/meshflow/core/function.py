@@ -39,9 +39,11 @@ class Settings:
 
     Attributes:
       run_eagerly: functions run as plain Python.
+      progress: called whenever a compiled function was started; set by who watches this process.
     """
 
     run_eagerly = False
+    progress: Callable[[], None] | None = None
 
 
 class ConcreteFunction:
@@ -175,6 +177,8 @@ class ConcreteFunction:
                 variable._value = jax.numpy.array(variable._value, copy=True)
         traced = self.traced
         captured = [c._value for c in traced.captures]
+        if Settings.progress is not None:
+            Settings.progress()
         try:
             if self._calls_python:
                 outputs = host_calls.finish(self._compiled, *arrays, *captured)

@@ -10,6 +10,7 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
+from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import (
     CrossDeviceOps,
     HierarchicalCopyAllReduce,
@@ -43,6 +44,7 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
     "ReduceOp",
@@ -63,7 +65,6 @@ __all__ = [
 ]
 
 LATER = {
-    "MultiWorkerMirroredStrategy": "several workers",
     "ParameterServerStrategy": "parameter servers",
     "coordinator": "parameter servers",
     "partitioners": "parameter servers",

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.pulls import Source
 from meshflow.core.tensor import Tensor
-from meshflow.distribute.values import PerReplica, Stacked
+from meshflow.distribute.values import PerReplica, Stacked, map_replicas
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
 
@@ -85,6 +86,12 @@ def _placed(strategy: Any, value: Any) -> Tensor:
     return Tensor(jax.device_put(value, strategy.batched(value.ndim).sharding()))
 
 
+def _whole(leaf: Any) -> np.ndarray:
+    if not isinstance(leaf, PerReplica):
+        return np.asarray(leaf)
+    return np.concatenate([np.asarray(v) for v in leaf.values])
+
+
 class DistributedDataset:
     """Batches for all replicas, one `PerReplica` structure a step.
 
@@ -125,14 +132,21 @@ class DistributedDataset:
             yield self._join(group + [empty] * (count - len(group)))
 
     def _join(self, group: list[Any]) -> Any:
-        import numpy as np
-
         def join(*parts: Any) -> Any:
             if len({(tuple(p.shape.as_list()), p.dtype) for p in parts}) > 1:
                 return PerReplica(parts)
             return Stacked((_placed(self._strategy, np.stack([np.asarray(p) for p in parts])),))
 
         return nest.map_structure(join, *group)
+
+    def placed_batches(self) -> Iterator[Any]:
+        """Global batches, as Keras' loops take them."""
+        if self._split:
+            for batch in self._source:
+                yield nest.map_structure(lambda v: np.asarray(convert_to_tensor(v)), batch)
+            return
+        for step in self._batches():
+            yield map_replicas(_whole, step)
 
     def __len__(self) -> int:
         size = len(self._source)

@@ -36,7 +36,7 @@ from meshflow.distribute.replica import (
 )
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.ops.nn.cross_entropy import Replicas
-from meshflow.placement.layout import UNSHARDED, Layout
+from meshflow.placement.layout import UNSHARDED, Layout, put
 from meshflow.placement.mesh import Mesh, device_name, jax_device, line
 
 __all__ = [
@@ -412,12 +412,16 @@ class Strategy:
         """A batch of arrays for one program over all devices: split along the first axis when it divides."""
         return jax.tree.map(self._place, batch)
 
-    def _place(self, array: Any) -> Any:
+    def place_batches(self, batches: Any) -> Any:
+        """Batches stacked along a first axis, each split as by `place_batch`."""
+        return jax.tree.map(lambda array: self._place(array, 1), batches)
+
+    def _place(self, array: Any, axis: int = 0) -> Any:
         if array.dtype == object:
             return array
-        divides = array.ndim > 0 and array.shape[0] % self.num_replicas_in_sync == 0
-        specs = [AXIS if divides and axis == 0 else UNSHARDED for axis in range(array.ndim)]
-        return jax.device_put(array, Layout(specs, self.mesh).sharding())
+        divides = array.ndim > axis and array.shape[axis] % self.num_replicas_in_sync == 0
+        specs = [AXIS if divides and i == axis else UNSHARDED for i in range(array.ndim)]
+        return put(array, Layout(specs, self.mesh))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
