@@ -6,9 +6,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from meshflow.distribute.cluster_resolver.managers import expand_hostlist, expand_tasks_per_node
 
 import meshflow as tf
+from meshflow.distribute.cluster_resolver.managers import expand_hostlist, expand_tasks_per_node
 
 RESOLVERS = tf.distribute.cluster_resolver
 

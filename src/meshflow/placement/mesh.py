@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core.devices import find_device, local_index, type_of
 from meshflow.core.errors import InvalidValueError
+from meshflow.placement.protos import DimensionProto, MeshProto
 
 __all__ = ["Mesh", "MeshDimension", "device_name"]
 
@@ -302,6 +303,36 @@ class Mesh:
             parts[0],
             parts[5].split(",") if len(parts) == 6 else None,
             xla,
+        )
+
+    def as_proto(self) -> MeshProto:
+        """The mesh as a message with the fields of TensorFlow's `MeshProto`."""
+        return MeshProto(
+            [DimensionProto(n, s) for n, s in zip(self._dim_names, self.shape(), strict=True)],
+            [int(i) for i in self._ids.ravel()],
+            self.local_device_ids(),
+            self.local_devices(),
+            self.global_devices(),
+            self._name,
+            self._use_xla_spmd,
+        )
+
+    @classmethod
+    def from_proto(cls, proto: MeshProto) -> Mesh:
+        """The mesh of a message.
+
+        Args:
+          proto: what `as_proto` gave.
+        """
+        sizes = [d.size for d in proto.mesh_dimensions]
+        return cls(
+            [d.name for d in proto.mesh_dimensions],
+            np.array(proto.global_device_ids).reshape(sizes),
+            proto.local_device_ids,
+            proto.local_devices,
+            proto.name,
+            proto.global_devices or None,
+            proto.use_xla_spmd,
         )
 
     @classmethod
