@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -95,7 +94,7 @@ def _with_parents(node: Dataset, parents: list[Dataset]) -> Dataset:
     """A node after other nodes."""
     if all(new is old for new, old in zip(parents, node._parents, strict=True)):
         return node
-    made = copy.copy(node)
+    made = node._copied()
     made._parents = tuple(parents)
     return made
 

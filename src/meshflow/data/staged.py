@@ -82,7 +82,7 @@ class Feed:
         """The leaves of the next element; number 0 begins a pass."""
         del after
         if int(index) == 0:
-            self._elements = self._dataset._elements(Run(self._dataset))
+            self._elements = self._dataset._elements(Run(self._dataset, counts=True))
         return [np.asarray(a) for a in nest.flatten(next(self._elements))]
 
 
