@@ -18,12 +18,14 @@ from meshflow.checkpoint import (
     load_checkpoint,
     load_variable,
 )
+from meshflow.distribute.cluster_spec import ClusterSpec
 
 __all__ = [
     "Checkpoint",
     "CheckpointManager",
     "CheckpointOptions",
     "CheckpointState",
+    "ClusterSpec",
     "checkpoints_iterator",
     "experimental",
     "get_checkpoint_state",
