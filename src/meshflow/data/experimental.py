@@ -57,6 +57,7 @@ __all__ = [
     "get_structure",
     "group_by_window",
     "ignore_errors",
+    "load",
     "make_csv_dataset",
     "map_and_batch",
     "map_with_workers",
@@ -64,6 +65,7 @@ __all__ = [
     "prefetch_to_device",
     "rejection_resample",
     "sample_from_datasets",
+    "save",
     "scan",
     "shuffle_and_repeat",
     "snapshot",
@@ -79,7 +81,9 @@ ExternalStatePolicy = _options.ExternalStatePolicy
 OptimizationOptions = _options.OptimizationOptions
 ThreadingOptions = _options.ThreadingOptions
 choose_from_datasets = Dataset.choose_from_datasets
+load = Dataset.load
 sample_from_datasets = Dataset.sample_from_datasets
+save = Dataset.save
 
 
 def _applied(method: str) -> Callable[..., Callable[[Dataset], Dataset]]:
