@@ -423,7 +423,7 @@ class IterableSource:
         """Batches of a `tf.data.Dataset`, made ahead by a thread."""
         from meshflow.data.running import Run, ahead
 
-        batches = ahead(self._x._elements(Run(self._x)), 2)
+        batches = ahead(self._x._elements(Run(self._x, counts=True)), 2)
         try:
             for item in batches:
                 parts = item if isinstance(item, tuple) else (item,)
