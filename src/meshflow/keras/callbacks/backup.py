@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from meshflow.checkpoint import Checkpoint, PythonState
+from meshflow.checkpoint.graph import ObjectGraph
 from meshflow.checkpoint.storage import is_checkpoint, remove
 from meshflow.core.errors import FailedPreconditionError
 from meshflow.keras.callbacks.base import Callback
@@ -178,9 +179,12 @@ class BackupAndRestore(Callback):
             self._save(epoch + 1, 0, logs)
 
     def _save(self, epoch: int, step: int, logs: Any) -> None:
-        if jax.process_index() != 0:
-            return
         position = _Position()
+        if jax.process_index() != 0:
+            # Reading what replicas have of their own, as metrics do, needs all workers.
+            for _ in ObjectGraph(self._checkpoint(position)).values():
+                pass
+            return
         position.value = {
             "epoch": epoch,
             "step": step,
