@@ -33,7 +33,7 @@ def build(steps=1, **layouts):
 def train(model, rng):
     x = rng.normal(size=(54, 6)).astype("float32")
     y = rng.integers(0, 3, size=54)
-    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle=False)
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
     return history.history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)
 
 
@@ -111,3 +111,28 @@ def test_layout_map_finds_by_expression():
         layouts[".*kernel"] = Layout([UNSHARDED, "model"], mesh)
     with pytest.raises(ValueError, match="should be a dtensor"):
         layouts["x"] = 3
+
+
+def test_layout_map_finds_by_attributes_of_a_subclass():
+    mesh = dtensor.create_mesh([("batch", 2), ("model", 2)])
+    layouts = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
+    layouts["feature.*kernel"] = Layout([UNSHARDED, "model"], mesh)
+    layouts["feature.*bias"] = Layout(["model"], mesh)
+    layouts[r"blocks\.1\.kernel"] = Layout(["model", UNSHARDED], mesh)
+
+    class Net(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.feature = LAYERS.Dense(4)
+            self.blocks = [LAYERS.Dense(4), LAYERS.Dense(2)]
+
+        def call(self, x):
+            return self.blocks[1](self.blocks[0](self.feature(x)))
+
+    with layouts.scope():
+        model = Net()
+    model(tf.ones([2, 3]))
+    specs = [v.layout.sharding_specs for v in model.weights]
+    assert specs[:2] == [[UNSHARDED, "model"], ["model"]]
+    assert specs[2:4] == [[UNSHARDED, UNSHARDED], [UNSHARDED]]
+    assert specs[4] == ["model", UNSHARDED]

@@ -135,3 +135,30 @@ def test_default_mesh_and_clients(mesh):
     assert dtensor.num_clients() == 1 and dtensor.client_id() == 0
     assert dtensor.num_local_devices("CPU") == 4
     assert dtensor.full_job_name() == "localhost/replica:0/task:0"
+
+
+def test_messages_and_parts(mesh):
+    layout = Layout(["x", U], mesh)
+    message = layout.as_proto()
+    assert [s.sharding_spec for s in message.sharding_specs] == ["x", U]
+    assert [(d.name, d.size) for d in message.mesh_config.mesh_dimensions] == [("x", 2), ("y", 2)]
+    assert Layout.from_proto(message) == layout
+    assert dtensor.Mesh.from_proto(mesh.as_proto()) == mesh
+    parts = dtensor.unpack(dtensor.copy_to_mesh(tf.range(4), Layout(["x"], mesh)))
+    assert [p.numpy().tolist() for p in Layout(["x"], mesh).unravel(parts)] == [[0, 1], [2, 3]]
+
+
+def test_what_this_process_is(mesh, monkeypatch):
+    assert dtensor.preferred_device_type() == "CPU"
+    assert dtensor.heartbeat_enabled()
+    monkeypatch.setenv("DTENSOR_ENABLE_HEARTBEAT", "0")
+    assert not dtensor.heartbeat_enabled()
+    assert [d.to_string() for d in dtensor.local_devices("CPU")][1] == (
+        "/job:localhost/replica:0/task:0/device:CPU:1"
+    )
+    dtensor.barrier(mesh, "here", timeout_in_ms=1000)
+    dtensor.shutdown_tpu_system()
+    with pytest.raises(ValueError, match="no devices of type 'TPU'"):
+        dtensor.create_tpu_mesh(["x"], [2], "tpu")
+    with pytest.raises(ValueError, match="1 names"):
+        dtensor.create_tpu_mesh(["x"], [2, 2], "tpu")

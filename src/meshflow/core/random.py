@@ -135,6 +135,26 @@ class _Global:
 _global = _Global()
 
 
+def random_state() -> tuple[Any, ...]:
+    """What changes whenever a random op without a key of its own draws numbers."""
+    states = [s._state for s in _global._streams.values() if s._state is not None]
+    # The values themselves are held, so that none is taken for a later one at its address.
+    return _global._drawn, *(_Same(s._value) for s in states)
+
+
+class _Same:
+    """A value that equals only itself."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
 def set_seed(seed: int) -> None:
     """Sets the global seed: random ops then give the same numbers in every run.
 

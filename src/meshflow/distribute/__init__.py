@@ -32,6 +32,7 @@ from meshflow.distribute.strategy import (
     has_strategy,
     in_cross_replica_context,
 )
+from meshflow.distribute.tpu import TPUStrategy
 from meshflow.distribute.values import DistributedValues
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "RunOptions",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "ValueContext",
     "cluster_resolver",
     "experimental",
@@ -64,7 +66,6 @@ __all__ = [
 
 LATER = {
     "ParameterServerStrategy": "parameter servers",
-    "TPUStrategy": "TPUs",
     "coordinator": "parameter servers",
     "partitioners": "parameter servers",
 }

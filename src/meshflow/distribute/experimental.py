@@ -8,6 +8,7 @@ from meshflow.distribute.input import ValueContext
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
 from meshflow.distribute.strategy import CentralStorageStrategy
+from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
 
 __all__ = [
     "CentralStorageStrategy",
@@ -16,6 +17,7 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "TPUStrategy",
     "ValueContext",
 ]
 
@@ -48,6 +50,18 @@ class MultiWorkerMirroredStrategy(_MultiWorker):
         cluster_resolver: Any = None,
     ) -> None:
         super().__init__(cluster_resolver, CommunicationOptions(implementation=communication))
+
+
+class TPUStrategy(_TPUStrategy):
+    """`tf.distribute.TPUStrategy` with the arguments of its first release.
+
+    Args:
+      tpu_cluster_resolver: a `TPUClusterResolver`.
+      device_assignment: a `tf.tpu.experimental.DeviceAssignment`.
+    """
+
+    def __init__(self, tpu_cluster_resolver: Any = None, device_assignment: Any = None) -> None:
+        super().__init__(tpu_cluster_resolver, device_assignment)
 
 
 def __getattr__(name: str) -> Any:

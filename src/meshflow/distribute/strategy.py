@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.devices import devices_of, main_kind
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.function import Function, IdentityWeakDict
 from meshflow.core.variable import (
@@ -36,7 +37,7 @@ from meshflow.distribute.replica import (
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.ops.nn.cross_entropy import Replicas
 from meshflow.placement.layout import UNSHARDED, Layout, put
-from meshflow.placement.mesh import device_name, jax_device, line
+from meshflow.placement.mesh import Mesh, device_name, jax_device, line
 
 __all__ = [
     "MirroredStrategy",
@@ -150,9 +151,9 @@ class Strategy:
     def __init__(self, extended: Any = None) -> None:
         self._start([jax.local_devices()[0]])
 
-    def _start(self, devices: Sequence[Any]) -> None:
+    def _start(self, devices: Sequence[Any], mesh: Mesh | None = None) -> None:
         self._devices = list(devices)
-        self.mesh = line(tuple(self._devices), AXIS)
+        self.mesh = mesh or line(tuple(self._devices), AXIS)
         self.extended = StrategyExtended(self)
         self._traces = IdentityWeakDict()
         # On the default device alone, nothing has to be placed.
@@ -161,7 +162,7 @@ class Strategy:
     @property
     def num_replicas_in_sync(self) -> int:
         """How many replicas compute a step together."""
-        return len(self._devices)
+        return self.mesh.dim_size(AXIS)
 
     @property
     def cluster_resolver(self) -> Any:
@@ -461,7 +462,7 @@ class MirroredStrategy(Strategy):
         del cross_device_ops
         if isinstance(devices, str):
             devices = [devices]
-        found = jax.local_devices() if devices is None else [jax_device(d) for d in devices]
+        found = devices_of(main_kind()) if devices is None else [jax_device(d) for d in devices]
         if not found:
             raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")
         self._start(found)

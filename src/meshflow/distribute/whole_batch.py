@@ -78,8 +78,14 @@ def _one_replica(strategy: Strategy) -> Iterator[None]:
 
 
 def _over(mesh: Any, array: Any) -> Any:
-    """An array split over the mesh's batch dimension, when it has one that divides."""
+    """An array split over the mesh's batch dimension, when it has one that divides.
+
+    One that lies on the mesh already (from a `DTensorDataset`) stays as it is.
+    """
     if array.dtype == object:
+        return array
+    sharding = getattr(array, "sharding", None)
+    if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh == mesh.jax_mesh:
         return array
     specs = [UNSHARDED] * array.ndim
     name = next((n for n in mesh.dim_names if n in _BATCH_DIMENSIONS), None)

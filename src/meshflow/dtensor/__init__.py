@@ -1,9 +1,17 @@
 """`tf.experimental.dtensor`: tensors that lie on a mesh of devices by a layout."""
 
-from meshflow.dtensor import meshes, values
+from meshflow.dtensor import drawing, explaining, input, meshes, values
+from meshflow.dtensor.drawing import *
+from meshflow.dtensor.explaining import *
+from meshflow.dtensor.input import *
 from meshflow.dtensor.meshes import *
 from meshflow.dtensor.values import *
 from meshflow.placement.layout import MATCH, UNSHARDED, Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = sorted([*meshes.__all__, *values.__all__, "MATCH", "UNSHARDED", "Layout", "Mesh"])
+__all__ = sorted(
+    [
+        *(name for part in (drawing, explaining, input, meshes, values) for name in part.__all__),
+        *("MATCH", "UNSHARDED", "Layout", "Mesh"),
+    ]
+)

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.devices import make_virtual_cpus, type_of
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.device_spec import DeviceSpec
+from meshflow.core.devices import devices_of, kinds, make_virtual_cpus, type_of
+from meshflow.core.errors import DeadlineExceededError, InvalidValueError
 from meshflow.placement.mesh import Mesh, jax_device
 
 __all__ = [
@@ -20,10 +21,12 @@ __all__ = [
     "client_id",
     "create_distributed_mesh",
     "create_mesh",
+    "create_tpu_mesh",
     "default_mesh",
     "device_name",
     "full_job_name",
     "get_default_mesh",
+    "heartbeat_enabled",
     "initialize_accelerator_system",
     "initialize_multi_client",
     "initialize_tpu_system",
@@ -33,21 +36,19 @@ __all__ = [
     "num_clients",
     "num_global_devices",
     "num_local_devices",
+    "preferred_device_type",
     "run_on",
     "shutdown_accelerator_system",
+    "shutdown_tpu_system",
 ]
 
 _default: list[Mesh] = []
 
 
 def _of_kind(device_type: str | None, local: bool) -> list[Any]:
-    kind = (device_type or type_of(jax.devices()[0])).upper()
-    platform = {"CPU": "cpu", "GPU": "gpu", "TPU": "tpu"}.get(kind)
-    try:
-        devices = jax.local_devices(backend=platform) if local else jax.devices(platform)
-    except RuntimeError:
-        devices = []
-    if platform is None or not devices:
+    kind = (device_type or kinds()[-1]).upper()
+    devices = devices_of(kind, local)
+    if not devices:
         raise InvalidValueError(
             f"There are no devices of type {device_type!r}; this machine has "
             f"{sorted({type_of(d) for d in jax.devices()} | {'CPU'})}."
@@ -158,6 +159,66 @@ def create_distributed_mesh(
     return Mesh(names, ids, own, mine, mesh_name, everywhere, use_xla_spmd)
 
 
+def create_tpu_mesh(
+    mesh_dim_names: Sequence[str],
+    mesh_shape: Sequence[int],
+    mesh_name: str,
+    ring_dims: int | None = None,
+    ring_axes: Sequence[str] | None = None,
+    ring_bounds: Sequence[int] | None = None,
+    can_split_host_across_rings: bool = True,
+    build_ring_across_rings: bool = False,
+    rotate_ring_across_rings: bool = False,
+    use_xla_spmd: bool = False,
+) -> Mesh:
+    """A mesh of all TPU cores, ordered so that neighbours in the mesh are neighbours in the torus.
+
+    JAX chooses the order of the cores; the arguments about rings are accepted.
+
+    Args:
+      mesh_dim_names: names of the dimensions.
+      mesh_shape: their sizes.
+      mesh_name: a name.
+      ring_dims: accepted.
+      ring_axes: accepted.
+      ring_bounds: accepted.
+      can_split_host_across_rings: accepted.
+      build_ring_across_rings: accepted.
+      rotate_ring_across_rings: accepted.
+      use_xla_spmd: accepted.
+
+    Returns:
+      A `Mesh`.
+
+    Raises:
+      ValueError: without TPUs, or when the sizes do not multiply to the number of cores.
+    """
+    del ring_dims, ring_axes, ring_bounds, can_split_host_across_rings
+    del build_ring_across_rings, rotate_ring_across_rings
+    if len(mesh_dim_names) != len(mesh_shape):
+        raise InvalidValueError(
+            f"create_tpu_mesh: {len(mesh_dim_names)} names {list(mesh_dim_names)} for a mesh of shape "
+            f"{tuple(mesh_shape)}."
+        )
+    cores = _of_kind("TPU", local=False)
+    if math.prod(mesh_shape) != len(cores):
+        raise InvalidValueError(
+            f"length of devices ({len(cores)}) must be equal to total size of the mesh of shape "
+            f"{tuple(mesh_shape)} ({math.prod(mesh_shape)})."
+        )
+    ordered = _in_torus_order(mesh_shape, cores)
+    own = [i for i, d in enumerate(ordered) if d.process_index == jax.process_index()]
+    ids = np.arange(len(ordered)).reshape(tuple(mesh_shape))
+    mine = [ordered[i] for i in own]
+    return Mesh(mesh_dim_names, ids, own, mine, mesh_name, ordered, use_xla_spmd)
+
+
+def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[Any]) -> list[Any]:
+    from jax.experimental import mesh_utils
+
+    return list(mesh_utils.create_device_mesh(tuple(mesh_shape), cores).ravel())
+
+
 # ---- the default mesh ----------------------------------------------------------------------
 
 
@@ -229,6 +290,16 @@ def initialize_accelerator_system(
     return type_of(_of_kind(device_type, local=True)[0])
 
 
+def preferred_device_type() -> str:
+    """The best kind of device there is: "TPU", else "GPU", else "CPU"."""
+    return next(t for t in ("TPU", "GPU", "CPU") if num_local_devices(t))
+
+
+def heartbeat_enabled() -> bool:
+    """Whether processes watch each other, from `DTENSOR_ENABLE_HEARTBEAT`; jax.distributed always does."""
+    return os.environ.get("DTENSOR_ENABLE_HEARTBEAT", "true").lower() in ("true", "1")
+
+
 initialize_multi_client = initialize_accelerator_system
 initialize_tpu_system = initialize_accelerator_system
 
@@ -237,6 +308,9 @@ def shutdown_accelerator_system() -> None:
     """Leaves the other processes; nothing to do in a single one."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
+
+
+shutdown_tpu_system = shutdown_accelerator_system
 
 
 def jobs() -> list[str]:
@@ -271,8 +345,8 @@ def full_job_name(task_id: int | None = None) -> str:
     return f"{name}/replica:0/task:{client_id() if task_id is None else task_id}"
 
 
-def local_devices(device_type: str, for_client_id: int | None = None) -> list[str]:
-    """Names of a client's devices.
+def local_devices(device_type: str, for_client_id: int | None = None) -> list[DeviceSpec]:
+    """A client's devices.
 
     Args:
       device_type: "CPU", "GPU" or "TPU".
@@ -280,7 +354,9 @@ def local_devices(device_type: str, for_client_id: int | None = None) -> list[st
     """
     count = num_local_devices(device_type)
     job = full_job_name(for_client_id)
-    return [f"/job:{job}/device:{device_type.upper()}:{i}" for i in range(count)]
+    return [
+        DeviceSpec.from_string(f"/job:{job}/device:{device_type.upper()}:{i}") for i in range(count)
+    ]
 
 
 def num_local_devices(device_type: str) -> int:
@@ -307,16 +383,35 @@ def num_global_devices(device_type: str) -> int:
         return 0
 
 
+_barriers: dict[str, int] = {}
+
+
 def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
-    """Waits until all processes of the mesh are here.
+    """Waits until all processes of the mesh have done their work and are here.
 
     Args:
       mesh: the mesh.
-      barrier_name: a name.
-      timeout_in_ms: accepted.
-    """
-    del mesh, timeout_in_ms
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
+      barrier_name: a name, which errors mention.
+      timeout_in_ms: how long to wait; default a day.
 
-        multihost_utils.sync_global_devices(barrier_name or "(barrier)")
+    Raises:
+      DeadlineExceededError: when a process does not come in time.
+    """
+    jax.effects_barrier()
+    for name in mesh.local_devices():
+        jax.device_put(np.zeros((), np.int32), jax_device(name)).block_until_ready()
+    if jax.process_count() == 1:
+        return
+    from jax._src import distributed  # the only barrier with a time limit
+
+    name = barrier_name or "(barrier)"
+    number = _barriers[name] = _barriers.get(name, -1) + 1
+    wait = 24 * 60 * 60 * 1000 if timeout_in_ms is None else int(timeout_in_ms)
+    try:
+        distributed.global_state.client.wait_at_barrier(f"dtensor {name}:{number}", wait)  # type: ignore[union-attr]
+    except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
+        raise DeadlineExceededError(
+            f"barrier {name}: not all of {jax.process_count()} processes came within {wait / 1000:g} s."
+        ) from error

@@ -6,6 +6,7 @@ their lowering for the CPU changes. What oneDNN does not do well goes to XLA as 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -13,9 +14,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import dispatch  # which primitives need devices to be lowered has no public place
 from jax.interpreters import mlir
 
-from meshflow.kernels import library, plans
+from meshflow.kernels import library, partitioning, plans
 
 # Smaller products cost less than the call: multiply-adds.
 LEAST_WORK = 1 << 17
@@ -109,9 +111,11 @@ def convolution_plans(
     return [plan for plan in found if plan is not None]
 
 
-def convolution(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
+def convolution(
+    left: Any, right: Any, out: Any, parameters: dict[str, Any], least: int | None = None
+) -> Any:
     """A function of the two operands that runs by oneDNN, or None."""
-    if _work(left, right, out, parameters) < LEAST_WORK:
+    if _work(left, right, out, parameters) < (LEAST_WORK if least is None else least):
         return None
     names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
     counts = ("feature_group_count", "batch_group_count")
@@ -277,9 +281,37 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule, platform="cpu")
 
 
+def divide_convolutions() -> None:
+    """Makes this package divide convolutions among the devices of a mesh, on every platform."""
+    primitive = jax.lax.conv_general_dilated_p
+    lowered = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
+    special = mlir._platform_specific_lowerings["cpu"].get(primitive)  # type: ignore[attr-defined]
+
+    def divided(usual: Any, on_cpu: bool) -> Any:
+        def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
+            if not partitioning.applies(context):
+                return usual(context, *operands, **parameters)
+            avals = (*context.avals_in, *context.avals_out)
+            # The parts run by the code of the whole, also the small ones: the same sums, the same bits.
+            known = {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
+            heavy = known and _work(*avals, parameters) >= LEAST_WORK
+            choose = functools.partial(convolution, least=0) if on_cpu and heavy else None
+            call = partitioning.convolution(parameters, choose)
+            return mlir.lower_fun(call, multiple_results=False)(context, *operands)
+
+        return rule
+
+    mlir.register_lowering(primitive, divided(lowered, False))
+    if special is not None:
+        mlir.register_lowering(primitive, divided(special.rule, True), platform="cpu")
+    # The partitioner is told the devices.
+    dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
 def register() -> None:
     """Puts oneDNN in place; its library is loaded when the first convolution or product is compiled."""
     override(jax.lax.conv_general_dilated_p, convolution)
     override(jax.lax.dot_general_p, product)
     override(jax.lax.reduce_sum_p, column_sum)
     override(jax.lax.rev_p, turned)
+    divide_convolutions()

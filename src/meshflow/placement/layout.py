@@ -14,6 +14,7 @@ from meshflow.core.dispatch import Op, apply
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor
 from meshflow.placement.mesh import Mesh, mesh_of
+from meshflow.placement.protos import LayoutProto, ShardingSpecProto
 
 __all__ = ["MATCH", "UNSHARDED", "Layout", "layout_of", "place"]
 
@@ -136,6 +137,35 @@ class Layout:
         """TensorFlow's text form."""
         specs = "".join(f"{s}," for s in self.sharding_specs)
         return f"sharding_specs:{specs} mesh:{self.mesh.to_string()}"
+
+    def as_proto(self) -> LayoutProto:
+        """The layout as a message with the fields of TensorFlow's `LayoutProto`."""
+        specs = [ShardingSpecProto(s) for s in self.sharding_specs]
+        return LayoutProto(specs, self.mesh.as_proto(), self.type)
+
+    @classmethod
+    def from_proto(cls, layout_proto: LayoutProto) -> Layout:
+        """The layout of a message.
+
+        Args:
+          layout_proto: what `as_proto` gave.
+        """
+        specs = [s.sharding_spec for s in layout_proto.sharding_specs]
+        return cls(specs, Mesh.from_proto(layout_proto.mesh_config))
+
+    def unravel(self, unpacked_tensors: Sequence[Any]) -> np.ndarray:
+        """The parts of a tensor, arranged as the parts lie in it.
+
+        Args:
+          unpacked_tensors: what `unpack` gave.
+
+        Returns:
+          An array of objects with one entry per part along each axis.
+        """
+        parts = np.empty([self.num_shards(i) for i in range(self.rank)], object)
+        for offset, part in zip(self.offset_to_shard(), unpacked_tensors, strict=True):
+            parts[offset] = part
+        return parts
 
     def delete(self, dims: Sequence[int]) -> Layout:
         """The layout without some axes.

@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core.devices import find_device, local_index, type_of
 from meshflow.core.errors import InvalidValueError
+from meshflow.placement.protos import DimensionProto, MeshProto
 
 __all__ = ["Mesh", "MeshDimension", "device_name"]
 
@@ -26,13 +27,8 @@ class MeshDimension(NamedTuple):
 def device_name(device: Any) -> str:
     """TensorFlow's full name of a JAX device, with the process as the task."""
     job = "localhost" if jax.process_count() == 1 else "worker"
-    index = local_index(device) if device.process_index == jax.process_index() else _index(device)
-    return f"/job:{job}/replica:0/task:{device.process_index}/device:{type_of(device)}:{index}"
-
-
-def _index(device: Any) -> int:
-    same = [d for d in jax.devices(device.platform) if d.process_index == device.process_index]
-    return same.index(device)
+    task = f"/job:{job}/replica:0/task:{device.process_index}"
+    return f"{task}/device:{type_of(device)}:{local_index(device)}"
 
 
 def jax_device(name: Any) -> Any:
@@ -307,6 +303,36 @@ class Mesh:
             parts[0],
             parts[5].split(",") if len(parts) == 6 else None,
             xla,
+        )
+
+    def as_proto(self) -> MeshProto:
+        """The mesh as a message with the fields of TensorFlow's `MeshProto`."""
+        return MeshProto(
+            [DimensionProto(n, s) for n, s in zip(self._dim_names, self.shape(), strict=True)],
+            [int(i) for i in self._ids.ravel()],
+            self.local_device_ids(),
+            self.local_devices(),
+            self.global_devices(),
+            self._name,
+            self._use_xla_spmd,
+        )
+
+    @classmethod
+    def from_proto(cls, proto: MeshProto) -> Mesh:
+        """The mesh of a message.
+
+        Args:
+          proto: what `as_proto` gave.
+        """
+        sizes = [d.size for d in proto.mesh_dimensions]
+        return cls(
+            [d.name for d in proto.mesh_dimensions],
+            np.array(proto.global_device_ids).reshape(sizes),
+            proto.local_device_ids,
+            proto.local_devices,
+            proto.name,
+            proto.global_devices or None,
+            proto.use_xla_spmd,
         )
 
     @classmethod

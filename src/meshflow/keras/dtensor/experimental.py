@@ -7,6 +7,9 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
+from meshflow.core.module import Module
+from meshflow.keras.engine.call_signature import call_state
+from meshflow.keras.engine.tracking import attributes
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
@@ -86,7 +89,8 @@ class LayoutMap(MutableMapping[str, Layout]):
 def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
     """Gives weights that layers create inside the layouts of a map.
 
-    A weight is looked up as "layer_name.weight_name".
+    A weight is looked up as "layer_name.weight_name", then by the attributes that lead to it from the
+    model that is being called: "encoder.dense.kernel", "blocks.0.dense.kernel".
 
     Args:
       layout_map: the map.
@@ -108,6 +112,10 @@ def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
     maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
     if layout is None and maps:
         layout = maps[0].get(f"{layer.name}.{name}")
+        root = call_state.layers[0] if call_state.layers else None
+        if layout is None and len(maps[0]) and isinstance(root, Module):
+            found = (maps[0].get(f"{path}.{name}") for path in _paths(root, layer, 0))
+            layout = next((one for one in found if one is not None), None)
         mesh = maps[0].get_default_mesh()
         if layout is None and mesh is not None:
             layout = Layout.replicated(mesh, rank)
@@ -117,6 +125,15 @@ def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
             f"{layout.sharding_specs} has {layout.rank}."
         )
     return layout
+
+
+def _paths(owner: Any, layer: Any, depth: int) -> Iterator[str]:
+    """The attributes that lead from one object to another."""
+    for name, child in attributes(owner):
+        if child is layer:
+            yield name
+        elif depth < 8 and isinstance(child, Module):
+            yield from (f"{name}.{rest}" for rest in _paths(child, layer, depth + 1))
 
 
 def current_map() -> LayoutMap | None:

@@ -22,6 +22,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.keras import backend
 from meshflow.keras.engine.resuming import Resumption, source_state
+from meshflow.placement.layout import layout_of
 
 
 def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
@@ -131,7 +132,7 @@ def _to_numpy(value: Any) -> Any:
 
 def _expand(array: Any) -> Any:
     """Vectors become columns, as Keras 2 does."""
-    return array[:, None] if isinstance(array, np.ndarray) and array.ndim == 1 else array
+    return array[:, None] if getattr(array, "ndim", 0) == 1 else array
 
 
 class DataHandler:
@@ -446,12 +447,19 @@ def _as_batch(item: Any) -> tuple[Any, ...]:
     if isinstance(item, list) and len(item) > 3:
         parts = (item,)
     return nest.map_structure(
-        lambda a: None if a is None else _expand_generated(_to_numpy(a)), parts
+        lambda a: None if a is None else _expand_generated(_kept_or_numpy(a)), parts
     )
 
 
 def _expand_placed(array: Any) -> Any:
     return array[:, None] if array.ndim == 1 else array
+
+
+def _kept_or_numpy(value: Any) -> Any:
+    """A batch from a `DTensorDataset` stays on its mesh."""
+    if isinstance(value, Tensor) and layout_of(value) is not None:
+        return value._value
+    return _to_numpy(value)
 
 
 def _expand_generated(array: np.ndarray) -> np.ndarray:

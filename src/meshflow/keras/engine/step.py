@@ -82,6 +82,8 @@ class CompiledStep:
         Batches of one shape run in one compiled loop; a batch of another shape (the last of an
         epoch) by itself.
         """
+        if self.place is not None:
+            batches = [self.place(batch) for batch in batches]
         result = None
         first = 0
         while first < len(batches):
@@ -153,7 +155,7 @@ class Loop:
     def __call__(self, batches: Sequence[Any]) -> Any:
         """Runs the step on all batches."""
         rows = [jax.tree.leaves(batch) for batch in batches]
-        stacked = [np.stack([np.asarray(a) for a in column]) for column in zip(*rows, strict=True)]
+        stacked = [_stacked(column) for column in zip(*rows, strict=True)]
         if self._place is not None:
             stacked = self._place(stacked)
         if Settings.progress is not None:
@@ -167,6 +169,13 @@ class Loop:
         for variable, value in zip(self._written, state, strict=True):
             variable._value = value
         return self._traced.rebuild([Tensor(r) for r in results])
+
+
+def _stacked(column: Sequence[Any]) -> Any:
+    """Arrays with a new first axis; those on several devices stay there."""
+    if all(isinstance(a, jax.Array) and len(a.sharding.device_set) > 1 for a in column):
+        return jax.numpy.stack(column)
+    return np.stack([np.asarray(a) for a in column])
 
 
 def as_tensors(batch: Any) -> Any:

@@ -63,6 +63,22 @@ def _values(owner: Any) -> Iterator[Any]:
             yield from _leaves(value, 0)
 
 
+def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Modules among an object's attributes, with the path that leads to each."""
+    for name, value in owner.__dict__.items():
+        if name not in _SKIPPED and name[:1] != "_":
+            yield from _named(name, value, 0)
+
+
+def _named(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Module):
+        yield name, value
+    elif isinstance(value, (list, tuple, Mapping)) and depth < 8:
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, item in pairs:
+            yield from _named(f"{name}.{key}", item, depth + 1)
+
+
 def _leaves(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, (Variable, Module)) or getattr(value, "_is_metric", False):
         yield value

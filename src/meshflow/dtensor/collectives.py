@@ -1,0 +1,224 @@
+"""Reading the collectives out of a compiled program's text (HLO)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Collective", "collectives_of", "groups_of"]
+
+_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%?[\w.\-]+ = (\(.*?\)|\S+) (" + "|".join(_KINDS) + r")(-start)?\("
+)
+_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_CALLED = re.compile(
+    r"\b(?:body|condition|calls|to_apply|branch_computations|called_computations)=\{?(%?[\w.\-]+(?:, ?%?[\w.\-]+)*)"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective operation of a compiled program.
+
+    Attributes:
+      kind: such as "all-reduce".
+      shape: the result on one device, such as "f32[8,4]".
+      bytes: size of the whole value: what is summed, the gathered result, what is exchanged.
+      sent: bytes that each device sends, by the ring algorithm.
+      axes: the mesh dimensions it crosses.
+      group: how many devices take part together.
+      times: how often it runs in one call; a loop of unknown length counts as one.
+      source: the operation it was made for.
+    """
+
+    kind: str
+    shape: str
+    bytes: int
+    sent: int
+    axes: tuple[str, ...]
+    group: int
+    times: int
+    source: str
+
+
+def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
+    """The collectives of a program, in the order of its text.
+
+    Args:
+      text: the program, partitioned for one device.
+      mesh: sizes of the mesh dimensions by name.
+
+    Returns:
+      A list of `Collective`s; those among one device are left out.
+    """
+    found = []
+    for line, times in _lines(text):
+        match = _INSTRUCTION.match(line)
+        if match is None or not times:
+            continue
+        kind, groups = match[2], groups_of(line, math.prod(mesh.values()))
+        if kind == "collective-permute":
+            groups = groups[groups[:, 0] != groups[:, 1]]
+        if not len(groups) or groups.shape[1] < 2:
+            continue
+        shapes = _SHAPE.findall(match[1])
+        if match[3] and kind == "all-gather":
+            shapes = shapes[len(shapes) // 2 :]
+        elif match[3] and kind == "collective-permute":
+            shapes = shapes[1:2]
+        size = sum(_size(dtype, dims) for dtype, dims in shapes)
+        group = groups.shape[1]
+        if kind == "reduce-scatter":
+            size *= group
+        axes = _crossed(groups, mesh)
+        if kind == "collective-permute":
+            group = math.prod(mesh[a] for a in axes)
+        source = re.search(r'op_name="([^"]*)"', line)
+        found.append(
+            Collective(
+                kind,
+                ", ".join(f"{d}[{n}]" for d, n in shapes),
+                size,
+                _sent(kind, size, group),
+                axes,
+                group,
+                times,
+                _purpose(source[1]) if source else "",
+            )
+        )
+    return found
+
+
+def _purpose(name: str) -> str:
+    # Convolutions are the only operations that this package divides itself.
+    return re.sub(r"^jit\([^)]*\)/", "", name).replace("custom_partitioning", "convolution")
+
+
+def _sent(kind: str, size: int, group: int) -> int:
+    """What a device sends when a ring of `group` devices does it."""
+    if kind == "collective-permute":
+        return size
+    share = size * (group - 1) / group
+    return round(2 * share if kind == "all-reduce" else share)
+
+
+def _size(dtype: str, dims: str) -> int:
+    digits = re.search(r"\d+", dtype)
+    bits = int(digits[0]) if digits else 8
+    return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
+
+
+def _crossed(groups: np.ndarray, mesh: dict[str, int]) -> tuple[str, ...]:
+    """The mesh dimensions along which members of a group differ."""
+    places = np.array(np.unravel_index(groups, tuple(mesh.values())))
+    differ = (places != places[:, :, :1]).any(axis=(1, 2))
+    return tuple(name for name, crossed in zip(mesh, differ, strict=True) if crossed)
+
+
+def groups_of(line: str, count: int) -> np.ndarray:
+    """The groups of devices of a collective, one a row; for a permutation the pairs.
+
+    Args:
+      line: the instruction's text.
+      count: number of devices of the program.
+
+    Returns:
+      An integer array of shape [groups, devices in each].
+    """
+    pairs = re.search(r"source_target_pairs=\{(\{.*?\})\}", line)
+    listed = pairs or re.search(r"replica_groups=\{(\{.*?\})\}", line)
+    if listed:
+        rows = re.findall(r"\{([\d, ]*)\}", listed[1])
+        return np.array([[int(i) for i in row.split(",")] for row in rows])
+    iota = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line)
+    if iota:
+        return _iota(iota[2], iota[3]).reshape(_numbers(iota[1]))
+    named = re.search(
+        r"replica_groups=@?mesh\[([^\]]*)\](?:, ?device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? ?\{([^}]*)\}",
+        line,
+    )
+    if named:
+        return _named_groups(named[1], named[2], named[3], named[4])
+    return np.arange(count).reshape(1, -1)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in text.split(",")]
+
+
+def _iota(dims: str, order: str | None) -> np.ndarray:
+    ids = np.arange(math.prod(_numbers(dims))).reshape(_numbers(dims))
+    return (ids.transpose(_numbers(order)) if order else ids).ravel()
+
+
+def _named_groups(mesh: str, dims: str | None, order: str | None, axes: str) -> np.ndarray:
+    """Groups along named axes of a mesh of the program's own; ``'x':(2)4`` is a part of an axis."""
+    sizes = {n: int(s) for n, s in re.findall(r"'([^']*)'=(\d+)", mesh)}
+    total = math.prod(sizes.values())
+    ids = _iota(dims, order) if dims else np.arange(total)
+    wanted: dict[str, list[tuple[int, int]]] = {}
+    for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", axes):
+        wanted.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
+    shape: list[int] = []
+    grouped: list[int] = []
+    for name, whole in sizes.items():
+        at = 1
+        for before, size in sorted(wanted.get(name, [])):
+            if before > at:
+                shape.append(before // at)
+            grouped.append(len(shape))
+            shape.append(size)
+            at = before * size
+        shape.append(whole // at)
+    others = [i for i in range(len(shape)) if i not in grouped]
+    members = math.prod(shape[i] for i in grouped)
+    return ids.reshape(shape).transpose(*others, *grouped).reshape(-1, members)
+
+
+def _lines(text: str) -> Iterator[tuple[str, int]]:
+    """All instructions, with the number of times each runs."""
+    bodies: dict[str, list[str]] = {}
+    entry, current = "", ""
+    for line in text.splitlines():
+        head = _COMPUTATION.match(line)
+        if head:
+            current = head[2]
+            bodies[current] = []
+            entry = current if head[1] else entry
+        elif current:
+            bodies[current].append(line)
+    times = dict.fromkeys(bodies, 0)
+
+    def visit(name: str, count: int) -> None:
+        times[name] += count
+        for line in bodies[name]:
+            trips = _TRIPS.search(line)
+            for called in _CALLED.findall(line):
+                for inner in called.replace("%", "").replace(" ", "").split(","):
+                    if inner in bodies and _runs(bodies[inner], bodies):
+                        visit(inner, count * (int(trips[1]) if trips else 1))
+
+    visit(entry, 1) if entry else None
+    for name, lines in bodies.items():
+        for line in lines:
+            yield line, times[name]
+
+
+def _runs(lines: Sequence[str], bodies: dict[str, list[str]]) -> bool:
+    """Whether a computation can hold collectives: reductions' sums and fusions cannot."""
+    return any(_INSTRUCTION.match(x) or _CALLED.search(x) for x in lines)

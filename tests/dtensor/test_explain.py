@@ -1,0 +1,208 @@
+"""`explain` and `visualize`: what is sent, and who holds what."""
+
+import builtins
+import sys
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.dtensor.collectives import collectives_of, groups_of
+from meshflow.dtensor.drawing import draw
+from meshflow.experimental import dtensor
+from meshflow.experimental.dtensor import UNSHARDED, Layout
+
+U = UNSHARDED
+LAYERS = tf.keras.layers
+
+
+@pytest.fixture
+def mesh():
+    return dtensor.create_mesh([("batch", 2), ("model", 2)])
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("replica_groups={{0,2},{1,3}}", [[0, 2], [1, 3]]),
+        ("replica_groups={}", [[0, 1, 2, 3]]),
+        ("replica_groups=[2,2]<=[4]", [[0, 1], [2, 3]]),
+        ("replica_groups=[2,2]<=[2,2]T(1,0)", [[0, 2], [1, 3]]),
+        ("source_target_pairs={{0,1},{1,0}}", [[0, 1], [1, 0]]),
+        ("replica_groups=mesh['a'=2,'b'=2] {'a'}", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}", [[0, 1], [2, 3]]),
+        ("replica_groups=mesh['a'=4] {'a':(1)2}", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['a'=4] {'a':(2)2}", [[0, 1], [2, 3]]),
+        ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}", [[0, 1, 2, 3]]),
+    ],
+)
+def test_groups_are_read_in_every_notation(text, groups):
+    assert groups_of(text, 4).tolist() == groups
+
+
+PROGRAM = """
+%sum (a: f32[], b: f32[]) -> f32[] {
+  ROOT %add = f32[] add(%a, %b)
+}
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %all-reduce = f32[8]{0} all-reduce(%x), replica_groups=[2,2]<=[4], to_apply=%sum, metadata={op_name="jit(f)/while/body/psum"}
+}
+%condition (p: (s32[], f32[8])) -> pred[] {
+  ROOT %less = pred[] compare(%i, %n)
+}
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %loop = (s32[], f32[8]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  %gather = (bf16[4], bf16[16]) all-gather-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
+  %alone = f32[4] all-reduce(%y), replica_groups={{0},{1},{2},{3}}, to_apply=%sum
+  %scatter = f32[4] reduce-scatter(%y), replica_groups={{0,2},{1,3}}, to_apply=%sum
+  %exchange = (s8[4], s8[4]) all-to-all(%y, %z), replica_groups={{0,1},{2,3}}
+  %move = (f32[6], f32[6], u32[], u32[]) collective-permute-start(%y), source_target_pairs={{0,2},{1,1}}
+}
+"""
+
+
+def test_collectives_of_a_program():
+    found = collectives_of(PROGRAM, {"x": 2, "y": 2})
+    rows = [(c.kind, c.bytes, c.sent, c.axes, c.group, c.times) for c in found]
+    assert rows == [
+        ("all-reduce", 32, 32, ("y",), 2, 5),
+        ("all-gather", 32, 24, ("x", "y"), 4, 1),
+        ("reduce-scatter", 32, 16, ("x",), 2, 1),
+        ("all-to-all", 8, 4, ("y",), 2, 1),
+        ("collective-permute", 24, 24, ("x",), 2, 1),
+    ]
+    assert found[0].source == "while/body/psum"
+
+
+def mlp(*units):
+    model = tf.keras.Sequential([tf.keras.Input((units[0],))])
+    for number, unit in enumerate(units[1:]):
+        model.add(LAYERS.Dense(unit, "relu", use_bias=False, name=f"layer_{number}"))
+    return model
+
+
+def test_data_parallel_step_sends_the_gradients_once():
+    mesh = dtensor.create_mesh([("batch", 4)])
+    with tf.keras.dtensor.experimental.LayoutMap(mesh=mesh).scope():
+        model = mlp(16, 32, 8)
+    model.compile("sgd", "mse")
+    x, y = np.ones([8, 16], "float32"), np.ones([8, 8], "float32")
+    found = dtensor.explain(model, x, y)
+    gradients = 4 * (16 * 32 + 32 * 8)
+    assert {c.kind for c in found.collectives} == {"all-reduce"}
+    assert all(c.axes == ("batch",) for c in found.collectives)
+    # Besides the gradients only the loss is summed.
+    assert found.bytes() == gradients + 4
+    # The ring's minimum: each device sends 2 (N - 1) / N of them.
+    assert found.sent() == 2 * 3 / 4 * (gradients + 4)
+    assert found.memory["arguments"] > gradients and "all-reduce" in str(found)
+    # Nothing has been trained.
+    assert int(model.optimizer.iterations) == 0
+
+
+def test_mirrored_step_sends_the_gradients_once():
+    with tf.distribute.MirroredStrategy().scope():
+        model = mlp(16, 32, 8)
+        model.compile("sgd", "mse")
+    found = dtensor.explain(model, np.ones([8, 16], "float32"), np.ones([8, 8], "float32"))
+    # Besides the gradients some scalars: the loss, and how many examples it was of.
+    assert 0 <= found.bytes() - 4 * (16 * 32 + 32 * 8) <= 32
+    assert {c.kind for c in found.collectives} == {"all-reduce"}
+
+
+def test_tensor_parallel_block_sends_two_sums(mesh):
+    blocks = 3
+    weights = []
+    for _ in range(blocks):
+        weights.append(dtensor.DVariable(tf.ones([16, 32]), layout=Layout([U, "model"], mesh)))
+        weights.append(dtensor.DVariable(tf.ones([32, 16]), layout=Layout(["model", U], mesh)))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = x
+            for inwards, outwards in zip(weights[::2], weights[1::2], strict=True):
+                h = h + tf.matmul(tf.nn.relu(tf.matmul(h, inwards)), outwards)
+            loss = tf.reduce_sum(h * h)
+        return tape.gradient(loss, [x, *weights])
+
+    x = dtensor.copy_to_mesh(tf.ones([8, 16]), Layout(["batch", U], mesh))
+    found = dtensor.explain(step, x)
+    sums = found.select("all-reduce", "model")
+    assert found.select(axis="model") == sums
+    # One of the activations forwards and one of their gradients backwards in each block.
+    assert found.count("all-reduce", "model") == 2 * blocks
+    assert {c.bytes for c in sums} == {4 * 4 * 16}
+    # The weights' gradients are summed over the batch, in the parts that devices hold.
+    assert found.bytes(axis="batch") == blocks * 2 * 4 * 16 * 32 // 2
+
+
+def test_explain_takes_functions_and_says_what_it_cannot(mesh):
+    x = dtensor.copy_to_mesh(tf.ones([8, 4]), Layout(["batch", U], mesh))
+    found = dtensor.explain(lambda x, axis: tf.reduce_sum(x, axis), x, axis=0)
+    assert [(c.kind, c.bytes, c.axes) for c in found.collectives] == [
+        ("all-reduce", 16, ("batch",))
+    ]
+    assert dtensor.explain(tf.reduce_sum, tf.ones([3])).count() == 0
+    with pytest.raises(ValueError, match="is not compiled"):
+        dtensor.explain(mlp(4, 2), tf.ones([2, 4]))
+    model = mlp(4, 2)
+    model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(ValueError, match="runs eagerly"):
+        dtensor.explain(model, tf.ones([2, 4]), tf.ones([2, 2]))
+
+
+# ---- drawings ------------------------------------------------------------------------------
+
+
+def test_drawings_of_tensors(mesh):
+    x = dtensor.copy_to_mesh(tf.ones([4, 6]), Layout(["batch", "model"], mesh))
+    text = draw(x).text
+    assert "float32 (4, 6) layout ['batch', 'model']" in text
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    assert rows == [
+        ["", "axis 1 [0:3]", "axis 1 [3:6]"],
+        ["axis 0 [0:2]", "CPU:0", "CPU:1"],
+        ["axis 0 [2:4]", "CPU:2", "CPU:3"],
+    ]
+    y = dtensor.copy_to_mesh(tf.ones([4, 6]), Layout([U, "model"], mesh))
+    assert "| CPU:0, CPU:2 | CPU:1, CPU:3 |" in draw(y).text.replace("|  |", "|")
+    assert "CPU:0-3" in draw(dtensor.copy_to_mesh(1.0, Layout([], mesh))).text
+    assert "CPU:0" in draw(tf.ones([2])).text
+    html = draw(x).html
+    assert html.count("background:") == 4 and "<caption>" in html
+    cube = dtensor.create_mesh([("a", 2), ("b", 2), ("c", 1)])
+    z = dtensor.copy_to_mesh(tf.ones([2, 2, 3]), Layout(["a", "b", "c"], cube))
+    assert len(draw(z).grids) == 1
+    with pytest.raises(ValueError, match="expected a tensor, a variable or a model"):
+        draw("x")
+
+
+def test_drawing_of_a_model(mesh, capsys, monkeypatch):
+    layouts = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
+    layouts["layer_0.kernel"] = Layout([U, "model"], mesh)
+    with layouts.scope():
+        model = mlp(4, 8, 2)
+    for missing in (False, True):
+        if missing:
+            # Without rich it is plain text.
+            for name in [n for n in sys.modules if n.split(".")[0] == "rich"]:
+                monkeypatch.delitem(sys.modules, name)
+            real = builtins.__import__
+
+            def no_rich(name, *args, **kwargs):
+                if name.split(".")[0] == "rich":
+                    raise ImportError(name)
+                return real(name, *args, **kwargs)
+
+            monkeypatch.setattr(builtins, "__import__", no_rich)
+        drawing = dtensor.visualize(model)
+        shown = capsys.readouterr().out
+        assert "2 weights on 4 CPU" in shown and "layer_0" in shown
+        assert (drawing.text in shown) == missing
+    assert repr(drawing) == "<Drawing of 1 tables; see .text and .html>"
+    assert "(4, 4)" in drawing.text and "128 of 192" in drawing.text
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="no weights yet"):
+        dtensor.visualize(tf.keras.Sequential())

@@ -1,0 +1,49 @@
+"""One model, many meshes: data, model and spatial parallelism change no number beyond rounding."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PROGRAM = Path(__file__).with_name("on_eight_devices.py")
+
+
+def run(what):
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), what], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["cnn", "transformer"])
+def test_every_parallelism_gives_the_same_loss_curve(name):
+    found = run(name)
+    curves = {kind: values for kind, values in found.items() if "part" not in kind}
+    assert list(curves) == [
+        *("one", "mirrored 2", "mirrored 8"),
+        *("data", "model", "spatial", "combined"),
+    ]
+    expected = np.array(curves.pop("one"))
+    assert len(expected) == 8 and expected[-1] < expected[0]
+    for kind, values in curves.items():
+        np.testing.assert_allclose(values, expected, rtol=1e-5, err_msg=kind)
+    # The weights are split as asked.
+    whole = found["data: kernel's part"][1]
+    assert found["model: kernel's part"][1] * 4 == whole
+    assert found["combined: kernel's part"][1] * 2 == whole
+
+
+def test_split_images_give_the_bits_of_one_device():
+    found = run("forward")
+    assert found["equal dropout masks"]
+    # The strided transposed convolution has other kernels for other sizes.
+    assert [r["layer"] for r in found["layers"] if not r["equal"]] in (
+        [],
+        ["conv2d_transpose_1 16x24"],
+    )
+    split = [r for r in found["layers"] if r["layout"][:3] == ["batch", "height", "width"]]
+    assert len(split) >= len(found["layers"]) - 4

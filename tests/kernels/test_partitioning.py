@@ -1,0 +1,116 @@
+"""Convolutions divided among devices, with all their gradients, against one device."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from meshflow.kernels.partitioning import Window
+
+CASES = {
+    "same": {},
+    "strided": {"strides": (2, 2)},
+    "valid": {"padding": "VALID", "size": 5},
+    "dilated": {"dilation": (2, 1)},
+    "wide kernel": {"size": 7, "shape": (4, 8, 8, 4)},
+    "one to one": {"size": 1, "strides": (2, 1)},
+    "explicit": {"padding": ((2, 1), (0, 3))},
+    "transposed": {"spread": (2, 2)},
+    "odd transposed": {"spread": (2, 3), "size": 2, "padding": ((1, 1), (1, 2))},
+    "grouped": {"groups": 2},
+    "depthwise": {"groups": 4, "strides": (2, 2)},
+    "odd result": {"shape": (4, 6, 10, 4), "strides": (2, 2)},
+}
+SPLITS = [
+    (P("a", "b"), P()),
+    (P(None, "a", "b"), P()),
+    (P(None, "a"), P(None, None, None, "b")),
+    (P("a", None, None, "b"), P(None, None, "b")),
+    (P(None, ("a", "b")), P()),
+    (P(None, None, None, "a"), P(None, None, None, "a")),
+]
+
+
+def convolution(x, k, strides=(1, 1), padding="SAME", dilation=(1, 1), spread=(1, 1), groups=1):
+    if padding == "SAME" and spread != (1, 1):
+        padding = ((1, 2), (1, 2))
+    return jax.lax.conv_general_dilated(
+        x,
+        k,
+        strides,
+        padding,
+        lhs_dilation=spread,
+        rhs_dilation=dilation,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_division_changes_no_result(name):
+    options = dict(CASES[name])
+    size, shape = options.pop("size", 3), options.pop("shape", (4, 8, 12, 4))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=shape).astype("float32")
+    k = rng.normal(size=(size, size, 4 // options.get("groups", 1), 8)).astype("float32") / size
+    weight = rng.normal(size=jax.eval_shape(lambda: convolution(x, k, **options)).shape)
+
+    @jax.jit
+    def step(x, k):
+        y, pullback = jax.vjp(lambda x, k: convolution(x, k, **options), x, k)
+        return (y, *pullback(jnp.asarray(weight, "float32") * jnp.cos(y)))
+
+    expected = step(x, k)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+    for left, right in SPLITS:
+        sizes = dict(mesh.shape)
+        parts = [np.prod([sizes[a] for a in np.atleast_1d(e) if a]) for e in left]
+        if any(n % p for n, p in zip(shape, parts, strict=False)):
+            continue
+        if options.get("groups", 1) > 1 and right == P(None, None, "b"):
+            continue
+        found = step(
+            jax.device_put(x, NamedSharding(mesh, left)),
+            jax.device_put(k, NamedSharding(mesh, right)),
+        )
+        for f, e, what in zip(found, expected, ("result", "image", "kernel"), strict=True):
+            np.testing.assert_allclose(f, e, rtol=2e-5, atol=5e-5, err_msg=f"{what} {left} {right}")
+
+
+def test_split_images_give_the_same_bits():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 16, 16, 8)).astype("float32")
+    k = rng.normal(size=(3, 3, 8, 16)).astype("float32")
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+    step = jax.jit(convolution)
+    split = jax.device_put(x, NamedSharding(mesh, P(None, "a", "b")))
+    result = step(split, k)
+    np.testing.assert_array_equal(result, step(x, k))
+    assert result.sharding.is_equivalent_to(split.sharding, 4)
+    text = step.lower(split, k).compile().as_text()
+    assert "collective-permute" in text and "all-gather" not in text
+
+
+@pytest.mark.parametrize("size", [8, 12])
+def test_windows_hold_what_the_plain_sum_needs(size):
+    for parts, kernel, step, gap, pad, spread in itertools.product(
+        (2, 4), (1, 2, 3, 5), (1, 2), (1, 2), (-1, 0, 1, 2), (1, 2)
+    ):
+        length = (size - 1) * spread + 1
+        result = (length + 2 * pad - (kernel - 1) * gap - 1) // step + 1
+        if result < 1 or result % parts:
+            continue
+        window = Window(size, parts, (result, step), (kernel, gap), pad, spread)
+        if window.halos is None:
+            continue
+        before, after = window.halos
+        own = size // parts
+        for part in range(parts):
+            first = window.first(part)
+            places = range(first, first + window.need)
+            rows = [p // spread for p in places if p % spread == 0 and 0 <= p < length]
+            assert all(part * own - before <= r < (part + 1) * own + after for r in rows)
