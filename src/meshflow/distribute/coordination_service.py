@@ -1,6 +1,7 @@
 """JAX's coordination service as a process of its own, so that what happens to it does not end the launcher.
 
-Started by its path as `service.py ADDRESS WORKERS`; writes a line when it serves, and ends with its launcher.
+Started by its path with the address to listen at, the number of workers and how many seconds they wait for
+each other at the end; writes a line when it serves, and ends with who started it.
 """
 
 from __future__ import annotations
