@@ -96,6 +96,7 @@ class Supervisor:
     def __init__(self, addresses: Sequence[str], watchdog: float, host: str) -> None:
         tasks = [f"worker:{i}" for i in range(len(addresses))]
         self._watchdog, self._host = watchdog, host
+        self._problem: str | None = None
         self.workers = [Progress() for _ in addresses]
         self._point = MeetingPoint(0, tasks, addresses)
         self._port = free_port()
@@ -125,7 +126,9 @@ class Supervisor:
         except Exception:
             return  # the workers were told, and fail
         assert self._service.stdout is not None
-        self._service.stdout.readline()
+        if not self._service.stdout.readline():
+            self._problem = f"The coordination service did not start at port {self._port}."
+            return
         self._point.release(f"{self._host}:{self._port}")
         for number, connection in self._point.connections.items():
             self.workers[number].heard = time.monotonic()
@@ -144,6 +147,8 @@ class Supervisor:
         Raises:
           Failure: naming the worker.
         """
+        if self._problem is not None:
+            raise Failure(self._problem)
         now = time.monotonic()
         for number in running:
             worker = self.workers[number]
