@@ -119,6 +119,32 @@ def test_without_tf_config_it_is_a_mirrored_strategy():
         tf.distribute.MultiWorkerMirroredStrategy(communication_options="NCCL")
 
 
+def test_evaluators_are_by_themselves():
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        {"worker": ["a:1", "b:1"], "evaluator": ["c:1"]}, task_type="evaluator", task_id=0
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    assert strategy.num_replicas_in_sync == len(tf.config.list_logical_devices("CPU"))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        {"worker": ["a:1", "b:1"]}, task_type="worker", task_id=2
+    )
+    with pytest.raises(ValueError, match="task worker:2, which is not one of the cluster's"):
+        tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+
+def test_worker_whose_peer_is_killed(tmp_path):
+    addresses = [f"127.0.0.1:{p}" for p in free_ports(2)]
+    processes = [
+        start(
+            WORKERS / "surviving.py", tmp_path, "kill@4@1", task=i, addresses=addresses, devices=1
+        )
+        for i in (0, 1)
+    ]
+    survivor, _ = finish(processes, 60)
+    assert processes[0].returncode == 1
+    assert "UnavailableError: Worker 0 of 2 has lost another worker during a collective" in survivor
+
+
 def test_cluster_after_the_first_op_is_too_late():
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         {"worker": ["a:1", "b:1"]}, task_type="worker", task_id=0

@@ -37,8 +37,9 @@ _SENT = (
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
 )
-# How long workers have to end by themselves, in seconds.
-_GRACE = 3.0
+# How long workers have to end by themselves, in seconds: after a failure they only wait for each other,
+# at the end of the job they may save something first.
+_AFTER_FAILURE, _AT_THE_END = 3.0, 20.0
 
 
 class Job:
@@ -118,6 +119,7 @@ class Job:
         ]
         supervisor = Supervisor(addresses, self._watchdog, self._address)
         self._processes = []
+        grace = _AT_THE_END
         try:
             # From this thread only: the kernel ends workers together with the thread that made them.
             for number in range(self._count):
@@ -140,8 +142,11 @@ class Job:
             self._watch(supervisor)
             for printer in printers:
                 printer.join(timeout=2)
+        except Failure:
+            grace = _AFTER_FAILURE
+            raise
         finally:
-            self._end_all()
+            self._end_all(grace)
             supervisor.close()
 
     def _start(self, number: int, environment: dict[str, str]) -> subprocess.Popen[str]:
@@ -178,11 +183,11 @@ class Job:
             supervisor.check([n for n, code in enumerate(codes) if code is None])
             time.sleep(0.05)
 
-    def _end_all(self) -> None:
+    def _end_all(self, grace: float) -> None:
         """Ends all workers and what they have started."""
         for process in self._processes:
             _signal_group(process, signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + grace
         while time.monotonic() < deadline:
             if all(p.poll() is not None for p in self._processes):
                 break

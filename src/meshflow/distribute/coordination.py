@@ -315,6 +315,8 @@ _joined: list[Any] = []
 def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> None:
     """Makes this process one of several; must run before the first op.
 
+    A single worker joins only to report to its launcher.
+
     Args:
       tasks: names of the workers, such as "worker:0".
       addresses: their addresses.
@@ -336,7 +338,7 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
                 f"{tasks[index]} of {list(addresses)} too."
             )
         return
-    if xla_bridge.backends_are_initialized():
+    if len(tasks) > 1 and xla_bridge.backends_are_initialized():
         raise RuntimeError(
             "Collective ops must be configured at program startup: tensors or variables were made "
             "before. Create the MultiWorkerMirroredStrategy at the beginning of the program."
@@ -347,7 +349,7 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
     hello = {"worker": index, "workers": len(tasks), "addresses": list(addresses)}
     if launcher:
         hello["addresses"] = None
-        service, connection = _meet(launcher, hello, tasks[index], "meshflow launch", timeout)
+        service, connection = _meet(launcher, hello, tasks[index], "the launcher", timeout)
         _report(connection)
     elif index == 0:
         port = _address(addresses[0])[1]
@@ -364,7 +366,8 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
     else:
         service, connection = _meet(addresses[0], hello, tasks[index], tasks[0], timeout)
         connection.close()
-    _connect(service, index, len(tasks))
+    if len(tasks) > 1:
+        _connect(service, index, len(tasks))
     _joined.extend(cluster)
 
 
