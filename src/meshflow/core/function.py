@@ -24,6 +24,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Rules
 from meshflow.core.errors import NotFiniteError
+from meshflow.core.fetching import lost_worker
 from meshflow.core.pulls import Source
 from meshflow.core.rewriting import Rewriting, rewritten
 from meshflow.core.specs import TensorSpec, TypeSpec
@@ -186,6 +187,11 @@ class ConcreteFunction:
                 outputs = self._compiled(*arrays, *captured)
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            lost = lost_worker(error)
+            if lost is None:
+                raise
+            raise lost from error
         count = traced.count
         for variable, value in zip(traced.writes, outputs[count:], strict=True):
             variable._value = value
