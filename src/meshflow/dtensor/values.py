@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +21,6 @@ __all__ = [
     "call_with_layout",
     "check_layout",
     "copy_to_mesh",
-    "enable_save_as_bf16",
     "fetch_layout",
     "is_dtensor",
     "pack",
@@ -235,6 +234,9 @@ class DVariable(Variable):
       layout: the layout; default that of the initial value.
       **kwargs: as for `tf.Variable`.
 
+    Attributes:
+      save_as_bf16: whether checkpoints keep its float32 value as bfloat16.
+
     Raises:
       InvalidArgumentError: when neither the value nor `layout` says where the variable lies, or
         both do and differ.
@@ -272,13 +274,3 @@ class DVariable(Variable):
         super().__init__(initial_value, *args, dtype=dtype, **kwargs)
         self._layout = layout or found
         self.save_as_bf16 = False
-
-
-def enable_save_as_bf16(variables: Sequence[DVariable]) -> None:
-    """Marks variables to be saved as bfloat16.
-
-    Args:
-      variables: the variables.
-    """
-    for variable in variables:
-        variable.save_as_bf16 = True
