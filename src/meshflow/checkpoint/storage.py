@@ -39,9 +39,11 @@ def write_folder(
       extra: further entries of the manifest, plain JSON values.
     """
     target = Path(path)
-    part, old = _beside(target, ".part"), _beside(target, ".old")
     together = any(_is_split(v) and not v.is_fully_addressable for _, v in arrays.values())
     first = not together or jax.process_index() == 0
+    # Without parts to bring together every process of a job writes by itself, maybe to one place.
+    own = "" if together or jax.process_index() == 0 else str(jax.process_index())
+    part, old = _beside(target, f".part{own}"), _beside(target, ".old")
     if first:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
@@ -73,10 +75,15 @@ def write_folder(
             json.dump(content, file, indent=1)
             _flush(file)
         _flush_folder(part)
-        if target.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
-            os.replace(target, old)
-        os.replace(part, target)
+        try:
+            if target.is_dir():
+                shutil.rmtree(old, ignore_errors=True)
+                os.replace(target, old)
+            os.replace(part, target)
+        except OSError:
+            if not own:
+                raise
+            shutil.rmtree(part, ignore_errors=True)  # another process was here at the same moment
         _flush_folder(target.parent)
         shutil.rmtree(old, ignore_errors=True)
     if together:
