@@ -44,8 +44,12 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
     Raises:
       InvalidArgumentError: when the shape does not fit the layout.
     """
+    if not isinstance(layout, Layout):
+        raise InvalidValueError(f"relayout: expected a dtensor.Layout, got {layout!r}.")
     tensor = convert_to_tensor(tensor)
     if MATCH in layout.sharding_specs:
+        if layout.rank != len(tensor.shape):
+            layout.check(tensor.shape.as_list())
         present = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
         pairs = zip(layout.sharding_specs, present.sharding_specs, strict=True)
         layout = Layout([p if s == MATCH else s for s, p in pairs], layout.mesh)
