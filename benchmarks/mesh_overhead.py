@@ -162,7 +162,9 @@ def main():
     print("\n".join(lines))
     stamp = f"{datetime.date.today()}, {os.cpu_count()} cores, JAX {jax.__version__}"
     with open(Path(__file__).with_name("RESULTS.md"), "a") as file:
-        file.write(f"\n## Overhead of a mesh ({stamp})\n" + "".join(f"- {line}\n" for line in lines))
+        file.write(
+            f"\n## Overhead of a mesh ({stamp})\n" + "".join(f"- {line}\n" for line in lines)
+        )
 
 
 if __name__ == "__main__":

@@ -253,7 +253,7 @@ _LAZY = (
         "mixed_precision",
         "signal",
     ),
-    *("sparse", "test", "train", "types", "version"),
+    *("sparse", "test", "tpu", "train", "types", "version"),
 )
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.

@@ -1,4 +1,8 @@
-"""`tf.mixed_precision`: the automatic rewriting of programs, and the loss scales of TensorFlow 2.2."""
+"""`tf.mixed_precision`: the automatic rewriting of programs, and the loss scales of TensorFlow 2.2.
+
+`lists` are the operations by precision, sets that may be changed in place for what is compiled
+afterwards; `explain` shows what becomes of a function.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshflow.keras.mixed_precision import loss_scale as _scales
-from meshflow.passes import Explanation, PrecisionLists, default_lists
+from meshflow.passes import Explanation, PrecisionLists, default_lists, lists
 
-__all__ = ["Explanation", "PrecisionLists", "default_lists", "experimental", "explain"]
+__all__ = ["Explanation", "PrecisionLists", "default_lists", "experimental", "explain", "lists"]
 
 experimental = SimpleNamespace(
     DynamicLossScale=_scales.DynamicLossScale,
@@ -31,7 +35,7 @@ def explain(
       fn: a `tf.function`, a model, or a Python function of tensors.
       *args: arguments, or `tf.TensorSpec`s.
       dtype: the low precision.
-      lists: what may be computed in it; default `default_lists()`.
+      lists: what may be computed in it; default `tf.mixed_precision.lists`.
       **kwargs: further arguments.
 
     Returns:

@@ -1,4 +1,4 @@
-"""`tf.train`: checkpoints."""
+"""`tf.train`: checkpoints, and the messages of record files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from meshflow.checkpoint import (
     load_checkpoint,
     load_variable,
 )
+from meshflow.distribute.cluster_spec import ClusterSpec
 
 __all__ = [
     "Checkpoint",
     "CheckpointManager",
     "CheckpointOptions",
     "CheckpointState",
+    "ClusterSpec",
     "checkpoints_iterator",
     "experimental",
     "get_checkpoint_state",
@@ -50,3 +52,21 @@ class _Experimental(SimpleNamespace):
 
 
 experimental = _Experimental(PythonState=PythonState)
+
+# Messages of record files, which need the package protobuf.
+_MESSAGES = (
+    *("BytesList", "Example", "Feature", "FeatureList", "FeatureLists", "Features", "FloatList"),
+    *("Int64List", "SequenceExample"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MESSAGES:
+        from meshflow.io import protos
+
+        return getattr(protos, name)
+    raise AttributeError(f"module 'tf.train' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MESSAGES})

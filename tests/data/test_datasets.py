@@ -300,8 +300,6 @@ def test_bad_input():
         D.range(3).ragged_batch(2)
     with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 2 elements"):
         list(D.range(3).apply(tf.data.experimental.assert_cardinality(2)))
-    with pytest.raises(AttributeError, match="not available yet"):
-        _ = tf.data.TFRecordDataset
 
 
 def test_it_is_a_dataset():

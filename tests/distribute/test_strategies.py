@@ -60,8 +60,8 @@ def test_uneven_values_reduce_over_all_elements(strategy):
     assert float(strategy.reduce("MEAN", uneven, axis=0)) == 2.0
     with pytest.raises(tf.errors.InvalidArgumentError, match="different shapes"):
         strategy.reduce("SUM", uneven, axis=None)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="drop_remainder=True"):
-        strategy.run(lambda x: x, args=(uneven,))
+    doubled = strategy.run(lambda x: 2 * x, args=(uneven,))
+    assert [v.numpy().tolist() for v in doubled.values] == [[2.0, 4.0], [6.0]]
 
 
 def test_aggregation_of_what_replicas_assign(strategy):

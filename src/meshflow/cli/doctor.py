@@ -114,6 +114,8 @@ def precisions() -> dict[str, str]:
     else:
         bfloat16 = half = "fast on matrix units"
     problem = float8.unavailable()
+    if problem and float8.emulated():
+        problem = f"emulated ({float8.EMULATE}), slower than mixed_bfloat16"
     return {
         "float32": "TensorFloat-32 products" if device.platform == "gpu" else "full",
         "mixed_bfloat16": bfloat16,

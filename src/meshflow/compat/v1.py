@@ -189,9 +189,35 @@ class logging:
         return logging._log.getEffectiveLevel()
 
 
+# Names of version 1's top level that version 2 has in `tf.io`.
+_IO = (
+    *("FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"),
+    *("decode_base64", "decode_csv", "decode_raw", "encode_base64", "matching_files"),
+    *("parse_example", "parse_single_example", "parse_single_sequence_example", "parse_tensor"),
+    *("read_file", "serialize_tensor", "write_file"),
+)
+
+
+def _record_iterator(path: Any, options: Any = None) -> Any:
+    """The records of a file, one after another."""
+    from meshflow.io.records import read_records
+
+    return read_records(path, options)
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
+    if name in _IO:
+        return getattr(_tf.io, name)
+    if name in ("io", "python_io"):
+        names = _SimpleNamespace(
+            **{n: getattr(_tf.io, n) for n in (_tf.io.__all__ if name == "io" else ())}
+        )
+        names.TFRecordWriter, names.TFRecordOptions = _tf.io.TFRecordWriter, _tf.io.TFRecordOptions
+        names.TFRecordCompressionType = _SimpleNamespace(NONE=0, ZLIB=1, GZIP=2)
+        names.tf_record_iterator = _record_iterator
+        return names
     if name == "mixed_precision":
         from meshflow.keras.mixed_precision import graph_rewrite as rewrite
         from meshflow.keras.mixed_precision import loss_scale as scales

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-
-from meshflow.core.devices import LogicalDevice, PhysicalDevice, make_virtual_cpus, type_of
+from meshflow.core.devices import (
+    LogicalDevice,
+    PhysicalDevice,
+    devices_of,
+    kinds,
+    make_virtual_cpus,
+)
 from meshflow.core.function import Settings
 
 
@@ -30,12 +34,6 @@ class State:
     soft_placement = True
 
 
-def _local(kind: str) -> list[Any]:
-    if kind == "CPU":
-        return list(jax.local_devices(backend="cpu"))
-    return [d for d in jax.local_devices() if type_of(d) == kind]
-
-
 def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
     """Devices of this machine; all virtual CPUs are one physical CPU.
 
@@ -56,16 +54,12 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
     if device_type == "CPU":
         return found
     for kind in ("GPU", "TPU"):
-        if device_type in (None, kind) and _may_have(kind):
+        if device_type in (None, kind) and kind in kinds():
             found += [
                 PhysicalDevice(f"/physical_device:{kind}:{i}", kind)
-                for i in range(len(_local(kind)))
+                for i in range(len(devices_of(kind)))
             ]
     return found
-
-
-def _may_have(kind: str) -> bool:
-    return type_of(jax.local_devices()[0]) == kind
 
 
 def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
@@ -75,9 +69,11 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
       device_type: 'CPU', 'GPU' or 'TPU'; default all.
     """
     result = []
-    for kind in ("CPU", "GPU", "TPU"):
-        if device_type in (None, kind) and (kind == "CPU" or _may_have(kind)):
-            result += [LogicalDevice(f"/device:{kind}:{i}", kind) for i in range(len(_local(kind)))]
+    for kind in kinds():
+        if device_type in (None, kind):
+            result += [
+                LogicalDevice(f"/device:{kind}:{i}", kind) for i in range(len(devices_of(kind)))
+            ]
     return result
 
 
@@ -170,12 +166,22 @@ def experimental_connect_to_cluster(
     make_master_device_default: bool = True,
     cluster_device_filters: Any = None,
 ) -> None:
-    """Not available.
+    """Connects to the TPUs that a resolver found, which are this machine's: nothing is left to do.
+
+    Args:
+      cluster_spec_or_resolver: a `TPUClusterResolver`.
+      job_name: accepted.
+      task_index: accepted.
+      protocol: accepted.
+      make_master_device_default: accepted.
+      cluster_device_filters: accepted.
 
     Raises:
-      NotImplementedError: always.
+      NotImplementedError: for the cluster of another resolver.
     """
+    if getattr(cluster_spec_or_resolver, "environment", "") == "tpu":
+        return
     raise NotImplementedError(
         "Connecting to a cluster from one process is not available: start one process per host with "
-        "jax.distributed.initialize or a tf.distribute strategy of several workers."
+        "`meshflow launch`, jax.distributed.initialize or a tf.distribute strategy of several workers."
     )

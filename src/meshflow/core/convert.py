@@ -14,6 +14,8 @@ import jax
 import numpy as np
 
 from meshflow.core import dtypes
+from meshflow.core.context import context
+from meshflow.core.devices import find_device
 from meshflow.core.dtypes import DType
 from meshflow.core.errors import DtypeMismatchError
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
@@ -240,17 +242,28 @@ def constant(
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor) and wanted is not None and value.dtype is not wanted:
         value = value.numpy()
-    result = convert_to_tensor(value, dtype=wanted)
+    result = _placed(convert_to_tensor(value, dtype=wanted))
     if shape is None:
         return result
     size = tuple(int(d) for d in shape) if not isinstance(shape, int) else (shape,)
     array = np.asarray(result.numpy(), dtype=result.dtype.dtype)
     if array.size == 1:
-        return from_python(np.broadcast_to(array.reshape(()), size), result.dtype)
+        return _placed(from_python(np.broadcast_to(array.reshape(()), size), result.dtype))
     if array.size != int(np.prod(size)):
         raise TypeError(
             f"Eager execution of tf.constant with unsupported shape. Tensor {array.shape} "
             f"(converted from {value!r}) has {array.size} elements, but got `shape` {size} "
             f"with {int(np.prod(size))} elements."
         )
-    return from_python(array.reshape(size), result.dtype)
+    return _placed(from_python(array.reshape(size), result.dtype))
+
+
+def _placed(tensor: Tensor) -> Tensor:
+    """Moves a host constant to the device asked for, when that is not the host itself."""
+    value = tensor._value
+    if context.device is None or context.trace is not None or not isinstance(value, np.ndarray):
+        return tensor
+    device = find_device(str(context.device))
+    if value.dtype == object or device == jax.local_devices(backend="cpu")[0]:
+        return tensor
+    return Tensor(jax.device_put(value, device))

@@ -30,9 +30,45 @@ class LogicalDevice(NamedTuple):
 _TYPES = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"}
 
 
+def emulated_tpus() -> int:
+    """How many CPU devices, the last ones, stand for TPUs: `MESHFLOW_EMULATE_TPU`.
+
+    Raises:
+      ValueError: when the variable is not a whole number.
+    """
+    text = os.environ.get("MESHFLOW_EMULATE_TPU", "") or "0"
+    if not text.isdigit():
+        raise ValueError(f"MESHFLOW_EMULATE_TPU must be a number of devices, got {text!r}.")
+    return int(text)
+
+
 def type_of(device: Any) -> str:
     """TensorFlow's name of a JAX device's kind: CPU, GPU or TPU."""
+    if device.platform == "cpu" and emulated_tpus():
+        cpus = [d for d in jax.devices("cpu") if d.process_index == device.process_index]
+        return "TPU" if device in cpus[-emulated_tpus() :] else "CPU"
     return _TYPES.get(device.platform, device.platform.upper())
+
+
+def devices_of(kind: str, local: bool = True) -> list[Any]:
+    """JAX devices of a kind, of this process or of all; none when the kind is not there."""
+    platform = "cpu" if kind == "TPU" and emulated_tpus() else kind.lower()
+    try:
+        found = jax.local_devices(backend=platform) if local else jax.devices(platform)
+    except RuntimeError:
+        return []
+    return [d for d in found if type_of(d) == kind]
+
+
+def main_kind() -> str:
+    """The kind of device that programs run on unless they say otherwise."""
+    return type_of(jax.local_devices()[0])
+
+
+def kinds() -> list[str]:
+    """The kinds of devices there are."""
+    found = {"CPU", main_kind(), *(["TPU"] if emulated_tpus() else [])}
+    return [kind for kind in ("CPU", "GPU", "TPU") if kind in found]
 
 
 def full_name(kind: str, index: int) -> str:
@@ -46,13 +82,14 @@ def device_of(value: Any) -> str:
         return ""
     if isinstance(value, np.ndarray):
         return full_name("CPU", 0)
-    device = next(iter(value.devices()))
+    device = min(value.sharding.addressable_devices, key=lambda d: d.id)
     return full_name(type_of(device), local_index(device))
 
 
 def local_index(device: Any) -> int:
-    """Position of a device among this process's devices of its platform."""
-    return jax.local_devices(backend=device.platform).index(device)
+    """Position of a device among its process's devices of its kind."""
+    same = devices_of(type_of(device), local=device.process_index == jax.process_index())
+    return [d for d in same if d.process_index == device.process_index].index(device)
 
 
 def find_device(name: str) -> Any:
@@ -64,19 +101,12 @@ def find_device(name: str) -> Any:
     tail = str(name).upper().replace("/DEVICE:", "/").strip("/").split("/")[-1]
     kind, _, index = tail.partition(":")
     devices = {
-        f"{type_of(d)}:{i}": d
-        for platform in _platforms()
-        for i, d in enumerate(jax.local_devices(backend=platform))
+        f"{of_kind}:{i}": d for of_kind in kinds() for i, d in enumerate(devices_of(of_kind))
     }
     found = devices.get(f"{kind}:{index or 0}")
     if found is None:
         raise ValueError(f"Could not find device {name!r}. Available: {sorted(devices)}.")
     return found
-
-
-def _platforms() -> list[str]:
-    platforms = [jax.default_backend()]
-    return platforms if "cpu" in platforms else [*platforms, "cpu"]
 
 
 @contextlib.contextmanager
@@ -119,6 +149,7 @@ def make_virtual_cpus(count: int) -> None:
     from jax.extend import backend
 
     del backend
+    count += emulated_tpus()
     if _backend_started():
         if len(jax.local_devices(backend="cpu")) != count:
             raise RuntimeError("Virtual devices cannot be modified after being initialized")

@@ -25,6 +25,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Rules
 from meshflow.core.errors import NotFiniteError
 from meshflow.core.places import about_places, different_places
+from meshflow.core.pulls import Source
 from meshflow.core.rewriting import Rewriting, rewritten
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
@@ -39,9 +40,11 @@ class Settings:
 
     Attributes:
       run_eagerly: functions run as plain Python.
+      progress: called whenever a compiled function was started; set by who watches this process.
     """
 
     run_eagerly = False
+    progress: Callable[[], None] | None = None
 
 
 class ConcreteFunction:
@@ -175,6 +178,8 @@ class ConcreteFunction:
                 variable._value = jax.numpy.array(variable._value, copy=True)
         traced = self.traced
         captured = [c._value for c in traced.captures]
+        if Settings.progress is not None:
+            Settings.progress()
         try:
             if self._calls_python:
                 outputs = host_calls.finish(self._compiled, *arrays, *captured)
@@ -296,6 +301,8 @@ class Function:
                     concrete = self._trace(args, kwargs, key)
                 except VariableNeedsEagerError:
                     return self._first_call(args, kwargs)
+        if concrete.traced.pulls or concrete.traced.feeds:
+            concrete = self._with_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
             return concrete.run_arrays(arrays)
         tensors = [leaf for leaf in nest.flatten((args, kwargs)) if _becomes_tensor(leaf)]
@@ -325,6 +332,8 @@ class Function:
             return "host", leaf.shape, tuple(leaf.ravel().tolist())
         if isinstance(leaf, TypeSpec):
             return leaf
+        if isinstance(leaf, Source):
+            return kind, leaf._kind()
         # Objects are compared by identity and kept, so that an id is never used twice.
         self._kept[id(leaf)] = leaf
         return kind, id(leaf)
@@ -412,6 +421,7 @@ class Function:
                     "https://www.tensorflow.org/guide/function#creating_tfvariables for more information."
                 )
             self._created_variables = True
+        traced.place_sources(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature)
         if not any(
             isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
@@ -419,6 +429,29 @@ class Function:
             self._cache[key] = concrete
         self._warn_on_retracing()
         return concrete
+
+    def _with_elements(
+        self, concrete: ConcreteFunction, args: Any, kwargs: Any, key: Any
+    ) -> ConcreteFunction:
+        """Takes the elements of iterators that a call needs; traced again when their shapes are others."""
+        leaves = nest.flatten((args, kwargs))
+        shapes: tuple[Any, ...] = ()
+        while True:
+            concrete.traced.bind(leaves)
+            fetched: list[Any] = []
+            for pull in concrete.traced.pulls:
+                if not pull.fetch():
+                    break
+                fetched.append(pull)
+            else:
+                return concrete
+            for earlier in reversed(fetched):
+                earlier.put_back()
+            shapes += (pull.next_shapes(),)
+            found = self._cache.get((key, shapes))
+            if found is None:
+                found = self._trace(args, kwargs, (key, shapes))
+            concrete = found
 
     def _converted(self) -> Callable[..., Any]:
         if self._traceable is None:

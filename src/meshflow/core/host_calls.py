@@ -30,6 +30,11 @@ def keeping_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def keep_error(error: BaseException) -> None:
+    """Keeps an error that `finish` raises when the program has ended."""
+    _failures.append(error)
+
+
 def finish(run: Callable[..., Any], *args: Any) -> Any:
     """Runs a program that calls Python and waits for its end, as its checks are part of it.
 
@@ -45,4 +50,6 @@ def finish(run: Callable[..., Any], *args: Any) -> Any:
         if _failures:
             raise _failures[0] from None
         raise
+    if _failures:
+        raise _failures[0]
     return outputs

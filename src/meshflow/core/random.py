@@ -8,7 +8,9 @@ and a checkpoint of the variable resumes the sequence.
 
 from __future__ import annotations
 
+import itertools
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +43,11 @@ def seed_words(seed: int) -> list[int]:
     return [(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF]
 
 
+# All streams, by the order in which they were made: a program that runs again makes the same ones.
+_streams: weakref.WeakValueDictionary[int, SeedStream] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
 class SeedStream:
     """An endless stream of keys.
 
@@ -56,6 +63,7 @@ class SeedStream:
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
         self._state: Variable | None = None
+        _streams[next(_numbers)] = self
 
     @property
     def state(self) -> Variable:
@@ -127,6 +135,26 @@ class _Global:
 _global = _Global()
 
 
+def random_state() -> tuple[Any, ...]:
+    """What changes whenever a random op without a key of its own draws numbers."""
+    states = [s._state for s in _global._streams.values() if s._state is not None]
+    # The values themselves are held, so that none is taken for a later one at its address.
+    return _global._drawn, *(_Same(s._value) for s in states)
+
+
+class _Same:
+    """A value that equals only itself."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
 def set_seed(seed: int) -> None:
     """Sets the global seed: random ops then give the same numbers in every run.
 
@@ -152,6 +180,28 @@ def global_seed() -> int | None:
 def op_key(seed: Any = None) -> Tensor:
     """A key for one call of a random op with an optional seed of its own."""
     return _global.stream(None if seed is None else int(seed)).next_key()
+
+
+def state() -> dict[str, Any]:
+    """The state of all streams and of the seeds still to be drawn, as plain JSON values."""
+    used = {str(n): s._state for n, s in sorted(_streams.items()) if s._state is not None}
+    streams = {n: [int(w) for w in np.asarray(v._value)] for n, v in used.items()}
+    return {"drawn": _global._drawn, "entropy": _global._entropy, "streams": streams}
+
+
+def set_state(known: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
+    """Puts back what `state` gave, in this process or in another that runs the same program.
+
+    Args:
+      known: the state.
+      but: streams that stay as they are.
+    """
+    for number, words in known["streams"].items():
+        stream = _streams.get(int(number))
+        if stream is not None and number not in but:
+            with init_scope():
+                stream.state.assign(np.array(words, np.uint32))
+    _global._drawn, _global._entropy = known["drawn"], known["entropy"]
 
 
 def host_generator(seed: int | None = None) -> np.random.Generator:

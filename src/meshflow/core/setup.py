@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from meshflow.core import determinism
+from meshflow.core.devices import emulated_tpus, make_virtual_cpus
 from meshflow.kernels import lowerings
 
 
@@ -18,7 +19,10 @@ def configure() -> None:
     * Compiled programs are kept in the user's cache folder, so that a script started a second
       time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
     * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
+    * Under `MESHFLOW_EMULATE_TPU` there are virtual devices that stand for TPUs.
     """
+    if emulated_tpus():
+        make_virtual_cpus(1)
     lowerings.register()
     determinism.from_environment()
     jax.config.update("jax_enable_x64", True)

@@ -23,6 +23,7 @@ import numpy as np
 
 from meshflow.core import dtypes, errors
 from meshflow.core.context import context
+from meshflow.core.fetching import to_host
 from meshflow.core.shapes import TensorShape
 
 # Any value that `convert_to_tensor` takes: tensors, variables, arrays, numbers, nested lists.
@@ -113,7 +114,7 @@ class Tensor:
                     f"Tensor with shape {self.shape} and dtype {self.dtype.name} has no numpy(): "
                     + _SYMBOLIC_HELP
                 )
-            value = np.asarray(value)
+            value = to_host(value)
         return value.copy() if value.ndim else value[()]
 
     def ref(self) -> Reference:
@@ -144,7 +145,7 @@ class Tensor:
                 f"Using a symbolic tf.Tensor (shape={self.shape}, dtype={self.dtype.name}) as {use} "
                 "is not allowed: " + _SYMBOLIC_HELP
             )
-        return np.asarray(self._value)
+        return to_host(self._value)
 
     def __bool__(self) -> bool:
         return bool(self._concrete("a Python `bool`"))
@@ -231,7 +232,7 @@ class Tensor:
         return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, numpy={gap}{text}>"
 
     def _text(self, how: Any) -> str:
-        value = np.asarray(self._value)
+        value = to_host(self._value)
         if not value.ndim:
             # A bare number, as TensorFlow prints it: NumPy 2 would write np.float32(1.0).
             item = value[()]

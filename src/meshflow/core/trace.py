@@ -40,7 +40,8 @@ _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 
-def _bind_capture(index: int, shape: Any, dtype: Any) -> Any:
+def bind_capture(index: int, shape: Any, dtype: Any) -> Any:
+    """A symbolic array that becomes the input of number `index` among a trace's captures."""
     return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
 
 
@@ -52,10 +53,18 @@ class TraceContext:
       sources: captured tensors and variables, in order of first use.
       writes: variables written, in order of first write.
       created: variables made during the run.
+      once: whether the function runs once for each call, not as a loop's body or a branch.
+      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`.
     """
 
-    def __init__(self, parent: TraceContext | None) -> None:
+    def __init__(self, parent: TraceContext | None, once: bool = False) -> None:
         self.parent = parent
+        self.once = once
+        self.pulls: list[Any] = []
+        self.feeds: list[tuple[Any, Any]] = []
+        self.taken: list[tuple[Any, Any]] = []
+        self.offered: dict[int, list[Any]] = {}
+        self.last_fed: dict[int, Tensor] = {}
         self.sources: list[Any] = []
         self.writes: dict[int, Variable] = {}
         self.created: list[Any] = []
@@ -72,7 +81,7 @@ class TraceContext:
         if known is None:
             if isinstance(value, jax.core.Tracer) and tensor._owner is not None:
                 self._check_reachable(tensor)
-            known = _bind_capture(len(self.sources), value.shape, value.dtype)
+            known = bind_capture(len(self.sources), value.shape, value.dtype)
             self._captured[id(tensor)] = known
             self.sources.append(tensor)
         return known
@@ -92,7 +101,7 @@ class TraceContext:
         """The current value of a variable in this trace."""
         tensor = self._state.get(id(variable))
         if tensor is None:
-            value = _bind_capture(len(self.sources), variable._shape, variable.dtype.dtype)
+            value = bind_capture(len(self.sources), variable._shape, variable.dtype.dtype)
             tensor = self._state[id(variable)] = Tensor(value)
             self.sources.append(variable)
         return tensor
@@ -153,6 +162,8 @@ class Traced:
       writes: variables whose new values are outputs after the results.
       structure: the nested result, with `Slot`s where tensors go.
       out_specs: one `TensorSpec` per result tensor.
+      pulls: elements of iterators that it takes at each call.
+      feeds: (feed, iterator) pairs of elements that its loops ask for.
     """
 
     def __init__(
@@ -171,6 +182,8 @@ class Traced:
         self.structure = structure
         self.count = count
         self.out_specs = [TensorSpec(a.shape, a.dtype) for a in closed.out_avals[:count]]
+        self.pulls: list[Any] = []
+        self.feeds: list[tuple[Any, Any]] = []
         self._plain = self._make_op(closed)
         self._rewritten: tuple[int, Op] | None = None
 
@@ -215,6 +228,36 @@ class Traced:
             outputs = apply(self.op, operands)
         self.assign(outputs[self.count :])
         return self.rebuild(outputs[: self.count])
+
+    def place_sources(self, leaves: Sequence[Any]) -> None:
+        """Notes which of the function's arguments are the iterators that it takes elements from."""
+        places = {id(leaf): i for i, leaf in enumerate(leaves) if hasattr(leaf, "give_back")}
+        for taker, source in [(p, p.source) for p in self.pulls] + self.feeds:
+            if taker.position is None:
+                taker.position = places.get(id(source))
+
+    def bind(self, leaves: Sequence[Any]) -> None:
+        """Makes the iterators of a call's arguments those that elements are taken from.
+
+        While another function is traced, the feeds become that function's.
+        """
+        scope = context.trace
+        while scope is not None and not scope.once and scope.parent is not None:
+            scope = scope.parent
+        for pull in self.pulls:
+            if pull.position is not None:
+                pull.source = leaves[pull.position]
+        for feed, source in self.feeds:
+            used = source if feed.position is None else leaves[feed.position]
+            if scope is None:
+                feed.source = used
+            elif all(known is not feed for known, _ in scope.feeds):
+                scope.feeds.append((feed, used))
+            elif any(known is feed and other is not used for known, other in scope.feeds):
+                raise NotImplementedError(
+                    f"{self.name} takes elements in a loop, and is called with two iterators inside one "
+                    "function. Make two tf.functions of it."
+                )
 
     def assign(self, values: Sequence[Tensor]) -> None:
         """Writes new values, as given by the extra outputs, to the written variables."""
@@ -282,7 +325,7 @@ def trace(
     leaves = nest.flatten((args, kwargs))
     symbolic = [i for i, leaf in enumerate(leaves) if is_array_like(leaf)]
     specs = [_abstract(leaves[i]) for i in symbolic]
-    scope = TraceContext(context.trace)
+    scope = TraceContext(context.trace, once=isolated or bool(axes))
     result: dict[str, Any] = {}
 
     def run(*tracers: Any) -> list[Any]:
@@ -299,10 +342,15 @@ def trace(
 
     run.__name__ = name or getattr(fn, "__name__", "function")
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
-    with enter(scope, outer_tapes):
-        closed = jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
+    try:
+        with enter(scope, outer_tapes):
+            closed = jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
+    finally:
+        # What was taken to learn its shape is next again.
+        for source, element in reversed(scope.taken):
+            source.give_back(element)
     closed, captures = _promote_captures(closed, scope)
-    return Traced(
+    traced = Traced(
         run.__name__,
         closed,
         captures,
@@ -310,6 +358,8 @@ def trace(
         result["structure"],
         result["count"],
     )
+    traced.pulls, traced.feeds = scope.pulls, scope.feeds
+    return traced
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -31,7 +31,6 @@ NAMES: dict[str, str] = {
     "saved_model": _FORMATS,
     "sets": _LATER,
     "summary": _LATER,
-    "tpu": "devices are found by JAX; see tf.config.list_logical_devices('TPU').",
     "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
 }
 

@@ -8,8 +8,6 @@ call of a vectorized function. Both ways give the same elements in the same orde
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshflow.data import experimental
 from meshflow.data.dataset import (
     AUTOTUNE,
@@ -17,7 +15,7 @@ from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
 )
-from meshflow.data.files import FixedLengthRecordDataset, TextLineDataset
+from meshflow.data.files import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 from meshflow.data.options import Options, ThreadingOptions
 from meshflow.data.running import OwnedIterator as Iterator
 from meshflow.data.structure import DatasetSpec, NoneTensorSpec
@@ -32,18 +30,8 @@ __all__ = [
     "Iterator",
     "NoneTensorSpec",
     "Options",
+    "TFRecordDataset",
     "TextLineDataset",
     "ThreadingOptions",
     "experimental",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("TFRecordDataset", "TFRecordWriter"):
-        from meshflow.core.errors import NotAvailableError
-
-        raise NotAvailableError(
-            f"tf.data.{name} is not available yet: use from_tensor_slices, from_generator or "
-            "TextLineDataset."
-        )
-    raise AttributeError(f"module 'tf.data' has no attribute {name!r}")

@@ -19,6 +19,8 @@ from meshflow.data.running import OwnedIterator, Run
 AUTOTUNE = -1
 INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
+# Stands for the number of workers, and for a worker's own, in `shard`.
+SHARD_HINT = -1
 # Elements gathered at once where they are handed out one by one.
 BLOCK = 256
 
@@ -29,10 +31,12 @@ class Vector(NamedTuple):
     Attributes:
       gather: from an array of indices to the stacked leaves of their elements.
       blocks: arrays of indices, in order.
+      reach: how far indices that are gathered together may lie apart; None for any distance.
     """
 
     gather: Callable[[np.ndarray], list[Any]]
     blocks: Iterator[np.ndarray]
+    reach: int | None = None
 
 
 class Dataset(Transformations):

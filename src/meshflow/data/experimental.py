@@ -8,26 +8,35 @@ from typing import Any
 from meshflow.core.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
+from meshflow.data.csv_files import CsvDataset, make_csv_dataset
 from meshflow.data.dataset import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
+    SHARD_HINT,
     UNKNOWN_CARDINALITY,
     Dataset,
 )
+from meshflow.data.foreign import from_grain, from_huggingface
 from meshflow.data.running import Optional, OwnedIterator, Run
+from meshflow.data.tables import from_arrow, from_parquet
+from meshflow.data.tars import from_webdataset
+from meshflow.data.workers import map_with_workers
 
 __all__ = [
     "AUTOTUNE",
     "INFINITE_CARDINALITY",
+    "SHARD_HINT",
     "UNKNOWN_CARDINALITY",
     "AutoShardPolicy",
     "AutotuneOptions",
     "Counter",
+    "CsvDataset",
     "DistributeOptions",
     "ExternalStatePolicy",
     "OptimizationOptions",
     "Optional",
     "RandomDataset",
+    "TFRecordWriter",
     "ThreadingOptions",
     "assert_cardinality",
     "bucket_by_sequence_length",
@@ -37,13 +46,20 @@ __all__ = [
     "dense_to_ragged_batch",
     "enumerate_dataset",
     "explain",
+    "from_arrow",
+    "from_grain",
+    "from_huggingface",
     "from_list",
+    "from_parquet",
+    "from_webdataset",
     "get_next_as_optional",
     "get_single_element",
     "get_structure",
     "group_by_window",
     "ignore_errors",
+    "make_csv_dataset",
     "map_and_batch",
+    "map_with_workers",
     "parallel_interleave",
     "prefetch_to_device",
     "rejection_resample",
@@ -135,9 +151,11 @@ def map_and_batch(
       batch_size: as for `batch`.
       num_parallel_batches: accepted.
       drop_remainder: as for `batch`.
-      num_parallel_calls: accepted.
+      num_parallel_calls: as for `map`.
     """
-    return lambda dataset: dataset.map(map_func).batch(batch_size, drop_remainder)
+    return lambda dataset: dataset.map(map_func, num_parallel_calls).batch(
+        batch_size, drop_remainder
+    )
 
 
 def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Dataset], Dataset]:
@@ -210,6 +228,38 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
 def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
     """`Dataset.random`."""
     return Dataset.random(seed, **kwargs)
+
+
+class TFRecordWriter:
+    """Writes the strings of a dataset to a record file.
+
+    Args:
+      filename: the file, which is made anew.
+      compression_type: '', 'GZIP' or 'ZLIB'.
+    """
+
+    def __init__(self, filename: Any, compression_type: Any = None) -> None:
+        self._path, self._compression = filename, compression_type
+
+    def write(self, dataset: Dataset) -> None:
+        """Writes all elements.
+
+        Args:
+          dataset: a dataset of string scalars.
+
+        Raises:
+          TypeError: for something else.
+        """
+        from meshflow.io.records import TFRecordWriter as Records
+
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"Expected a `tf.data.Dataset`, got {type(dataset).__name__}.")
+        spec = dataset.element_spec
+        if not structure.is_strings(spec):
+            raise TypeError(f"The dataset must hold `tf.string` scalars, got {spec}.")
+        with Records(self._path, self._compression) as writer:
+            for element in dataset._elements(Run(dataset)):
+                writer.write(element[()])
 
 
 def explain(dataset: Dataset) -> str:

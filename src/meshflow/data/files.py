@@ -2,10 +2,132 @@
 
 from __future__ import annotations
 
+import copy
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from meshflow.data.dataset import integer
-from meshflow.data.sources import Files, fixed, lines
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.errors import InvalidArgumentError, NotFoundError
+from meshflow.core.specs import TensorSpec
+from meshflow.data import structure
+from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
+from meshflow.data.running import Run
+from meshflow.data.turns import in_turn
+from meshflow.io.records import compression_of, opened, read_records
+from meshflow.ops import gfile
+
+
+class Files(Dataset):
+    """Records of files, file after file.
+
+    Args:
+      filenames: a name, names, or a dataset of names.
+      read: from a path to the records' bytes.
+      parallel_reads: how many files give their records in turn; None for one after another.
+    """
+
+    def __init__(
+        self, filenames: Any, read: Callable[[str], Iterator[bytes]], parallel_reads: Any = None
+    ) -> None:
+        self._parents = (filenames,) if isinstance(filenames, Dataset) else ()
+        self._names = None if self._parents else file_names(filenames)
+        self._read = read
+        reads = 1 if parallel_reads is None else integer(parallel_reads, "num_parallel_reads")
+        self._cycle = (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
+        if self._parents:
+            leaves = structure.nest.flatten(filenames.element_spec)
+            if len(leaves) != 1 or leaves[0].dtype is not dtypes.string:
+                raise TypeError(
+                    f"The `filenames` argument must contain `tf.string` elements. Got {filenames.element_spec}."
+                )
+
+    def _known_spec(self) -> Any:
+        return TensorSpec([], dtypes.string)
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _file_names(self) -> list[str] | None:
+        """The names of the files; None where a dataset gives them."""
+        return self._names
+
+    def _of_files(self, names: list[str]) -> Dataset:
+        """The records of other files, read in the same way."""
+        made = copy.copy(self)
+        made._names = names
+        return made
+
+    def _paths(self, run: Run) -> Iterator[str]:
+        if self._names is not None:
+            yield from self._names
+            return
+        for element in self._parents[0]._elements(run):
+            for name in np.asarray(element, object).reshape(-1):
+                yield name.decode() if isinstance(name, bytes) else str(name)
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        return in_turn(
+            self._paths(run), self._records, self._cycle, 1 if self._cycle > 1 else 1 << 62
+        )
+
+    def _records(self, path: str) -> Iterator[Any]:
+        if not gfile.exists(path):
+            raise NotFoundError(f"{path}; No such file or directory")
+        for record in self._read(path):
+            yield np.array(record, object)
+
+
+def file_names(names: Any) -> list[str]:
+    """Names of files as a list of texts."""
+    if isinstance(names, Path):
+        names = str(names)
+    elif isinstance(names, (list, tuple)):
+        names = [str(n) if isinstance(n, Path) else n for n in names]
+        if not names:
+            return []
+    array = np.asarray(structure.to_array(names))
+    if array.dtype != object:
+        raise TypeError(
+            f"The `filenames` argument must contain `tf.string` elements. Got {array.dtype} elements."
+        )
+    return [n.decode() if isinstance(n, bytes) else str(n) for n in array.reshape(-1)]
+
+
+def lines(compression: Any, buffer_size: int | None = None) -> Callable[[str], Iterator[bytes]]:
+    """A reader of text lines without their ends."""
+    kind = compression_of(compression)
+
+    def read(path: str) -> Iterator[bytes]:
+        with opened(path, kind, buffer_size) as file:
+            for line in file:
+                yield line.rstrip(b"\n").rstrip(b"\r")
+
+    return read
+
+
+def fixed(
+    size: int, header: int, footer: int, compression: Any
+) -> Callable[[str], Iterator[bytes]]:
+    """A reader of records of one size."""
+    kind = compression_of(compression)
+
+    def read(path: str) -> Iterator[bytes]:
+        with opened(path, kind) as file:
+            content = file.read()
+        body = content[header : len(content) - footer]
+        if len(body) % size:
+            raise InvalidArgumentError(
+                f"Excess bytes in {path}: header_bytes ({header}), record_bytes ({size}) and footer_bytes ({footer}) do "
+                f"not divide its {len(content)} bytes."
+            )
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    return read
 
 
 class TextLineDataset(Files):
@@ -14,8 +136,8 @@ class TextLineDataset(Files):
     Args:
       filenames: a name, names, or a dataset of names.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      buffer_size: accepted.
-      num_parallel_reads: accepted.
+      buffer_size: bytes read at once.
+      num_parallel_reads: how many files give their lines in turn.
       name: ignored.
 
     Raises:
@@ -25,12 +147,13 @@ class TextLineDataset(Files):
     def __init__(
         self,
         filenames: Any,
-        compression_type: str | None = None,
-        buffer_size: int | None = None,
-        num_parallel_reads: int | None = None,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        num_parallel_reads: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(filenames, lines(compression_type))
+        size = None if buffer_size is None else integer(buffer_size, "buffer_size")
+        super().__init__(filenames, lines(compression_type, size), num_parallel_reads)
 
 
 class FixedLengthRecordDataset(Files):
@@ -43,7 +166,7 @@ class FixedLengthRecordDataset(Files):
       footer_bytes: bytes to leave out at its end.
       buffer_size: accepted.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      num_parallel_reads: accepted.
+      num_parallel_reads: how many files give their records in turn.
       name: ignored.
 
     Raises:
@@ -56,12 +179,53 @@ class FixedLengthRecordDataset(Files):
         record_bytes: Any,
         header_bytes: Any = None,
         footer_bytes: Any = None,
-        buffer_size: int | None = None,
-        compression_type: str | None = None,
-        num_parallel_reads: int | None = None,
+        buffer_size: Any = None,
+        compression_type: Any = None,
+        num_parallel_reads: Any = None,
         name: str | None = None,
     ) -> None:
         sizes = [0 if n is None else integer(n, "bytes") for n in (header_bytes, footer_bytes)]
-        super().__init__(
-            filenames, fixed(integer(record_bytes, "record_bytes"), *sizes, compression_type)
-        )
+        read = fixed(integer(record_bytes, "record_bytes"), *sizes, compression_type)
+        super().__init__(filenames, read, num_parallel_reads)
+
+
+class TFRecordDataset(Files):
+    """The records of files that `tf.io.TFRecordWriter` wrote, as byte strings.
+
+    Args:
+      filenames: a name, names, or a dataset of names.
+      compression_type: '', 'GZIP' or 'ZLIB'.
+      buffer_size: bytes read at once.
+      num_parallel_reads: how many files give their records in turn.
+      name: ignored.
+
+    Raises:
+      DataLossError: while iterating, for a damaged record, naming the file and the byte.
+      NotFoundError: while iterating, for a file that is not there.
+
+    Example:
+      >>> import tempfile, os
+      >>> import meshflow as tf
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.tfrecord")
+      >>> with tf.io.TFRecordWriter(path) as writer:
+      ...     for i in range(3):
+      ...         feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[i]))
+      ...         example = tf.train.Example(features=tf.train.Features(feature={"i": feature}))
+      ...         writer.write(example.SerializeToString())
+      >>> wanted = {"i": tf.io.FixedLenFeature([], tf.int64)}
+      >>> parsed = tf.data.TFRecordDataset(path).map(lambda r: tf.io.parse_single_example(r, wanted))
+      >>> [int(e["i"]) for e in parsed]
+      [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        num_parallel_reads: Any = None,
+        name: str | None = None,
+    ) -> None:
+        kind = compression_of(compression_type)
+        size = None if buffer_size is None else integer(buffer_size, "buffer_size")
+        super().__init__(filenames, lambda path: read_records(path, kind, size), num_parallel_reads)

@@ -7,6 +7,8 @@ numbers of known sizes that changes no variable also runs on many elements at on
 
 from __future__ import annotations
 
+import inspect
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 from meshflow.core import dtypes, nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.random import random_state
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace, trace_shapes
@@ -118,6 +121,21 @@ class ElementFunction:
         return self._output_spec
 
     @property
+    def runs_eagerly(self) -> bool:
+        """Whether it is Python that is not compiled."""
+        return self._eager
+
+    @property
+    def holds_variables(self) -> bool:
+        """Whether its body refers to a variable, which threads would change at the same time."""
+        try:
+            found = inspect.getclosurevars(self._python)
+        except TypeError:
+            return False
+        held = (*found.nonlocals.values(), *found.globals.values())
+        return any(hasattr(value, "assign_add") for value in held)
+
+    @property
     def vectorizes(self) -> bool:
         """Whether it runs on many elements at once."""
         return self._vectorized is not None
@@ -159,6 +177,19 @@ class ElementFunction:
         traced, every = self._vectorized
         results = every(list(leaves), [c._value for c in traced.captures])
         return [np.asarray(r) for r in results]
+
+
+def randomness() -> tuple[Any, ...]:
+    """The states of all sources of random numbers."""
+    return random.getstate(), np.random.get_state(), random_state()
+
+
+def same_randomness(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+    """Whether nothing was drawn between two states."""
+    _, first, position, *_ = before[1]
+    _, second, reached, *_ = after[1]
+    drawn = position != reached or not np.array_equal(first, second)
+    return not drawn and before[0] == after[0] and before[2] == after[2]
 
 
 def _tensor(value: Any) -> Any:

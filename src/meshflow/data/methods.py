@@ -257,12 +257,13 @@ class Transformations:
 
         Args:
           map_func: from the parts of an element to a new element.
-          num_parallel_calls: accepted; the order is always kept.
+          num_parallel_calls: how many threads run a function that cannot be compiled and draws no
+            random numbers; `tf.data.AUTOTUNE` for one per processor. The order is always kept.
           deterministic: accepted.
           synchronous: accepted.
           name: ignored.
         """
-        return _nodes().Map(self, map_func)
+        return _nodes().Map(self, map_func, num_parallel_calls)
 
     def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
         """The elements for which a function is true.
@@ -608,17 +609,20 @@ class Transformations:
         """Every `num_shards`-th element, from number `index` on.
 
         Args:
-          num_shards: among how many the elements are divided.
-          index: which part.
+          num_shards: among how many the elements are divided; `tf.data.experimental.SHARD_HINT` for
+            the number of workers, under the auto-shard policy HINT.
+          index: which part; `SHARD_HINT` for a worker's own.
           name: ignored.
 
         Raises:
           InvalidArgumentError: for numbers that do not fit.
         """
         from meshflow.core.errors import InvalidArgumentError
-        from meshflow.data.dataset import integer
+        from meshflow.data.dataset import SHARD_HINT, integer
 
         number, at = integer(num_shards, "num_shards"), integer(index, "index")
+        if number == at == SHARD_HINT:
+            return _nodes().ShardHint(self)
         if number < 1 or not 0 <= at < number:
             raise InvalidArgumentError(f"Index must be between 0 and {number - 1}, got index={at}.")
         return _nodes().Slice(self, at, None, number)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import OutOfRangeError
-from meshflow.core.trace import init_scope
+from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
+from meshflow.core.pulls import Source
 from meshflow.data import structure
 
 
@@ -45,19 +47,23 @@ def _nodes(root: Any) -> Iterator[Any]:
         yield from _nodes(parent)
 
 
-class OwnedIterator:
+class OwnedIterator(Source):
     """An iterator over a dataset; made by `iter(dataset)`.
+
+    `next(iterator)` in a `tf.function` takes an element at every call of the function.
 
     It can be saved by `tf.train.Checkpoint(iterator=it)` and goes on at the same element after it is
     restored.
     """
 
     def __init__(self, dataset: Any, convert: Callable[[Any], Any] = structure.to_tensors) -> None:
+        super().__init__()
         self._dataset, self._convert = dataset, convert
         self._start(None)
 
     def _start(self, seeds: Any) -> None:
         self._position = 0
+        self._given_back.clear()
         self._run = Run(self._dataset, seeds)
         self._elements = self._dataset._elements(self._run)
 
@@ -70,11 +76,31 @@ class OwnedIterator:
         return self
 
     def __next__(self) -> Any:
-        # Elements are made now, also while a function around this is traced.
-        with init_scope():
-            element = next(self._elements)
+        return self.pull()
+
+    def _produce(self) -> Any:
+        return self._convert(next(self._elements))
+
+    def _kind(self) -> Any:
+        return str(self._dataset.element_spec), self._convert
+
+    def take(self) -> Any:
+        """The next element, now."""
+        element = super().take()
         self._position += 1
-        return self._convert(element)
+        return element
+
+    def give_back(self, element: Any) -> None:
+        """Makes an element the next one again."""
+        super().give_back(element)
+        self._position -= 1
+
+    def __autograph_for__(self) -> None:
+        if not self._made_in_trace:
+            raise InvalidArgumentError(
+                "A `for` loop over an iterator in a compiled function: loop over the dataset itself, or over "
+                "tf.range(steps) and call next(iterator)."
+            )
 
     next = __next__
 
@@ -184,3 +210,26 @@ def ahead(elements: Iterator[Any], size: int) -> Iterator[Any]:
     finally:
         stopped.set()
         thread.join(timeout=5)
+
+
+def in_threads(fn: Callable[[Any], Any], items: Iterator[Any], workers: int) -> Iterator[Any]:
+    """A function of items, computed ahead by several threads, in the items' order.
+
+    Args:
+      fn: the function.
+      items: the items, taken by the thread that takes the results.
+      workers: how many threads.
+    """
+    pool = ThreadPoolExecutor(workers, "tf.data map")
+    started: collections.deque[Future[Any]] = collections.deque()
+    try:
+        for item in items:
+            started.append(pool.submit(fn, item))
+            if len(started) > 2 * workers:
+                yield started.popleft().result()
+        while started:
+            yield started.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if hasattr(items, "close"):
+            items.close()

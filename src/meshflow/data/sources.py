@@ -1,18 +1,15 @@
-"""Where elements come from: arrays, ranges, generators, numbers drawn at random, and files."""
+"""Where elements come from: arrays, ranges, generators, numbers drawn at random."""
 
 from __future__ import annotations
 
 import glob as globbing
-import gzip
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshflow.core import dtypes, nest
-from meshflow.core.errors import InvalidArgumentError, NotFoundError
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.random import _global, global_seed, seed_words
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
@@ -21,7 +18,6 @@ from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
     Vector,
-    as_sequence,
     integer,
 )
 from meshflow.data.running import Run
@@ -71,6 +67,28 @@ def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:
     if last - first == len(index) - 1 and (np.diff(index) == 1).all():
         return np.asarray(array[first : last + 1])
     return array.take(index, 0) if type(array) is np.ndarray else np.asarray(array[index])
+
+
+class Indexed(Dataset):
+    """Elements that are reached by number.
+
+    Args:
+      count: how many there are.
+      gather: from numbers to the stacked leaves of their elements.
+      spec: the spec of the elements.
+    """
+
+    def __init__(self, count: int, gather: Callable[[np.ndarray], list[Any]], spec: Any) -> None:
+        self._size, self._gather, self._own_spec = count, gather, spec
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        return self._size
+
+    def _vector(self, run: Run) -> Vector:
+        return Vector(self._gather, index_blocks(self._size))
 
 
 class Tensors(Dataset):
@@ -244,99 +262,3 @@ def list_files(patterns: Any) -> list[str]:
     if not found:
         raise InvalidArgumentError(f"No files matched pattern: {', '.join(texts)}")
     return found
-
-
-class Files(Dataset):
-    """Records of files, file after file.
-
-    Args:
-      filenames: a name, names, or a dataset of names.
-      read: from a path to the records' bytes.
-    """
-
-    def __init__(self, filenames: Any, read: Callable[[str], Iterator[bytes]]) -> None:
-        self._names = filenames
-        self._parents = (filenames,) if isinstance(filenames, Dataset) else ()
-        self._read = read
-
-    def _known_spec(self) -> Any:
-        return TensorSpec([], dtypes.string)
-
-    def _count(self) -> int:
-        return UNKNOWN_CARDINALITY
-
-    def _elements(self, run: Run) -> Iterator[Any]:
-        names: Any
-        if self._parents:
-            names = (n for e in self._parents[0]._elements(run) for n in np.asarray(e).reshape(-1))
-        else:
-            names = np.asarray(structure.to_array(_paths(self._names))).reshape(-1)
-        for name in names:
-            path = name.decode() if isinstance(name, bytes) else str(name)
-            if not Path(path).exists():
-                raise NotFoundError(f"{path}; No such file or directory")
-            for record in self._read(path):
-                yield np.array(record, object)
-
-
-def _paths(names: Any) -> Any:
-    if isinstance(names, Path):
-        return str(names)
-    return (
-        [str(n) if isinstance(n, Path) else n for n in names]
-        if isinstance(names, (list, tuple))
-        else names
-    )
-
-
-def opened(path: str, compression: str | None) -> Any:
-    """A file of bytes, decompressed.
-
-    Raises:
-      ValueError: for an unknown compression.
-    """
-    if not compression:
-        return open(path, "rb")
-    if compression == "GZIP":
-        return gzip.open(path, "rb")
-    if compression == "ZLIB":
-        import io
-
-        return io.BytesIO(zlib.decompress(Path(path).read_bytes()))
-    raise ValueError(f"Unsupported compression_type: {compression}.")
-
-
-def lines(compression: str | None) -> Callable[[str], Iterator[bytes]]:
-    """A reader of text lines without their ends."""
-
-    def read(path: str) -> Iterator[bytes]:
-        with opened(path, compression) as file:
-            for line in file:
-                yield line.rstrip(b"\n").rstrip(b"\r")
-
-    return read
-
-
-def fixed(
-    size: int, header: int, footer: int, compression: str | None
-) -> Callable[[str], Iterator[bytes]]:
-    """A reader of records of one size."""
-
-    def read(path: str) -> Iterator[bytes]:
-        with opened(path, compression) as file:
-            content = file.read()
-        body = content[header : len(content) - footer]
-        if len(body) % size:
-            raise InvalidArgumentError(
-                f"Excess bytes in {path}: header_bytes ({header}), record_bytes ({size}) and footer_bytes ({footer}) do "
-                f"not divide its {len(content)} bytes."
-            )
-        for start in range(0, len(body), size):
-            yield body[start : start + size]
-
-    return read
-
-
-def flatten_names(filenames: Any) -> list[Any]:
-    """Names as a list."""
-    return list(as_sequence(filenames))

@@ -6,17 +6,16 @@ batch. Other datasets are unrolled into the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from meshflow.core import nest
-from meshflow.core.dispatch import Op, apply
-from meshflow.core.host_calls import keeping_errors
+from meshflow.core.pulls import Feed, Source, feed_element
 from meshflow.core.staging.loops import Elements
 from meshflow.core.tensor import Tensor
+from meshflow.core.trace import init_scope
 from meshflow.data import structure
 from meshflow.data import transformations as nodes
 from meshflow.data.dataset import INFINITE_CARDINALITY, Dataset
@@ -67,53 +66,76 @@ def shapes(dataset: Dataset) -> Shapes | None:
     return Shapes(spec, count, None)
 
 
-class Feed:
-    """Hands the elements of one dataset to a running program.
+class Pass(Source):
+    """Passes over a dataset, one for each run of a program.
 
     Args:
-      dataset: the dataset; every run of the program begins a new pass.
+      dataset: the dataset.
+      prepare: what is done to each element.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Dataset, prepare: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._dataset, self._prepare = dataset, prepare
         self._elements: Iterator[Any] = iter(())
 
-    def next(self, index: Any, *after: Any) -> list[np.ndarray]:
-        """The leaves of the next element; number 0 begins a pass."""
-        del after
-        if int(index) == 0:
-            self._elements = self._dataset._elements(Run(self._dataset))
-        return [np.asarray(a) for a in nest.flatten(next(self._elements))]
+    def restart(self) -> None:
+        """Begins a new pass."""
+        self._elements = self._dataset._elements(Run(self._dataset))
+
+    def _produce(self) -> Any:
+        return self._prepare(next(self._elements))
 
 
-def _call(operands: Any, static: tuple[Any, ...]) -> list[Any]:
-    feed, results = static
-    arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in results]
-    return list(jax.experimental.io_callback(keeping_errors(feed.next), arrays, *operands))
+class PassFeed(Feed):
+    """Hands the elements of a pass to a running program; number 0 begins a new one."""
+
+    def next(self, *operands: Any) -> list[np.ndarray]:
+        """The leaves of an element.
+
+        Args:
+          operands: its number, and what it has to wait for.
+        """
+        if int(operands[0]) == 0 and isinstance(self.source, Pass):
+            self.source.restart()
+        return super().next()
 
 
-_next = Op("dataset_next", _call, differentiable=False)
+def elements(
+    dataset: Dataset, prepare: Callable[[Any], Any] = structure.to_tensors
+) -> Elements | None:
+    """What a staged loop over a dataset runs over; None to unroll it.
 
-
-def elements(dataset: Dataset) -> Elements | None:
-    """What a staged loop over a dataset runs over; None to unroll it."""
+    Args:
+      dataset: the dataset.
+      prepare: what is done to each element.
+    """
     known = shapes(dataset)
     if known is None or known.count == 0:
         return None
-    feed = Feed(dataset)
+    source = Pass(dataset, prepare)
 
-    def element(spec: Any, *operands: Any) -> Any:
-        results = tuple((tuple(s.shape.as_list()), s.dtype.dtype) for s in nest.flatten(spec))
-        return nest.pack_sequence_as(spec, apply(_next, operands, (feed, results)))
+    def feed_for(spec: Any) -> tuple[PassFeed, Any]:
+        zeros = nest.map_structure(
+            lambda s: np.zeros(tuple(s.shape.as_list()), s.dtype.dtype), spec
+        )
+        with init_scope():
+            like = prepare(zeros)
+        return PassFeed(source, like), like
 
+    feed, like = feed_for(known.spec)
     count: Any = known.count
     if count == INFINITE_CARDINALITY:
         count = Tensor(np.array(np.iinfo(np.int32).max, np.int32))
     number = Tensor(np.array(known.count, np.int32))
+    rest = []
+    if known.last is not None:
+        last_feed, last_like = feed_for(known.last)
 
-    def last(after: Tensor | None) -> Any:
-        # The program may not ask for it before the loop is over.
-        return element(known.last, number, *([] if after is None else [after]))
+        def last(after: Tensor | None) -> Any:
+            # The program may not ask for it before the loop is over.
+            operands = [number] if after is None else [number, after]
+            return feed_element(last_feed, last_like, operands)[0]
 
-    rest = [] if known.last is None else [last]
-    return Elements(count, lambda i: element(known.spec, i), rest=rest)
+        rest.append(last)
+    return Elements(count, lambda i: feed_element(feed, like, [i])[0], rest=rest)

@@ -93,6 +93,15 @@ def dtype_of(array: Any) -> dtypes.DType:
     return dtypes.string if array.dtype == object else dtypes.as_dtype(array.dtype)
 
 
+def is_strings(spec: Any) -> bool:
+    """Whether elements are string scalars, as far as their spec tells."""
+    return (
+        isinstance(spec, TensorSpec)
+        and spec.dtype is dtypes.string
+        and spec.shape.is_compatible_with([])
+    )
+
+
 def map_specs(fn: Callable[..., Any], *specs: Any) -> Any:
     """A function of the leaves of specs of the same structure."""
     return nest.map_structure(fn, *specs)

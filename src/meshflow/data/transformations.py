@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes, nest
-from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
+from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
@@ -27,10 +27,11 @@ from meshflow.data.dataset import (
     integer,
     reblocked,
 )
-from meshflow.data.functions import ElementFunction
+from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.options import Options
-from meshflow.data.running import Run, ahead
+from meshflow.data.running import Run, ahead, in_threads
 from meshflow.data.sources import seed_of
+from meshflow.data.turns import in_turn
 
 # Elements that a vectorized map computes at once, and the bytes they may take.
 _CHUNK, _CHUNK_BYTES = 1024, 1 << 24
@@ -48,11 +49,19 @@ class Unary(Dataset):
 
 
 class Map(Unary):
-    """A function of every element."""
+    """A function of every element.
 
-    def __init__(self, parent: Dataset, fn: Callable[..., Any]) -> None:
+    Args:
+      parent: the dataset.
+      fn: the function.
+      calls: how many threads may run it where it is not compiled; -1 for one per processor.
+    """
+
+    def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
         super().__init__(parent)
         self.function = ElementFunction(fn, parent.element_spec, "map")
+        threads = 1 if calls is None else integer(calls, "num_parallel_calls")
+        self._threads = (os.cpu_count() or 1) if threads < 0 else threads
 
     def _known_spec(self) -> Any:
         return self.function.output_spec
@@ -62,6 +71,16 @@ class Map(Unary):
             yield from super()._elements(run)
             return
         parent = self._parent._elements(run)
+        if self._threads > 1 and self.function.runs_eagerly:
+            # Numbers drawn at random belong to elements, so such functions go one by one.
+            before = randomness()
+            for element in itertools.islice(parent, 1):
+                yield self.function(element)
+            if not same_randomness(before, randomness()) or self.function.holds_variables:
+                self._threads = 1
+            else:
+                yield from in_threads(self.function, parent, self._threads)
+                return
         for element in parent:
             yield self.function(element)
 
@@ -69,10 +88,39 @@ class Map(Unary):
         parent = self._parent._vector(run) if self.function.vectorizes else None
         if parent is None:
             return None
-        return Vector(lambda i: self.function.many(parent.gather(i)), parent.blocks)
+        return parent._replace(gather=lambda i: self.function.many(parent.gather(i)))
 
     def _why_not_vectorized(self) -> str:
-        return self.function.reason or super()._why_not_vectorized()
+        reason = self.function.reason or super()._why_not_vectorized()
+        many = self._threads > 1 and self.function.runs_eagerly
+        return f"{reason}; in {self._threads} threads" if many else reason
+
+
+class HostMap(Unary):
+    """A function of NumPy arrays, of every element, by several threads; the order is kept.
+
+    Args:
+      parent: the dataset.
+      fn: from an element of arrays to one of arrays.
+      spec: the spec of its results.
+      workers: how many threads; default as many as there are processors.
+    """
+
+    def __init__(
+        self, parent: Dataset, fn: Callable[[Any], Any], spec: Any, workers: int | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._fn, self._own_spec = fn, spec
+        self._workers = os.cpu_count() or 1 if workers is None else workers
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        return in_threads(self._fn, self._parent._elements(run), self._workers)
+
+    def _why_not_vectorized(self) -> str:
+        return f"it calls Python, in {self._workers} threads"
 
 
 class Filter(Unary):
@@ -243,14 +291,14 @@ class Shuffle(Unary):
         return self._words
 
     def _elements(self, run: Run) -> Iterator[Any]:
-        if self._parent._vector(Run(self._parent)) is not None:
+        if self._reaches(self._parent._vector(Run(self._parent))):
             yield from super()._elements(run)
             return
         yield from shuffled(self._parent._elements(run), self._buffer, run.generator(self))
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run)
-        if parent is None:
+        if parent is None or not self._reaches(parent):
             return None
 
         def numbers() -> Iterator[int]:
@@ -258,7 +306,15 @@ class Shuffle(Unary):
             flat = (i for block in parent.blocks for i in block.tolist())
             yield from shuffled(flat, self._buffer, run.generator(self))
 
-        return Vector(parent.gather, _blocks(numbers()))
+        return parent._replace(blocks=_blocks(numbers()))
+
+    def _reaches(self, parent: Vector | None) -> bool:
+        return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
+
+    def _why_not_vectorized(self) -> str:
+        if self._parent._vector(Run(self._parent)) is None:
+            return super()._why_not_vectorized()
+        return "its buffer is larger than the source holds in memory"
 
 
 def shuffled(items: Iterator[Any], buffer_size: int, rng: np.random.Generator) -> Iterator[Any]:
@@ -326,7 +382,7 @@ class Repeat(Unary):
                 if empty:
                     return
 
-        return Vector(first.gather, blocks())
+        return first._replace(blocks=blocks())
 
 
 class Slice(Unary):
@@ -370,7 +426,17 @@ class Slice(Unary):
                 if keep.any():
                     yield block[keep]
 
-        return Vector(parent.gather, blocks())
+        return parent._replace(blocks=blocks())
+
+
+class ShardHint(Unary):
+    """Where a dataset is to be divided between workers."""
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        raise FailedPreconditionError(
+            "`shard(SHARD_HINT, SHARD_HINT)` is filled in where a dataset is distributed under the auto-shard policy "
+            "HINT; elsewhere give numbers."
+        )
 
 
 class TakeWhile(Unary):
@@ -488,6 +554,12 @@ class Cache(Unary):
         self._file = Path(f"{filename}.meshflow") if filename else None
         self._kept: list[Any] | None = None
 
+    def _forget(self, part: str) -> None:
+        """Makes this the cache of a part of the data."""
+        self._kept = None
+        if self._file is not None:
+            self._file = self._file.with_name(f"{self._file.stem}.{part}.meshflow")
+
     def _elements(self, run: Run) -> Iterator[Any]:
         if self._kept is None and self._file is not None and self._file.exists():
             with open(self._file, "rb") as file:
@@ -570,36 +642,11 @@ class FlatMap(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Iterator[Any]:
-        sources = self._parent._elements(run)
-        active: list[Iterator[Any] | None] = []
-
-        def opened() -> Iterator[Any] | None:
-            element = next(sources, _NOTHING)
-            if element is _NOTHING:
-                return None
+        def opened(element: Any) -> Iterator[Any]:
             inner = self._inner(element)
             return inner._elements(Run(inner))
 
-        try:
-            while len(active) < self._cycle and (inner := opened()) is not None:
-                active.append(inner)
-            at = 0
-            while any(a is not None for a in active):
-                current = active[at]
-                taken = 0
-                while current is not None and taken < self._block:
-                    element = next(current, _NOTHING)
-                    if element is _NOTHING:
-                        current = active[at] = opened()
-                        # A fresh one takes its whole turn in the next round, as in TensorFlow.
-                        break
-                    taken += 1
-                    yield element
-                at = (at + 1) % len(active)
-        finally:
-            for iterator in (*active, sources):
-                if iterator is not None:
-                    iterator.close()  # type: ignore[attr-defined]
+        yield from in_turn(self._parent._elements(run), opened, self._cycle, self._block)
 
 
 _NOTHING = object()
@@ -885,6 +932,26 @@ class WithOptions(Unary):
         return self._parent._vector(run)
 
 
+class Arranged(Unary):
+    """Elements with their parts in another structure.
+
+    Args:
+      parent: the dataset.
+      arrange: from an element, or its spec, to the same parts in another structure.
+    """
+
+    def __init__(self, parent: Dataset, arrange: Callable[[Any], Any]) -> None:
+        super().__init__(parent)
+        self._arrange = arrange
+
+    def _known_spec(self) -> Any:
+        return self._arrange(self._parent.element_spec)
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        for element in self._parent._elements(run):
+            yield self._arrange(element)
+
+
 class AssertCardinality(Unary):
     """A dataset that must have so many elements."""
 
@@ -907,8 +974,6 @@ class AssertCardinality(Unary):
 
 
 def _unexpected(expected: int, found: str) -> Exception:
-    from meshflow.core.errors import FailedPreconditionError
-
     return FailedPreconditionError(
         f"Input dataset was expected to contain {expected} elements but contained {found} elements."
     )
@@ -925,6 +990,10 @@ class IgnoreErrors(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Iterator[Any]:
+        if hasattr(self._parent, "_without_errors"):
+            parent = self._parent._without_errors(lambda error: _report(error, self._warn))
+            yield from parent._elements(run)
+            return
         if not isinstance(self._parent, Map):
             # An error ends what makes the elements; before a map nothing is lost by that.
             yield from _until_error(self._parent._elements(run), self._warn)

@@ -10,6 +10,7 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
+from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import (
     CrossDeviceOps,
     HierarchicalCopyAllReduce,
@@ -31,6 +32,7 @@ from meshflow.distribute.strategy import (
     has_strategy,
     in_cross_replica_context,
 )
+from meshflow.distribute.tpu import TPUStrategy
 from meshflow.distribute.values import DistributedValues
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
     "ReduceOp",
@@ -50,6 +53,7 @@ __all__ = [
     "RunOptions",
     "Strategy",
     "StrategyExtended",
+    "TPUStrategy",
     "ValueContext",
     "cluster_resolver",
     "experimental",
@@ -61,9 +65,7 @@ __all__ = [
 ]
 
 LATER = {
-    "MultiWorkerMirroredStrategy": "several workers",
     "ParameterServerStrategy": "parameter servers",
-    "TPUStrategy": "TPUs",
     "coordinator": "parameter servers",
     "partitioners": "parameter servers",
 }

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.errors import InvalidValueError, OutOfRangeError
+from meshflow.core.pulls import Source
 from meshflow.core.tensor import Tensor
-from meshflow.distribute.values import PerReplica, Stacked
+from meshflow.distribute.values import PerReplica, Stacked, map_replicas
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
 
@@ -84,6 +86,12 @@ def _placed(strategy: Any, value: Any) -> Tensor:
     return Tensor(jax.device_put(value, strategy.batched(value.ndim).sharding()))
 
 
+def _whole(leaf: Any) -> np.ndarray:
+    if not isinstance(leaf, PerReplica):
+        return np.asarray(leaf)
+    return np.concatenate([np.asarray(v) for v in leaf.values])
+
+
 class DistributedDataset:
     """Batches for all replicas, one `PerReplica` structure a step.
 
@@ -97,7 +105,15 @@ class DistributedDataset:
         self._strategy, self._source, self._split = strategy, source, split
 
     def __iter__(self) -> DistributedIterator:
-        return DistributedIterator(self._batches())
+        kind = id(self._strategy), str(getattr(self._source, "element_spec", id(self)))
+        return DistributedIterator(self._batches(), kind)
+
+    def __autograph_for__(self) -> Any:
+        from meshflow.data import Dataset, staged
+
+        if not self._split or not isinstance(self._source, Dataset):
+            return None
+        return staged.elements(self._source, lambda batch: split_batch(self._strategy, batch))
 
     def _batches(self) -> Iterator[Any]:
         count = self._strategy.num_replicas_in_sync
@@ -116,14 +132,21 @@ class DistributedDataset:
             yield self._join(group + [empty] * (count - len(group)))
 
     def _join(self, group: list[Any]) -> Any:
-        import numpy as np
-
         def join(*parts: Any) -> Any:
             if len({(tuple(p.shape.as_list()), p.dtype) for p in parts}) > 1:
                 return PerReplica(parts)
             return Stacked((_placed(self._strategy, np.stack([np.asarray(p) for p in parts])),))
 
         return nest.map_structure(join, *group)
+
+    def placed_batches(self) -> Iterator[Any]:
+        """Global batches, as Keras' loops take them."""
+        if self._split:
+            for batch in self._source:
+                yield nest.map_structure(lambda v: np.asarray(convert_to_tensor(v)), batch)
+            return
+        for step in self._batches():
+            yield map_replicas(_whole, step)
 
     def __len__(self) -> int:
         size = len(self._source)
@@ -147,21 +170,29 @@ class DistributedDataset:
         return state
 
 
-class DistributedIterator:
+class DistributedIterator(Source):
     """An iterator over a `DistributedDataset`.
 
     Args:
       batches: the batches.
+      kind: what functions are cached by that get this iterator as an argument; default its identity.
     """
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
+    def __init__(self, batches: Iterator[Any], kind: Any = None) -> None:
+        super().__init__()
+        self._batches, self._known_by = batches, kind
 
     def __iter__(self) -> DistributedIterator:
         return self
 
     def __next__(self) -> Any:
+        return self.pull()
+
+    def _produce(self) -> Any:
         return next(self._batches)
+
+    def _kind(self) -> Any:
+        return id(self) if self._known_by is None else self._known_by
 
     def get_next(self) -> Any:
         """The next batch.
@@ -169,8 +200,7 @@ class DistributedIterator:
         Raises:
           OutOfRangeError: at the end.
         """
-        from meshflow.core.errors import OutOfRangeError
-
-        for batch in self._batches:
-            return batch
-        raise OutOfRangeError("End of sequence")
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError("End of sequence") from None

@@ -55,6 +55,7 @@ class ReduceOp(enum.Enum):
 
 _psum = Op("all_reduce_sum", lambda operands, _: jax.lax.psum(operands[0], AXIS))
 _pmean = Op("all_reduce_mean", lambda operands, _: jax.lax.pmean(operands[0], AXIS))
+_pmax = Op("all_reduce_max", lambda operands, _: jax.lax.pmax(operands[0], AXIS))
 _index = Op("replica_id", lambda operands, _: jax.lax.axis_index(AXIS).astype(np.int32))
 _gather = Op(
     "all_gather",
@@ -305,6 +306,11 @@ class SyncOnReadVariable(Variable):
             self._cell._write(value)
         else:
             self._stacked._write(self._spread(value, self._stacked._shape[0]))
+
+
+def max_over_replicas(value: Tensor) -> Tensor:
+    """The maximum over the replicas of `Strategy.run`; outside it, the value. Without gradient."""
+    return value if spanning() is None else apply(_pmax, (value,))
 
 
 def sum_over_replicas(grads_and_vars: Any) -> Any:

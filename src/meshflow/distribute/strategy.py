@@ -11,11 +11,9 @@ import numpy as np
 
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.devices import devices_of, main_kind
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.function import Function, IdentityWeakDict
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import fill, trace
 from meshflow.core.variable import (
     Variable,
     VariableSynchronization,
@@ -26,6 +24,7 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
+from meshflow.distribute.mapped import run_replicas
 from meshflow.distribute.replica import (
     AXIS,
     MirroredVariable,
@@ -37,8 +36,8 @@ from meshflow.distribute.replica import (
 )
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.ops.nn.cross_entropy import Replicas
-from meshflow.placement.layout import UNSHARDED, Layout
-from meshflow.placement.mesh import device_name, jax_device, line
+from meshflow.placement.layout import UNSHARDED, Layout, put
+from meshflow.placement.mesh import Mesh, device_name, jax_device, line
 
 __all__ = [
     "MirroredStrategy",
@@ -152,9 +151,9 @@ class Strategy:
     def __init__(self, extended: Any = None) -> None:
         self._start([jax.local_devices()[0]])
 
-    def _start(self, devices: Sequence[Any]) -> None:
+    def _start(self, devices: Sequence[Any], mesh: Mesh | None = None) -> None:
         self._devices = list(devices)
-        self.mesh = line(tuple(self._devices), AXIS)
+        self.mesh = mesh or line(tuple(self._devices), AXIS)
         self.extended = StrategyExtended(self)
         self._traces = IdentityWeakDict()
         # On the default device alone, nothing has to be placed.
@@ -163,7 +162,7 @@ class Strategy:
     @property
     def num_replicas_in_sync(self) -> int:
         """How many replicas compute a step together."""
-        return len(self._devices)
+        return self.mesh.dim_size(AXIS)
 
     @property
     def cluster_resolver(self) -> Any:
@@ -256,7 +255,7 @@ class Strategy:
                 args, kwargs = map_replicas(_only, (tuple(args), dict(kwargs)))
                 with entered(ReplicaContext(self, 0)):
                     return fn(*args, **kwargs)
-            return self._run_mapped(fn, tuple(args), dict(kwargs))
+            return run_replicas(self, fn, tuple(args), dict(kwargs))
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -267,61 +266,21 @@ class Strategy:
         finally:
             Replicas.count = saved
 
-    def _run_mapped(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        mapped: list[Tensor] = []
-        shared: list[Tensor] = []
-        where: list[tuple[bool, int]] = []
-
-        def local(leaf: Any) -> Any:
-            if isinstance(leaf, PerReplica):
-                if not isinstance(leaf, Stacked):
-                    leaf = stack([convert_to_tensor(v) for v in leaf.values])
-                if not isinstance(leaf, Stacked):
-                    shapes = [tuple(v.shape.as_list()) for v in leaf.values]
-                    raise InvalidArgumentError(
-                        f"Strategy.run: the replicas' arguments have different shapes {shapes}; all "
-                        "replicas run as one program and need equal shapes. Batch with "
-                        "drop_remainder=True, or choose a batch size that the replicas divide."
-                    )
-                where.append((True, len(mapped)))
-                mapped.append(leaf.stacked)
-                spec = leaf.stacked
-                return jax.ShapeDtypeStruct(tuple(spec.shape.as_list())[1:], spec.dtype.dtype)
-            if isinstance(leaf, (Tensor, np.ndarray, jax.Array)):
-                tensor = convert_to_tensor(leaf)
-                where.append((False, len(shared)))
-                shared.append(tensor)
-                return jax.ShapeDtypeStruct(tuple(tensor.shape.as_list()), tensor.dtype.dtype)
-            return leaf
-
-        template = map_replicas(local, (args, kwargs))
-        program = self._program(fn, template, where)
-        return program(mapped, shared)
-
-    def _program(self, fn: Any, template: Any, where: list[tuple[bool, int]]) -> Mapped:
-        key = None
-        known: dict[Any, Mapped] = {}
-        if isinstance(fn, Function) and context.trace is None:
-            known = self._traces.get(fn) or {}
-            leaves, tree = jax.tree.flatten(template)
-            try:
-                key = (
-                    tree,
-                    tuple(
-                        (v.shape, v.dtype) if isinstance(v, jax.ShapeDtypeStruct) else v
-                        for v in leaves
-                    ),
-                    tuple(where),
-                )
-                if key in known:
-                    return known[key]
-            except TypeError:
-                key = None
-        program = Mapped(self, fn, template, where)
-        if key is not None:
-            known[key] = program
-            self._traces[fn] = known
-        return program
+    def _program(self, fn: Any, template: Any, make: Callable[[], Any]) -> Any:
+        """The program of a function for arguments like `template`; kept for `tf.function`s."""
+        if not isinstance(fn, Function) or context.trace is not None:
+            return make()
+        known = self._traces.get(fn) or {}
+        leaves, tree = jax.tree.flatten(template)
+        kept = (jax.ShapeDtypeStruct,)
+        try:
+            key = tree, tuple((v.shape, v.dtype) if isinstance(v, kept) else v for v in leaves)
+            if key not in known:
+                known[key] = make()
+                self._traces[fn] = known
+            return known[key]
+        except TypeError:
+            return make()
 
     # ---- bringing values together ----------------------------------------------------------
 
@@ -453,12 +412,16 @@ class Strategy:
         """A batch of arrays for one program over all devices: split along the first axis when it divides."""
         return jax.tree.map(self._place, batch)
 
-    def _place(self, array: Any) -> Any:
+    def place_batches(self, batches: Any) -> Any:
+        """Batches stacked along a first axis, each split as by `place_batch`."""
+        return jax.tree.map(lambda array: self._place(array, 1), batches)
+
+    def _place(self, array: Any, axis: int = 0) -> Any:
         if array.dtype == object:
             return array
-        divides = array.ndim > 0 and array.shape[0] % self.num_replicas_in_sync == 0
-        specs = [AXIS if divides and axis == 0 else UNSHARDED for axis in range(array.ndim)]
-        return jax.device_put(array, Layout(specs, self.mesh).sharding())
+        divides = array.ndim > axis and array.shape[axis] % self.num_replicas_in_sync == 0
+        specs = [AXIS if divides and i == axis else UNSHARDED for i in range(array.ndim)]
+        return put(array, Layout(specs, self.mesh))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
@@ -466,81 +429,6 @@ class Strategy:
 
 def _only(leaf: Any) -> Any:
     return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
-
-
-class Mapped:
-    """A replica function traced for one replica and mapped over all.
-
-    Args:
-      strategy: the strategy.
-      fn: the function.
-      template: its (args, kwargs) with the shape of each tensor.
-      where: for each tensor, whether replicas have their own, and its number among those.
-    """
-
-    def __init__(
-        self, strategy: Strategy, fn: Any, template: Any, where: list[tuple[bool, int]]
-    ) -> None:
-        self._strategy = strategy
-        count = strategy.num_replicas_in_sync
-        leaves, tree = jax.tree.flatten(template)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, jax.ShapeDtypeStruct)]
-
-        def call(*symbolic: Any) -> Any:
-            supply = iter(symbolic)
-            full = [next(supply) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves]
-            args, kwargs = jax.tree.unflatten(tree, full)
-            with entered(ReplicaContext(strategy, None)):
-                return fn(*args, **kwargs)
-
-        from meshflow.core.specs import TensorSpec
-
-        specs = tuple(TensorSpec(t.shape, t.dtype) for t in tensors)
-        name = getattr(fn, "__name__", "replica")
-        traced = self._traced = trace(call, specs, name=name, axes=[(AXIS, count)])
-        own = [hasattr(c, "_parts") for c in traced.captures]
-        self._captures = [
-            c._parts._stacked if p else c for c, p in zip(traced.captures, own, strict=True)
-        ]
-        self._writes = [v._parts._stacked if hasattr(v, "_parts") else v for v in traced.writes]
-        writes_own = [hasattr(v, "_parts") for v in traced.writes]
-        in_axes = [0 if m else None for m, _ in where] + [0 if p else None for p in own]
-        results = traced.count
-
-        def run(operands: Any, _: Any) -> list[Any]:
-            arguments, captures = operands
-            mapped = jax.vmap(
-                lambda *arrays: tuple(traced.arrays(arrays, ())),
-                in_axes=tuple(in_axes),
-                out_axes=tuple([0] * results + [0 if p else None for p in writes_own]),
-                axis_name=AXIS,
-                axis_size=count,
-                spmd_axis_name=AXIS,
-            )
-            try:
-                return list(mapped(*arguments, *captures))
-            except ValueError as error:
-                if "out_axes" not in str(error):
-                    raise
-                names = [v.name for v, p in zip(traced.writes, writes_own, strict=True) if not p]
-                raise InvalidValueError(
-                    f"Replicas write different values to one of the variables {names}, which have no "
-                    "aggregation. Create it with aggregation=tf.VariableAggregation.SUM, MEAN or "
-                    "ONLY_FIRST_REPLICA, or reduce the value with ReplicaContext.all_reduce first."
-                ) from error
-
-        self._where = where
-        self._op = Op(name, run, heavy=True)
-
-    def __call__(self, mapped: list[Tensor], shared: list[Tensor]) -> Any:
-        """Runs on tensors: those of replicas stacked, and those that all share."""
-        arguments = [mapped[i] if m else shared[i] for m, i in self._where]
-        captures = [c if isinstance(c, Tensor) else c._as_tensor() for c in self._captures]
-        outputs = apply(self._op, (arguments, captures))
-        count = self._traced.count
-        for variable, value in zip(self._writes, outputs[count:], strict=True):
-            variable._write(value)
-        return fill(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
 
 
 class OneDeviceStrategy(Strategy):
@@ -574,7 +462,7 @@ class MirroredStrategy(Strategy):
         del cross_device_ops
         if isinstance(devices, str):
             devices = [devices]
-        found = jax.local_devices() if devices is None else [jax_device(d) for d in devices]
+        found = devices_of(main_kind()) if devices is None else [jax_device(d) for d in devices]
         if not found:
             raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")
         self._start(found)

@@ -19,7 +19,7 @@ from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.ops.nn.cross_entropy import Replicas
 from meshflow.placement.layout import UNSHARDED, Layout
 
-__all__ = ["current_strategy", "on_devices"]
+__all__ = ["current_strategy", "distributed_input", "on_devices"]
 
 _BATCH_DIMENSIONS = ("batch", "data", "replica")
 
@@ -30,12 +30,21 @@ def on_devices(model: Any, step: Any) -> Any:
     if strategy is not None:
         if strategy.places:
             step.place = strategy.place_batch
+            step.place_many = strategy.place_batches
             step.around = lambda: _one_replica(strategy)
         return step
     mesh = next((v.layout.mesh for v in _variables(model) if v.layout is not None), None)
     if mesh is not None:
         step.place = lambda batch: jax.tree.map(lambda a: _over(mesh, a), batch)
     return step
+
+
+def distributed_input(model: Any, x: Any) -> Any:
+    """A dataset as the workers of a strategy share it; other inputs as they are."""
+    strategy = _strategy_of(model)
+    if getattr(strategy, "workers", 1) > 1 and hasattr(x, "_elements"):
+        return strategy.experimental_distribute_dataset(x)  # type: ignore[union-attr]
+    return x
 
 
 def current_strategy() -> Strategy | None:

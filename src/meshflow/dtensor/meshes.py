@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from meshflow.core.device_spec import DeviceSpec
-from meshflow.core.devices import make_virtual_cpus, type_of
+from meshflow.core.devices import devices_of, kinds, make_virtual_cpus, type_of
 from meshflow.core.errors import DeadlineExceededError, InvalidValueError
 from meshflow.placement.mesh import Mesh, jax_device
 
@@ -46,13 +46,9 @@ _default: list[Mesh] = []
 
 
 def _of_kind(device_type: str | None, local: bool) -> list[Any]:
-    kind = (device_type or type_of(jax.devices()[0])).upper()
-    platform = {"CPU": "cpu", "GPU": "gpu", "TPU": "tpu"}.get(kind)
-    try:
-        devices = jax.local_devices(backend=platform) if local else jax.devices(platform)
-    except RuntimeError:
-        devices = []
-    if platform is None or not devices:
+    kind = (device_type or kinds()[-1]).upper()
+    devices = devices_of(kind, local)
+    if not devices:
         raise InvalidValueError(
             f"There are no devices of type {device_type!r}; this machine has "
             f"{sorted({type_of(d) for d in jax.devices()} | {'CPU'})}."

@@ -1,15 +1,27 @@
-"""`tf.io`: files, encoded images, raw bytes."""
+"""`tf.io`: files, records, encoded images, raw bytes."""
 
 from meshflow.io import gfile
+from meshflow.io.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
+from meshflow.io.parsing import (
+    parse_example,
+    parse_sequence_example,
+    parse_single_example,
+    parse_single_sequence_example,
+)
+from meshflow.io.records import TFRecordOptions, TFRecordWriter
+from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.files import (
     decode_base64,
-    decode_csv,
     decode_raw,
     encode_base64,
     matching_files,
-    parse_tensor,
     read_file,
-    serialize_tensor,
     write_file,
 )
 from meshflow.ops.image.codecs import (
@@ -24,8 +36,16 @@ from meshflow.ops.image.codecs import (
     extract_jpeg_shape,
     is_jpeg,
 )
+from meshflow.ops.tables import decode_csv
 
 __all__ = [
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "RaggedFeature",
+    "SparseFeature",
+    "TFRecordOptions",
+    "TFRecordWriter",
+    "VarLenFeature",
     "decode_and_crop_jpeg",
     "decode_base64",
     "decode_bmp",
@@ -42,6 +62,10 @@ __all__ = [
     "gfile",
     "is_jpeg",
     "matching_files",
+    "parse_example",
+    "parse_sequence_example",
+    "parse_single_example",
+    "parse_single_sequence_example",
     "parse_tensor",
     "read_file",
     "serialize_tensor",

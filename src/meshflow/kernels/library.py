@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
 import sys
 import warnings
 from collections.abc import Sequence
@@ -48,6 +49,18 @@ def _onednn() -> Path | None:
     return None
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether a shared library has all its bytes: loading one cut short ends the process."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        return False
+    (sections,) = struct.unpack_from("<Q", header, 40)
+    size, count = struct.unpack_from("<HH", header, 58)
+    # The table of sections is the last thing in the file.
+    return sections + size * count <= path.stat().st_size
+
+
 class Library:
     """The loaded handlers.
 
@@ -62,6 +75,11 @@ class Library:
         if not path.exists():
             raise KernelsUnavailableError(f"{path} was not built: {INSTALL}.")
         onednn = _onednn()
+        for file in (path, onednn):
+            if file is not None and not _is_whole(file):
+                raise KernelsUnavailableError(
+                    f"{file} is damaged: build or install it again ({INSTALL})."
+                )
         # Threads that spin while they wait take the cores from XLA's.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:

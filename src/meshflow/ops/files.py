@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-import csv
-import io
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dtypes import DType, as_dtype
+from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import gfile
 
 __all__ = [
     "decode_base64",
-    "decode_csv",
     "decode_raw",
     "encode_base64",
     "matching_files",
-    "parse_tensor",
     "read_file",
-    "serialize_tensor",
     "write_file",
 ]
 
@@ -172,135 +167,3 @@ def _from_base64(word: bytes) -> bytes:
         raise InvalidArgumentError(
             f"Invalid character found in base64: {word!r} is not web-safe base64."
         ) from None
-
-
-def decode_csv(
-    records: TensorLike,
-    record_defaults: Any,
-    field_delim: str = ",",
-    use_quote_delim: bool = True,
-    na_value: str = "",
-    select_cols: Any = None,
-    name: str | None = None,
-) -> list[Tensor]:
-    """Columns of text tables.
-
-    Args:
-      records: strings, one row each.
-      record_defaults: for each column its default, or its dtype when a value is required.
-      field_delim: what separates fields.
-      use_quote_delim: whether quotation marks group.
-      na_value: text that means a missing value.
-      select_cols: numbers of the columns to take; default all.
-      name: ignored.
-
-    Returns:
-      One tensor of the shape of `records` per column.
-
-    Raises:
-      InvalidArgumentError: for a row with another number of fields, a missing required value, or a
-        text that is no number.
-
-    Example:
-      >>> import meshflow as tf
-      >>> [c.numpy().tolist() for c in tf.io.decode_csv(["1,2.5", "3,"], [0, 9.0])]
-      [[1, 3], [2.5, 9.0]]
-    """
-    words = host_bytes(records, "a row of a table")
-    defaults = [_default(d) for d in record_defaults]
-    columns: list[list[Any]] = [[] for _ in defaults]
-    quoting = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
-    for number, word in enumerate(words.reshape(-1)):
-        text = io.StringIO(word.decode())
-        fields = next(csv.reader(text, delimiter=field_delim, quoting=quoting), [""])
-        fields = fields if select_cols is None else [fields[c] for c in select_cols]
-        if len(fields) != len(defaults):
-            raise InvalidArgumentError(
-                f"Expect {len(defaults)} fields but have {len(fields)} in record {number}"
-            )
-        for column, field, (kind, default) in zip(columns, fields, defaults, strict=True):
-            if field in ("", na_value):
-                if default is None:
-                    raise InvalidArgumentError(f"A required field is missing in record {number}")
-                column.append(default)
-                continue
-            try:
-                column.append(
-                    field.encode()
-                    if kind.name == "string"
-                    else np.array(field).astype(kind.dtype)[()]
-                )
-            except ValueError:
-                raise InvalidArgumentError(
-                    f"Field {field!r} in record {number} is not a valid {kind.name}"
-                ) from None
-    results = []
-    for column, (kind, _) in zip(columns, defaults, strict=True):
-        array = np.empty(words.shape, object if kind.name == "string" else kind.dtype)
-        array.reshape(-1)[:] = column
-        results.append(Tensor(array))
-    return results
-
-
-def _default(value: Any) -> tuple[Any, Any]:
-    if isinstance(value, (DType, np.dtype, type)):
-        return as_dtype(value), None
-    tensor = convert_to_tensor(value)
-    values = np.asarray(tensor._value).reshape(-1)
-    return tensor.dtype, values[0] if values.size else None
-
-
-def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor as a string, which `parse_tensor` reads.
-
-    The format is NumPy's `.npy`, not TensorFlow's protocol buffer.
-
-    Args:
-      tensor: a tensor with known values.
-      name: ignored.
-
-    Returns:
-      A string scalar.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.io.parse_tensor(tf.io.serialize_tensor([1, 2]), tf.int32).numpy()
-      array([1, 2], dtype=int32)
-    """
-    array = convert_to_tensor(tensor)._concrete("a tensor to be serialized")
-    kind = convert_to_tensor(tensor).dtype
-    buffer = io.BytesIO()
-    if kind.name == "string":
-        array = array.astype("S")
-    elif kind.name == "bfloat16":
-        array = array.view(np.uint16)
-    np.save(buffer, array, allow_pickle=False)
-    return convert_to_tensor(kind.name.encode() + b"\n" + buffer.getvalue())
-
-
-def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None) -> Tensor:
-    """A tensor from a string made by `serialize_tensor`.
-
-    Args:
-      serialized: a string scalar.
-      out_type: its dtype.
-      name: ignored.
-
-    Raises:
-      InvalidArgumentError: when the string holds another dtype, or no tensor.
-    """
-    kind = as_dtype(out_type)
-    stored, _, data = bytes(host_bytes(serialized, "a serialized tensor")[()]).partition(b"\n")
-    try:
-        array = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError):
-        raise InvalidArgumentError(
-            "Could not parse `serialized` as a tensor: it was not made by tf.io.serialize_tensor."
-        ) from None
-    if stored.decode() != kind.name:
-        raise InvalidArgumentError(
-            f"Type mismatch between parsed tensor ({stored.decode()}) and dtype ({kind.name})"
-        )
-    if kind.name == "bfloat16":
-        array = array.view(kind.dtype)
-    return from_python(array if kind.name != "string" else array.astype(object), kind)

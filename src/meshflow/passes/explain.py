@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core as jex_core
 
-from meshflow.passes.jaxprs import flattened, inner_jaxprs
-from meshflow.passes.mixed_precision import check_dtype
-from meshflow.passes.precision_colours import colour, wide
-from meshflow.passes.precision_lists import PrecisionLists, default_lists
+from meshflow.passes.colouring import Node, colour
+from meshflow.passes.mixed_precision import low_precision_dtype
+from meshflow.passes.precision_lists import PrecisionLists
+from meshflow.passes.precision_lists import lists as process_lists
+
+__all__ = ["Explanation", "Row", "explain", "explain_jaxpr"]
+
+_LIBRARIES = (
+    str(Path(jax.__file__).parent) + "/",
+    str(Path(__file__).parent.parent) + "/",
+    "<frozen",
+)
+_HEADINGS = ("primitive", "result", "list", "precision", "why", "where")
 
 
 class Row(NamedTuple):
-    """One equation: its place, what it is, what was decided."""
+    """One equation that reads or makes float32 values.
+
+    Attributes:
+      depth: how many loops, branches and functions with own derivatives it is inside.
+      primitive: the primitive's name.
+      result: dtype and shape of the (first) result in the original program.
+      list: 'allow', 'infer', 'deny', 'clear' or 'other'.
+      precision: the dtype it runs in.
+      reason: why.
+      source: file and line of the code that made it.
+    """
 
     depth: int
     primitive: str
@@ -32,7 +52,7 @@ class Explanation:
     """The equations of a function with their precisions; `str` gives a table.
 
     Attributes:
-      rows: one `Row` per equation on float32, inner ones after the one that holds them.
+      rows: a `Row` for each equation on float32 values, in program order.
       dtype: the low precision.
     """
 
@@ -48,18 +68,17 @@ class Explanation:
         return sum(row.precision == precision for row in self.rows)
 
     def __str__(self) -> str:
-        head = ("primitive", "result", "list", "precision", "why", "where")
-        lines = [head] + [
-            ("  " * r.depth + r.primitive, r.result, r.list, r.precision, r.reason, r.source)
-            for r in self.rows
+        if not self.rows:
+            return "No equation reads or makes float32 values."
+        cells = [
+            _HEADINGS,
+            *(("  " * row.depth + row.primitive, *row[2:]) for row in self.rows),
         ]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        table = [
-            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
-        summary = f"{self.count(self.dtype)} of {len(self.rows)} equations in {self.dtype}"
-        return "\n".join([*table, summary])
+        widths = [max(len(line[i]) for line in cells) for i in range(len(_HEADINGS))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+        lines.insert(1, "  ".join("-" * w for w in widths))
+        lines.append(f"{self.count(self.dtype)} of {len(self.rows)} equations in {self.dtype}")
+        return "\n".join(line.rstrip() for line in lines)
 
     __repr__ = __str__
 
@@ -71,21 +90,31 @@ def explain(
     lists: PrecisionLists | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Shows what `mixed_precision` would make of a function.
+    """Shows what `mixed_precision` makes of a function, without running it.
 
     Args:
       fn: a JAX function.
-      *args: arguments, or `jax.ShapeDtypeStruct`s.
-      dtype: the low precision.
-      lists: what may be computed in it; default `default_lists()`.
+      *args: its arguments, or `jax.ShapeDtypeStruct`s.
+      dtype: the low precision, 'bfloat16' or 'float16'.
+      lists: what may be computed in it; default those of this process, `passes.lists`.
       **kwargs: further arguments.
+
+    Returns:
+      An `Explanation`; `str` of it is a table, `rows` are its lines.
+
+    Raises:
+      ValueError: for another dtype.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from meshflow import passes
-      >>> x = jnp.ones((2, 2), "float32")
-      >>> passes.explain(lambda x: jnp.exp(x @ x), x).count("bfloat16")
-      1
+      >>> x = jnp.ones((4, 4), "float32")
+      >>> for row in passes.explain(lambda x: jnp.exp(jnp.tanh(x @ x) @ x), x).rows:
+      ...     print(row.primitive, row.precision, "-", row.reason)
+      dot_general bfloat16 - always in low precision
+      tanh bfloat16 - between dot_general and dot_general
+      dot_general bfloat16 - always in low precision
+      exp float32 - always in float32
     """
     return explain_jaxpr(jax.make_jaxpr(fn)(*args, **kwargs), dtype, lists)
 
@@ -93,47 +122,42 @@ def explain(
 def explain_jaxpr(
     closed: jex_core.ClosedJaxpr, dtype: Any = "bfloat16", lists: PrecisionLists | None = None
 ) -> Explanation:
-    """The explanation of a jaxpr.
+    """The explanation of a program that is traced already.
 
     Args:
       closed: the jaxpr.
-      dtype: the low precision.
-      lists: what may be computed in it; default `default_lists()`.
+      dtype: the low precision, 'bfloat16' or 'float16'.
+      lists: what may be computed in it; default those of this process, `passes.lists`.
+
+    Returns:
+      An `Explanation`.
+
+    Raises:
+      ValueError: for another dtype.
     """
-    low = check_dtype(dtype).name
-    chosen = default_lists() if lists is None else lists
-    rows: list[Row] = []
-
-    def visit(jaxpr: Any, depth: int) -> None:
-        equations, _, _ = flattened(jaxpr)
-        for equation, decided in zip(equations, colour(equations, chosen), strict=True):
-            if not any(map(wide, (*equation.invars, *equation.outvars))):
-                continue
-            shape = ", ".join(str(v.aval.str_short()) for v in equation.outvars)
-            rows.append(
-                Row(
-                    depth,
-                    equation.primitive.name,
-                    shape,
-                    decided.kind,
-                    low if decided.low else "float32",
-                    decided.reason,
-                    _where(equation),
-                )
-            )
-            for inner in inner_jaxprs(equation):
-                if not equation.primitive.name.startswith("custom_"):
-                    visit(inner, depth + 1)
-
-    visit(closed, 0)
-    return Explanation(tuple(rows), low)
+    low = low_precision_dtype(dtype).name
+    nodes = colour(closed.jaxpr, process_lists if lists is None else lists).nodes
+    return Explanation(tuple(_row(node, low) for node in nodes), low)
 
 
-def _where(equation: Any) -> str:
-    """File and line of the user's code."""
-    traceback = equation.source_info.traceback
-    frames = [] if traceback is None else traceback.frames
+def _row(node: Node, low: str) -> Row:
+    outs = [v.aval for v in node.eqn.outvars]
+    return Row(
+        node.depth,
+        node.name,
+        f"{outs[0].dtype}{list(outs[0].shape)}" if outs else "",
+        node.kind,
+        low if node.painted else "float32",
+        node.why,
+        next(filter(None, map(_line_of, node.sources)), ""),
+    )
+
+
+def _line_of(source_info: Any) -> str:
+    """The innermost line outside of this package and JAX; empty when there is none."""
+    frames = source_info.traceback.frames if source_info.traceback else ()
     for frame in frames:
-        if "/jax/" not in frame.file_name and "/meshflow/" not in frame.file_name:
-            return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.line_num}"
+        if not frame.file_name.startswith(_LIBRARIES):
+            path = Path(frame.file_name)
+            return f"{path.parent.name}/{path.name}:{frame.line_num}".lstrip("/")
     return ""

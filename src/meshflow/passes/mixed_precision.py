@@ -1,205 +1,152 @@
 """Automatic mixed precision for any JAX function: a rewrite of its jaxpr.
 
-Matrix products and convolutions, and what lies between them, are computed in bfloat16 or float16;
-what needs the range or the digits stays in float32; inputs and results keep their dtypes. The pass
-goes into jit, scan, while, cond, remat, shard_map and custom derivatives. It is TensorFlow's graph
-rewrite (`auto_mixed_precision`) for jaxprs.
+Products and convolutions, and what lies between them, are computed in bfloat16 or float16; what
+needs the range or the digits stays in float32; inputs and results keep their dtypes. `colouring`
+decides which equations run in low precision, `casting` runs the program again with the casts that
+follow. It is TensorFlow's graph rewrite (`auto_mixed_precision`) for jaxprs.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.passes.jaxprs import flattened, fresh_variable, inner_jaxprs
-from meshflow.passes.precision_colours import colour, gains, wide
-from meshflow.passes.precision_lists import PrecisionLists, default_lists
+from meshflow.passes.casting import run
+from meshflow.passes.colouring import colour
+from meshflow.passes.precision_lists import PrecisionLists
+from meshflow.passes.precision_lists import lists as process_lists
 
-DTYPES = ("bfloat16", "float16")
+__all__ = ["mixed_precision", "rewrite"]
+
+_DTYPES = ("bfloat16", "float16")
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def mixed_precision(
-    fn: Callable[..., Any], dtype: Any = "bfloat16", lists: PrecisionLists | None = None
-) -> Callable[..., Any]:
-    """A function that computes what another does, in mixed precision where that is safe.
+def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None = None) -> F:
+    """A function that computes as `fn` does, with products and convolutions in low precision.
 
-    Wrap the whole step, gradients included: derivatives inside `fn` are rewritten too. Derivatives
-    taken of the wrapped function follow its precisions.
+    `fn` is any JAX function. The result may be given to `jax.jit`, `jax.grad`, `jax.vmap` and so
+    on, and `fn` may itself be made by them: `mixed_precision(jax.value_and_grad(loss))`. Inputs
+    and results keep their dtypes; float32 inputs are cast where low precision needs them. A
+    function without float32 products runs unchanged.
+
+    Like `jax.grad`, the function is traced in each call; put `jax.jit` around.
 
     Args:
-      fn: a JAX function of pytrees of arrays; everything that is not an array must be closed over.
-      dtype: the low precision, 'bfloat16' or 'float16'.
-      lists: what may be computed in it; default `default_lists()`.
+      fn: a function of pytrees of arrays, traceable by JAX.
+      dtype: 'bfloat16' or 'float16'. Gradients in float16 need a loss scale.
+      lists: which primitives run in which precision; default those of this process,
+        `passes.lists`.
 
     Returns:
-      A function with the arguments, results and dtypes of `fn`. It may be given to `jax.jit`,
-      `jax.grad` and `jax.vmap`.
+      A function with the signature of `fn`.
 
     Raises:
+      TypeError: when `fn` is not callable.
       ValueError: for another dtype.
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from meshflow import passes
+      >>> from meshflow.passes import mixed_precision
       >>> def loss(w, x):
-      ...     return jnp.mean(jax.nn.relu(x @ w) ** 2)
-      >>> step = jax.jit(passes.mixed_precision(jax.grad(loss)))
-      >>> step(jnp.ones((4, 2), "float32"), jnp.ones((8, 4), "float32")).dtype
+      ...     return jnp.mean((jnp.tanh(x @ w) @ w) ** 2)
+      >>> w, x = jnp.full((8, 8), 0.1, "float32"), jnp.ones((2, 8), "float32")
+      >>> step = jax.jit(mixed_precision(jax.value_and_grad(loss)))
+      >>> value, gradient = step(w, x)
+      >>> gradient.dtype
       dtype('float32')
     """
-    low = check_dtype(dtype)
-    chosen = default_lists() if lists is None else lists
+    if not callable(fn):
+        raise TypeError(f"mixed_precision takes a function, got {fn!r}.")
+    low = low_precision_dtype(dtype)
+    chosen = process_lists if lists is None else lists
+    again = functools.partial(mixed_precision, dtype=low, lists=chosen)
+
+    def static(leaf: Any) -> bool:
+        return not (hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex))
 
     @functools.wraps(fn)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        closed, out = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
-        flat = jax.tree.leaves((args, kwargs))
-        results = jex_core.jaxpr_as_fun(rewrite(closed, chosen, low))(*flat)
-        return jax.tree.unflatten(jax.tree.structure(out), results)
+    def rewritten(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        # Strings and other objects reach the function as they are.
+        places = [i for i, leaf in enumerate(leaves) if not static(leaf)]
+        structure: list[Any] = []
 
-    return wrapped
+        def flat(*arrays: Any) -> list[Any]:
+            full = list(leaves)
+            for i, array in zip(places, arrays, strict=True):
+                full[i] = array
+            positional, named = jax.tree.unflatten(tree, full)
+            results, out_tree = jax.tree.flatten(fn(*positional, **named))
+            structure[:] = [out_tree]
+            return results
 
+        closed = jax.make_jaxpr(flat)(*(leaves[i] for i in places))
+        arrays = [
+            leaves[i] if hasattr(leaves[i], "dtype") else np.asarray(leaves[i], aval.dtype)
+            for i, aval in zip(places, closed.in_avals, strict=True)
+        ]
+        results = run(closed, colour(closed.jaxpr, chosen), low, again, arrays)
+        return jax.tree.unflatten(structure[0], results)
 
-def check_dtype(dtype: Any) -> Any:
-    """The low precision as a NumPy dtype.
-
-    Raises:
-      ValueError: when it is none.
-    """
-    name = jnp.dtype(dtype).name
-    if name not in DTYPES:
-        raise ValueError(f"The low precision must be one of {DTYPES}, got {name!r}.")
-    return jnp.dtype(name)
+    return rewritten  # type: ignore[return-value]
 
 
 def rewrite(
     closed: jex_core.ClosedJaxpr, lists: PrecisionLists | None = None, dtype: Any = "bfloat16"
 ) -> jex_core.ClosedJaxpr:
-    """A jaxpr with the same inputs and results, computed in mixed precision.
+    """The program of `mixed_precision` for a program that is traced already.
 
     Args:
-      closed: the jaxpr.
-      lists: what may be computed in the low precision; default `default_lists()`.
-      dtype: the low precision.
+      closed: a `ClosedJaxpr`.
+      lists: which primitives run in which precision; default those of this process,
+        `passes.lists`.
+      dtype: 'bfloat16' or 'float16'.
 
     Returns:
-      A new jaxpr; `closed` itself when there is nothing to gain.
+      A `ClosedJaxpr` with the same inputs and outputs; the same object when nothing changes.
+
+    Raises:
+      ValueError: for another dtype.
     """
-    lists = default_lists() if lists is None else lists
-    if not gains(closed, lists):
+    low = low_precision_dtype(dtype)
+    chosen = process_lists if lists is None else lists
+    colours = colour(closed.jaxpr, chosen)
+    if not colours.painted:
         return closed
-    low = check_dtype(dtype)
-
-    def run(*arguments: Any) -> list[Any]:
-        return _Evaluation(lists, low).run(closed, arguments)
-
-    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals]
-    return jax.make_jaxpr(run)(*avals)
+    again = functools.partial(mixed_precision, dtype=low, lists=chosen)
+    specs = [_spec(aval) for aval in closed.in_avals]
+    return jax.make_jaxpr(lambda *xs: run(closed, colours, low, again, xs))(*specs)
 
 
-class _Evaluation:
-    """Runs a jaxpr, some equations in the low precision; traced, it gives the new jaxpr."""
-
-    def __init__(self, lists: PrecisionLists, low: Any) -> None:
-        self._lists, self._low = lists, low
-        # The value of each variable by dtype: a cast is made once.
-        self._values: dict[Any, dict[Any, Any]] = {}
-
-    def run(self, closed: jex_core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-        equations, results, constants = flattened(closed)
-        for variable, value in (
-            *zip(closed.jaxpr.invars, arguments, strict=True),
-            *constants.items(),
-        ):
-            self._write(variable, value)
-        for equation, decided in zip(equations, colour(equations, self._lists), strict=True):
-            if decided.low and not inner_jaxprs(equation):
-                outputs = self._narrow(equation)
-            else:
-                outputs = self._as_it_is(equation)
-                if decided.low:
-                    # A custom derivative keeps its dtypes; its results are kept small.
-                    outputs = [self._cast(o) if wide_value(o) else o for o in outputs]
-            for variable, value in zip(equation.outvars, outputs, strict=True):
-                self._write(variable, value)
-        return [self._read(v, v.aval.dtype) for v in results]
-
-    def _write(self, variable: Any, value: Any) -> None:
-        self._values[variable] = {getattr(value, "dtype", None): value}
-
-    def _read(self, variable: Any, dtype: Any) -> Any:
-        if isinstance(variable, jex_core.Literal):
-            value = variable.val
-            return np.asarray(value, dtype) if dtype == self._low else value
-        known = self._values[variable]
-        if dtype not in known and wide(variable):
-            known[dtype] = jax.lax.convert_element_type(next(iter(known.values())), dtype)
-        return known[dtype] if dtype in known else next(iter(known.values()))
-
-    def _cast(self, value: Any) -> Any:
-        return jax.lax.convert_element_type(value, self._low)
-
-    def _narrow(self, equation: Any) -> Sequence[Any]:
-        """An equation in the low precision."""
-        values = [self._read(v, self._low if wide(v) else v.aval.dtype) for v in equation.invars]
-        parameters = dict(equation.params)
-        if parameters.get("preferred_element_type") == np.float32:
-            parameters["preferred_element_type"] = self._low
-        outputs = equation.primitive.bind(*values, **parameters)
-        return outputs if equation.primitive.multiple_results else [outputs]
-
-    def _as_it_is(self, equation: Any) -> Sequence[Any]:
-        """An equation with its dtypes, the jaxprs inside it rewritten."""
-        values = [
-            self._read(v, getattr(v.aval, "dtype", None)) if hasattr(v, "aval") else v
-            for v in equation.invars
-        ]
-        if equation.primitive.name == "shard_map":
-            return self._mapped(equation.params, values)
-        parameters = {name: self._inside(value) for name, value in equation.params.items()}
-        changed = equation.replace(
-            params=parameters, invars=[fresh_variable(v) for v in equation.invars]
-        )
-        one = jex_core.Jaxpr((), changed.invars, changed.outvars, [changed], changed.effects)
-        return jex_core.jaxpr_as_fun(jex_core.ClosedJaxpr(one, ()))(*values)
-
-    def _mapped(self, parameters: dict[str, Any], values: Sequence[Any]) -> Sequence[Any]:
-        """A shard_map, whose body is only traced with its mesh around it."""
-        body = jex_core.ClosedJaxpr(parameters["jaxpr"], ())
-
-        def run(*arguments: Any) -> tuple[Any, ...]:
-            return tuple(_Evaluation(self._lists, self._low).run(body, arguments))
-
-        return jax.shard_map(
-            run,
-            mesh=parameters["mesh"],
-            in_specs=parameters["in_specs"],
-            out_specs=parameters["out_specs"],
-            axis_names=parameters["newly_manual_axes"],
-            check_vma=parameters["check_vma"],
-        )(*values)
-
-    def _inside(self, value: Any) -> Any:
-        if isinstance(value, jex_core.ClosedJaxpr):
-            return rewrite(value, self._lists, self._low)
-        if isinstance(value, jex_core.Jaxpr):
-            if value.constvars:
-                return value
-            changed = rewrite(jex_core.ClosedJaxpr(value, ()), self._lists, self._low)
-            return changed.jaxpr if not changed.consts else value
-        if isinstance(value, tuple) and any(
-            isinstance(v, (jex_core.ClosedJaxpr, jex_core.Jaxpr)) for v in value
-        ):
-            return tuple(self._inside(v) for v in value)
-        return value
+def _spec(aval: Any) -> jax.ShapeDtypeStruct:
+    sharding = getattr(aval, "sharding", None)
+    # Under a mesh with explicit axes, the sharding is part of the type.
+    known = sharding is not None and not sharding.mesh.empty
+    return jax.ShapeDtypeStruct(
+        aval.shape,
+        aval.dtype,
+        sharding=sharding if known else None,
+        weak_type=getattr(aval, "weak_type", False),
+    )
 
 
-def wide_value(value: Any) -> bool:
-    """Whether an array is float32."""
-    return getattr(value, "dtype", None) == np.float32
+def low_precision_dtype(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype of a low precision.
+
+    Raises:
+      ValueError: for anything but bfloat16 and float16.
+    """
+    try:
+        found = jax.numpy.dtype(getattr(dtype, "dtype", dtype))
+    except TypeError:
+        found = None
+    if found is None or found.name not in _DTYPES:
+        raise ValueError(f"Mixed precision computes in 'bfloat16' or 'float16', got {dtype!r}.")
+    return found

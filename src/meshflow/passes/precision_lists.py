@@ -1,93 +1,109 @@
-"""The four lists of automatic mixed precision: what each JAX primitive may be computed in.
+"""Which primitives of JAX run in which precision: four lists, as data.
 
-They follow the lists of TensorFlow's graph rewrite, told in JAX's primitives. They are plain sets,
-for users to read and to change.
+They follow the lists of TensorFlow's graph rewrite, told in JAX's primitives. A primitive on no
+list stays in float32.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from typing import Any
 
-ALLOW = """
-conv_general_dilated dot_general ragged_dot
+__all__ = ["PrecisionLists", "default_lists", "lists"]
+
+_ALLOW = "conv_general_dilated dot_general ragged_dot ragged_dot_general"
+_INFER = """
+    add add_any cos div erf erf_inv erfc logistic mul reduce_window_max reduce_window_min
+    reduce_window_sum select_n select_and_gather_add select_and_scatter_add sin sqrt sub tanh
+"""
+_DENY = """
+    acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cosh cumlogsumexp cumprod
+    cumsum digamma exp exp2 expm1 igamma igammac integer_pow lgamma log log1p polygamma pow psum
+    psum_invariant reduce_prod reduce_sum rsqrt scatter scatter-add scatter-max scatter-min
+    scatter-mul scatter-sub sinh square tan zeta
+"""
+_CLEAR = """
+    abs all_gather all_to_all argmax argmin broadcast_in_dim ceil clamp concatenate
+    convert_element_type copy copy_p cummax cummin dynamic_slice dynamic_update_slice eq floor gather
+    ge gt is_finite le lt max min ne neg optimization_barrier pad ppermute pvary reduce_max reduce_min
+    reshape rev round sharding_constraint sign slice sort split squeeze stack stop_gradient tile
+    top_k transpose unstack
 """
 
-INFER = """
-add add_any atan2 bias_add cbrt copy custom_lin div elu erf erf_inv erfc floor integer_pow log log1p
-logistic mul neg real reciprocal rem round rsqrt sign sqrt square sub tanh
-"""
 
-DENY = """
-cosh cumlogsumexp cumprod cumsum digamma exp exp2 expm1 lgamma logsumexp pow reduce_prod reduce_sum
-reduce_window_sum sin sinh cos tan psum
-"""
-
-CLEAR = """
-abs all_gather all_to_all argmax argmin broadcast_in_dim ceil clamp concatenate copy copy_p
-dynamic_slice dynamic_update_slice eq expand_dims gather ge gt is_finite le lt max min ne
-optimization_barrier pad ppermute reduce_max reduce_min reduce_window_max reduce_window_min reshape
-rev select_and_gather_add select_n slice split squeeze stop_gradient transpose
-"""
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-@dataclass(frozen=True)
+@dataclasses.dataclass
 class PrecisionLists:
-    """Names of primitives by what they may be computed in; what no list names stays in float32.
+    """Names of primitives by the precision they run in; sets that may be changed in place.
 
     Attributes:
-      allow: always in the low precision: they gain most, and add up in float32 inside.
-      infer: in the low precision between two of those, unless something denied comes before.
-      deny: always in float32.
-      clear: in the precision of what is around them.
+      allow: always in the low precision: products and convolutions, which gain most.
+      infer: in the low precision between two of those, unless computed from something denied.
+      deny: always in float32: a large range of values, or sums of many.
+      clear: moves or picks values without computing; in the precision of what is around it.
 
     Example:
       >>> from meshflow import passes
-      >>> lists = passes.default_lists().replace(allow={"dot_general"})
-      >>> sorted(lists.allow)
-      ['dot_general']
+      >>> lists = passes.default_lists()
+      >>> lists.of("dot_general"), lists.of("exp"), lists.of("fft")
+      ('allow', 'deny', 'other')
+      >>> lists.replace(deny=lists.deny - {"exp"}, infer=lists.infer | {"exp"}).of("exp")
+      'infer'
     """
 
-    allow: frozenset[str] = field(default_factory=lambda: _words(ALLOW))
-    infer: frozenset[str] = field(default_factory=lambda: _words(INFER))
-    deny: frozenset[str] = field(default_factory=lambda: _words(DENY))
-    clear: frozenset[str] = field(default_factory=lambda: _words(CLEAR))
-
-    def replace(self, **lists: object) -> PrecisionLists:
-        """A copy with other lists.
-
-        Args:
-          **lists: sets of names by list.
-        """
-        return replace(self, **{name: frozenset(names) for name, names in lists.items()})  # type: ignore[call-overload]
+    allow: set[str] = dataclasses.field(default_factory=lambda: set(_ALLOW.split()))
+    infer: set[str] = dataclasses.field(default_factory=lambda: set(_INFER.split()))
+    deny: set[str] = dataclasses.field(default_factory=lambda: set(_DENY.split()))
+    clear: set[str] = dataclasses.field(default_factory=lambda: set(_CLEAR.split()))
 
     def of(self, primitive: str) -> str:
-        """The list that names a primitive: 'allow', 'infer', 'deny', 'clear', or 'other'.
+        """The list that has a primitive: 'allow', 'infer', 'deny', 'clear', or 'other'.
+
+        A name on several lists counts for the most careful of them.
 
         Args:
-          primitive: its name.
+          primitive: the primitive's name, as a jaxpr shows it.
         """
-        for name in ("allow", "deny", "infer", "clear"):
+        for name in ("deny", "infer", "clear", "allow"):
             if primitive in getattr(self, name):
                 return name
         return "other"
 
+    def replace(self, **lists: Iterable[str]) -> PrecisionLists:
+        """A copy with some of the lists replaced; the others are copied.
+
+        Args:
+          **lists: `allow`, `infer`, `deny` or `clear`, each an iterable of names.
+
+        Raises:
+          TypeError: for any other name.
+        """
+        old: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        unknown = sorted(lists.keys() - old.keys())
+        if unknown:
+            raise TypeError(f"PrecisionLists has the lists {sorted(old)}, not {unknown}.")
+        return PrecisionLists(**{name: set(lists.get(name, old[name])) for name in old})
+
 
 def default_lists() -> PrecisionLists:
-    """The lists in force.
+    """A fresh copy of the built-in lists, with what the environment changes.
 
     The variables TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD and _REMOVE (and INFERLIST,
     DENYLIST, CLEARLIST) hold names of primitives, separated by commas, to add and to remove.
     """
-    lists = PrecisionLists()
-    changed = {}
-    for name in ("allow", "infer", "deny", "clear"):
-        prefix = f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{name.upper()}LIST_"
-        add = set(os.environ.get(f"{prefix}ADD", "").replace(",", " ").split())
-        remove = set(os.environ.get(f"{prefix}REMOVE", "").replace(",", " ").split())
-        changed[name] = (getattr(lists, name) | add) - remove
-    return lists.replace(**changed)
+    made = PrecisionLists()
+    for field in dataclasses.fields(made):
+        prefix = f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{field.name.upper()}LIST_"
+        names = getattr(made, field.name)
+        names |= _words(os.environ.get(f"{prefix}ADD", ""))
+        names -= _words(os.environ.get(f"{prefix}REMOVE", ""))
+    return made
+
+
+def _words(text: str) -> set[str]:
+    return set(text.replace(",", " ").split())
+
+
+# The lists of this process: used wherever no others are given.
+lists = default_lists()

@@ -27,13 +27,8 @@ class MeshDimension(NamedTuple):
 def device_name(device: Any) -> str:
     """TensorFlow's full name of a JAX device, with the process as the task."""
     job = "localhost" if jax.process_count() == 1 else "worker"
-    index = local_index(device) if device.process_index == jax.process_index() else _index(device)
-    return f"/job:{job}/replica:0/task:{device.process_index}/device:{type_of(device)}:{index}"
-
-
-def _index(device: Any) -> int:
-    same = [d for d in jax.devices(device.platform) if d.process_index == device.process_index]
-    return same.index(device)
+    task = f"/job:{job}/replica:0/task:{device.process_index}"
+    return f"{task}/device:{type_of(device)}:{local_index(device)}"
 
 
 def jax_device(name: Any) -> Any:

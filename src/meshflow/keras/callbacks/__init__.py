@@ -1,5 +1,7 @@
 """`tf.keras.callbacks`: things that happen during training."""
 
+from meshflow.keras.callbacks import experimental
+from meshflow.keras.callbacks.backup import BackupAndRestore
 from meshflow.keras.callbacks.base import Callback, CallbackList, History, ProgbarLogger
 from meshflow.keras.callbacks.logging import CSVLogger, LambdaCallback, LearningRateScheduler
 from meshflow.keras.callbacks.monitoring import (
@@ -10,6 +12,7 @@ from meshflow.keras.callbacks.monitoring import (
 )
 
 __all__ = [
+    "BackupAndRestore",
     "CSVLogger",
     "Callback",
     "CallbackList",
@@ -21,4 +24,5 @@ __all__ = [
     "ProgbarLogger",
     "ReduceLROnPlateau",
     "TerminateOnNaN",
+    "experimental",
 ]

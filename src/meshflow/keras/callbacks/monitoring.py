@@ -6,6 +6,7 @@ import os
 import warnings
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.keras.callbacks.base import Callback
@@ -290,6 +291,8 @@ class ModelCheckpoint(Callback):
             self.best = current
         elif self.verbose:
             print(f"\nEpoch {epoch + 1}: saving model to {path}")
+        if jax.process_index() != 0:
+            return  # all workers have the same weights; the chief writes them
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         if self.save_weights_only:
             self.model.save_weights(path, overwrite=True)

@@ -21,6 +21,7 @@ from meshflow.core.random import host_generator
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.keras import backend
+from meshflow.keras.engine.resuming import Resumption, source_state
 from meshflow.placement.layout import layout_of
 
 
@@ -150,6 +151,7 @@ class DataHandler:
 
     Attributes:
       steps: batches per epoch, None when not known.
+      tracked: whether somebody will ask for the `position`.
 
     Raises:
       ValueError: when the parts do not fit together.
@@ -178,6 +180,11 @@ class DataHandler:
         self._initial_epoch, self._last = initial_epoch, epochs
         self._limit = steps_per_epoch
         self._class_weight = class_weight
+        # Steps of the first epoch that were done before, and how to go on after them.
+        self._done, self._resumption = 0, None
+        self._began: dict[str, Any] | None = None
+        self._taken = 0
+        self.tracked = False
         self._source: ArraySource | IterableSource
         x = _plain_lists(x)
         if _is_structure_of_arrays(x):
@@ -212,24 +219,53 @@ class DataHandler:
         for epoch in range(self._initial_epoch, self._last):
             yield (
                 epoch,
-                self._weighted(
-                    self._limited(shared) if shared is not None else self._source.batches()
-                ),
+                self._weighted(self._limited(shared) if shared is not None else self._pass()),
             )
             self._source.end_of_epoch()
+
+    def _pass(self) -> Iterator[Any]:
+        """One pass over the data, which `position` can tell."""
+        resumption, self._resumption = self._resumption, None
+        skip = 0
+        if resumption is not None:
+            resumption.begin_pass(self._source)
+            skip = resumption.skip
+        self._began = source_state(self._source) if self.tracked else None
+        self._taken = 0
+        for batch in self._source.batches():
+            self._taken += 1
+            if self._taken > skip:
+                yield batch
+        self._began = None
+
+    def position(self) -> dict[str, Any]:
+        """Where in the data the training is: the state that the pass began with, and batches since."""
+        if self._began is None:
+            return {"source": source_state(self._source), "batches": 0}
+        return {"source": self._began, "batches": self._taken}
+
+    def resume(self, resumption: Resumption) -> None:
+        """Goes on where an earlier process was, at the next call of `epochs`.
+
+        Args:
+          resumption: where that was.
+        """
+        self._resumption = resumption
+        self._initial_epoch = resumption.epoch
+        self._done = resumption.step
 
     def _endless(self) -> Iterator[Any]:
         while True:
             empty = True
-            for batch in self._source.batches():
+            for batch in self._pass():
                 empty = False
                 yield batch
             if empty or not self._source.restarts:
                 return
 
     def _limited(self, shared: Iterator[Any]) -> Iterator[Any]:
-        count = 0
-        for batch in itertools.islice(shared, self._limit):
+        count, self._done = self._done, 0
+        for batch in itertools.islice(shared, (self._limit or 0) - count):
             count += 1
             yield batch
         if count < (self._limit or 0):
@@ -374,6 +410,12 @@ class IterableSource:
         if hasattr(self._x, "_elements"):
             yield from self._dataset_batches()
             return
+        if hasattr(self._x, "placed_batches"):
+            for item in self._x.placed_batches():
+                yield nest.map_structure(
+                    _expand_placed, item if isinstance(item, tuple) else (item,)
+                )
+            return
         for item in items:
             yield _as_batch(item)
 
@@ -407,6 +449,10 @@ def _as_batch(item: Any) -> tuple[Any, ...]:
     return nest.map_structure(
         lambda a: None if a is None else _expand_generated(_kept_or_numpy(a)), parts
     )
+
+
+def _expand_placed(array: Any) -> Any:
+    return array[:, None] if array.ndim == 1 else array
 
 
 def _kept_or_numpy(value: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.function import ConcreteFunction
+from meshflow.core.function import ConcreteFunction, Settings
 from meshflow.core.rewriting import Rewriting
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
@@ -34,10 +34,12 @@ class CompiledStep:
 
     Attributes:
       place: puts a batch on the devices, or None.
+      place_many: puts stacked batches on the devices, or None.
       around: gives the context in which the step is traced.
     """
 
     place: Callable[[Any], Any] | None = None
+    place_many: Callable[[Any], Any] | None = None
     around: Callable[[], Any] = contextlib.nullcontext
 
     def __init__(self, function: Callable[[Any], Any], name: str) -> None:
@@ -61,6 +63,14 @@ class CompiledStep:
                     return self._function(as_tensors(batch))
         return concrete.run_arrays(leaves)
 
+    def prepare(self, batch: Any) -> None:
+        """Traces the step for a batch, which makes its variables, without running it."""
+        if self.place is not None:
+            batch = self.place(batch)
+        key = _key(batch)
+        if key not in self._concrete:
+            self._concrete[key] = self._trace(batch)
+
     def _trace(self, batch: Any) -> ConcreteFunction:
         with switched(True), self.around():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
@@ -81,7 +91,7 @@ class CompiledStep:
             last = first + 1
             while last < len(batches) and _key(batches[last]) == key:
                 last += 1
-            if last - first == 1 or key not in self._concrete:
+            if _is_placed(batches[first]) or last - first == 1 or key not in self._concrete:
                 # The first step of a shape runs alone: it may create variables.
                 result, last = self(batches[first]), first + 1
             else:
@@ -92,7 +102,7 @@ class CompiledStep:
     def _loop(self, key: Any) -> Loop:
         version = Rewriting.version
         if (key, version) not in self._loops:
-            self._loops[key, version] = Loop(self._concrete[key].traced)
+            self._loops[key, version] = Loop(self._concrete[key].traced, self.place_many)
         return self._loops[key, version]
 
 
@@ -101,14 +111,23 @@ def _key(batch: Any) -> Any:
     return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
+def _is_placed(batch: Any) -> bool:
+    """Whether a batch lies on the devices of several processes already."""
+    return any(
+        isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        for leaf in jax.tree.leaves(batch)
+    )
+
+
 class Loop:
     """A traced step applied to stacked batches in a compiled loop.
 
     Written variables are carried from step to step and donated.
     """
 
-    def __init__(self, traced: Traced) -> None:
+    def __init__(self, traced: Traced, place: Callable[[Any], Any] | None = None) -> None:
         self._traced = traced
+        self._place = place
         written = [id(v) for v in traced.writes]
         self._written = traced.writes
         self._fixed = [c for c in traced.captures if id(c) not in written]
@@ -137,6 +156,10 @@ class Loop:
         """Runs the step on all batches."""
         rows = [jax.tree.leaves(batch) for batch in batches]
         stacked = [_stacked(column) for column in zip(*rows, strict=True)]
+        if self._place is not None:
+            stacked = self._place(stacked)
+        if Settings.progress is not None:
+            Settings.progress()
         for variable in self._written:
             if sys.getrefcount(variable._value) > 2:
                 variable._value = jax.numpy.array(variable._value, copy=True)

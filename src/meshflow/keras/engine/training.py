@@ -16,7 +16,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.function import Settings
 from meshflow.core.tensor import Tensor
-from meshflow.distribute.whole_batch import current_strategy
+from meshflow.distribute.whole_batch import current_strategy, distributed_input
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import (
     DataHandler,
@@ -25,6 +25,7 @@ from meshflow.keras.engine.data_adapter import (
 )
 from meshflow.keras.engine.interrupt import Interruptible
 from meshflow.keras.engine.label_guard import LabelGuard
+from meshflow.keras.engine.resuming import Resumption
 from meshflow.keras.engine.step import CompiledStep
 from meshflow.keras.engine.training_steps import TrainingSteps
 
@@ -44,6 +45,9 @@ class Trainer(TrainingSteps):
         self.loss: Any = None
         self.stop_training = False
         self.history: Any = None
+        # Set by a callback when training goes on where an earlier process was.
+        self._resumption: Resumption | None = None
+        self._handler: DataHandler | None = None
         self._is_compiled = False
         self._run_eagerly: bool | None = None
         self._steps_per_execution = 1
@@ -227,7 +231,7 @@ class Trainer(TrainingSteps):
                 (x, y, sample_weight), validation_split=validation_split
             )
         handler = DataHandler(
-            x,
+            distributed_input(self, x),
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -241,13 +245,25 @@ class Trainer(TrainingSteps):
         guard = LabelGuard(self)
         self.stop_training = False
         run = self._runner("train")
+        self._resumption, self._handler = None, handler
         listeners.on_train_begin()
+        resumption: Resumption | None = self._resumption
+        if resumption is not None:
+            handler.resume(resumption)
         logs: Any = None
         with Interruptible() as interruptible:
             for epoch, batches in handler.epochs():
-                self.reset_metrics()
+                done = 0
+                if resumption is not None:
+                    batches, done = resumption.start(self, batches), resumption.step
+                if not done:
+                    self.reset_metrics()
                 listeners.on_epoch_begin(epoch)
-                logs = self._run_epoch(batches, run, listeners, "train", interruptible, guard)
+                logs = self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
+                if logs is None and done:
+                    # The earlier process was killed between the last step and the end of the epoch.
+                    logs = resumption.logs  # type: ignore[union-attr]
+                resumption = None
                 if logs is None:
                     raise ValueError(
                         "Unexpected result of `train_function` (Empty Logs): the data has no batches in epoch "
@@ -266,6 +282,7 @@ class Trainer(TrainingSteps):
                 interruptible.check()
                 if self.stop_training:
                     break
+        self._handler = None
         listeners.on_train_end(_numbers(logs) if logs is not None else None)
         finalize = getattr(self.optimizer, "finalize_variable_values", None)
         if finalize is not None and getattr(self.optimizer, "use_ema", False) and epochs > 0:
@@ -280,14 +297,14 @@ class Trainer(TrainingSteps):
         mode: str,
         interruptible: Interruptible,
         guard: LabelGuard | None = None,
+        step: int = 0,
     ) -> Any:
-        """Runs all batches of one pass; returns the last step's result."""
+        """Runs all batches of one pass, counting from `step`; returns the last step's result."""
         per_call = self._steps_per_execution
         notify = listeners.has_batch_hooks(mode)
         begin = getattr(listeners, f"on_{mode}_batch_begin")
         end = getattr(listeners, f"on_{mode}_batch_end")
         result: Any = None
-        step = 0
         group: list[Any] = []
         for batch in _with_lookahead(batches):
             if batch is not _END:
@@ -323,7 +340,7 @@ class Trainer(TrainingSteps):
         self, key: Any, x: Any, y: Any, sample_weight: Any, batch_size: Any, steps: Any
     ) -> DataHandler:
         return DataHandler(
-            x,
+            distributed_input(self, x),
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -394,7 +411,7 @@ class Trainer(TrainingSteps):
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         self._assert_compiled()
         handler = DataHandler(
-            x,
+            distributed_input(self, x),
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -437,7 +454,11 @@ class Trainer(TrainingSteps):
         """
         del max_queue_size, workers, use_multiprocessing
         handler = DataHandler(
-            x, batch_size=batch_size, steps_per_epoch=steps, epochs=1, shuffle=False
+            distributed_input(self, x),
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            epochs=1,
+            shuffle=False,
         )
         listeners = self._callbacks(callbacks, verbose, 1, handler.steps, add_history=False)
         step = self._runner("predict")

@@ -11,6 +11,7 @@ from typing import Any
 from meshflow.core.shapes import TensorShape
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.float8_products import product
 from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.regularization import Dropout
@@ -58,7 +59,9 @@ class _Projection(Layer):
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
         """The map's value."""
-        outputs = einsum(self._equation, inputs, self.kernel.value())
+        outputs = product(
+            self, lambda x, w: einsum(self._equation, x, w), inputs, self.kernel.value()
+        )
         return outputs if self.bias is None else outputs + self.bias
 
 

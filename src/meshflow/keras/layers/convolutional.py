@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.core.shapes import TensorShape
 from meshflow.keras import activations, backend, constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.float8_products import product
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, nn
@@ -180,13 +181,9 @@ class Conv(Layer):
             left = self.dilation_rate[0] * (self.kernel_size[0] - 1)
             pairs = [[0, 0], [0, 0], [left, 0]] if self._first else [[0, 0], [left, 0], [0, 0]]
             inputs, padding = array.pad(inputs, pairs), "valid"
-        outputs = nn.convolution(
-            inputs,
-            self.kernel.value(),
-            self.strides,
-            padding.upper(),
-            self._format,
-            self.dilation_rate,
+        static = (self.strides, padding.upper(), self._format, self.dilation_rate)
+        outputs = product(
+            self, lambda x, w: nn.convolution(x, w, *static), inputs, self.kernel.value()
         )
         return self._finish(outputs)
 

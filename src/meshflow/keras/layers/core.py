@@ -13,6 +13,7 @@ from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
 from meshflow.keras import activations, backend, constraints, identify, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.float8_products import product
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.ops import array, math, nn
 
@@ -118,11 +119,7 @@ class Dense(Layer):
 
     def call(self, inputs: Any) -> Any:  # type: ignore[override]
         """The layer's output."""
-        outputs = (
-            math.matmul(inputs, self.kernel)
-            if len(inputs.shape) == 2
-            else math.tensordot(inputs, self.kernel, 1)
-        )
+        outputs = product(self, _last_axis_product, inputs, self.kernel)
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
         return self.activation(outputs)
@@ -143,6 +140,12 @@ class Dense(Layer):
                 regularizers.get(self.activity_regularizer)
             ),
         }
+
+
+def _last_axis_product(inputs: Any, kernel: Any) -> Any:
+    if len(inputs.shape) == 2:
+        return math.matmul(inputs, kernel)
+    return math.tensordot(inputs, kernel, 1)
 
 
 def weight_config(layer: Any, *names: str) -> dict[str, Any]:

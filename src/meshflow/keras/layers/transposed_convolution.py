@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.shapes import TensorShape
+from meshflow.keras.engine.float8_products import product
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.ops import nn
 
@@ -92,17 +93,11 @@ class ConvTranspose(Conv):
             if self._first
             else [shape[0], *spatial, self.filters]
         )
-        return self._finish(
-            nn.conv_transpose(
-                inputs,
-                self.kernel.value(),
-                full,
-                self.strides,
-                self.padding.upper(),
-                self._format,
-                self.dilation_rate,
-            )
+        static = (full, self.strides, self.padding.upper(), self._format, self.dilation_rate)
+        outputs = product(
+            self, lambda x, w: nn.conv_transpose(x, w, *static), inputs, self.kernel.value()
         )
+        return self._finish(outputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Shape of the output."""

@@ -6,8 +6,15 @@ from typing import Any
 
 from meshflow.core import config_optimizer, dtypes
 from meshflow.keras import backend
+from meshflow.keras.mixed_precision import float8
 
-_MIXED = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+_MIXED = {
+    "mixed_float16": "float16",
+    "mixed_bfloat16": "bfloat16",
+    # What is not a product needs more digits than 8 bits have, and bfloat16 needs no loss scale.
+    "mixed_float8": "bfloat16",
+}
+_AMAX_HISTORY_LENGTH = 1024
 
 
 class Policy:
@@ -15,16 +22,20 @@ class Policy:
 
     Args:
       name: a dtype name (compute and variables alike), `'mixed_float16'` or `'mixed_bfloat16'`
-        (computation in 16 bits, variables in float32).
+        (computation in 16 bits, variables in float32), or `'mixed_float8'` (as `'mixed_bfloat16'`,
+        with 8 bits for the operands of products and convolutions).
+      amax_history_length: for `'mixed_float8'`, from how many past steps scales are found.
 
     Attributes:
       name: the policy's name.
       compute_dtype: dtype name of inputs and computation.
       variable_dtype: dtype name of variables.
+      amax_history_length: as given; None for other policies.
 
     Raises:
       TypeError: when the name is no string.
       ValueError: for an unknown name; the message lists the known ones.
+      UnimplementedError: for `'mixed_float8'` on a device without such products.
 
     Example:
       >>> import meshflow as tf
@@ -33,7 +44,7 @@ class Policy:
       ('bfloat16', 'float32')
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, amax_history_length: int | None = None) -> None:
         if isinstance(name, dtypes.DType):
             raise TypeError(
                 f"'name' must be a string, not a DType. Instead, pass DType.name. Got: {name.name}"
@@ -42,6 +53,18 @@ class Policy:
             raise TypeError(f"'name' must be a string, but got: {name!r}")
         self._name = name
         self._compute_dtype, self._variable_dtype = _parse(name)
+        if self.float8:
+            float8.check_available()
+            if amax_history_length is None:
+                amax_history_length = _AMAX_HISTORY_LENGTH
+        if amax_history_length is not None and (
+            not self.float8 or not isinstance(amax_history_length, int) or amax_history_length < 1
+        ):
+            raise ValueError(
+                "amax_history_length must be a positive integer, and is for the policy 'mixed_float8' only. "
+                f"Got {amax_history_length!r} for {name!r}."
+            )
+        self._amax_history_length = amax_history_length
 
     @property
     def name(self) -> str:
@@ -58,18 +81,34 @@ class Policy:
         """Dtype name of variables."""
         return self._variable_dtype
 
+    @property
+    def float8(self) -> bool:
+        """Whether operands of products are rounded to 8 bits."""
+        return self._name == "mixed_float8"
+
+    @property
+    def amax_history_length(self) -> int | None:
+        """From how many past steps the scales of 8-bit operands are found."""
+        return self._amax_history_length
+
     def get_config(self) -> dict[str, Any]:
-        """The configuration, `{'name': ...}`."""
-        return {"name": self._name}
+        """The configuration, `{'name': ...}`; also 'amax_history_length' where it is not 1024."""
+        if self._amax_history_length in (None, _AMAX_HISTORY_LENGTH):
+            return {"name": self._name}
+        return {"name": self._name, "amax_history_length": self._amax_history_length}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
         """The policy with a configuration; an old `loss_scale` entry is dropped."""
         del custom_objects
-        return cls(config["name"])
+        own = {k: v for k, v in config.items() if k == "amax_history_length"}
+        return cls(config["name"], **own)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Policy) and self._name == other._name
+        if not isinstance(other, Policy):
+            return False
+        mine, others = self._amax_history_length, other._amax_history_length
+        return self._name == other._name and mine == others
 
     def __hash__(self) -> int:
         return hash(self._name)
@@ -171,5 +210,7 @@ def get(identifier: Any) -> Policy:
 
 
 def serialize(policy: Policy) -> Any:
-    """What `get` makes the policy of: a name, or None for the global default."""
+    """What `get` makes the policy of: a name, or a configuration where a name does not say it all."""
+    if type(policy) is Policy and len(policy.get_config()) > 1:
+        return {"class_name": "Policy", "config": policy.get_config()}
     return policy.name

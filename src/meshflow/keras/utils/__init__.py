@@ -15,8 +15,20 @@ from meshflow.keras.utils.arrays import (
     set_random_seed,
     to_categorical,
 )
+from meshflow.keras.utils.directories import (
+    image_dataset_from_directory,
+    text_dataset_from_directory,
+)
 from meshflow.keras.utils.files import get_file
+from meshflow.keras.utils.images import (
+    array_to_img,
+    img_to_array,
+    load_img,
+    save_img,
+    smart_resize,
+)
 from meshflow.keras.utils.progbar import Progbar
+from meshflow.keras.utils.timeseries import timeseries_dataset_from_array
 
 CustomObjectScope = custom_object_scope
 PyDataset = Sequence
@@ -26,16 +38,24 @@ __all__ = [
     "Progbar",
     "PyDataset",
     "Sequence",
+    "array_to_img",
     "custom_object_scope",
     "get_custom_objects",
     "get_file",
     "get_registered_name",
     "get_registered_object",
+    "image_dataset_from_directory",
+    "img_to_array",
+    "load_img",
     "normalize",
     "pack_x_y_sample_weight",
     "pad_sequences",
     "register_keras_serializable",
+    "save_img",
     "set_random_seed",
+    "smart_resize",
+    "text_dataset_from_directory",
+    "timeseries_dataset_from_array",
     "to_categorical",
     "unpack_x_y_sample_weight",
 ]

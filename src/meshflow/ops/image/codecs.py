@@ -82,6 +82,20 @@ def _pixels(image: Any, channels: int) -> np.ndarray:
     return array[..., None] if array.ndim == 2 else array
 
 
+def pixels_of(contents: bytes, channels: int) -> np.ndarray:
+    """The pixels of an encoded image as a host array [height, width, channels].
+
+    Args:
+      contents: the file's bytes.
+      channels: how many channels; 0 as in the file.
+
+    Raises:
+      InvalidArgumentError: when the bytes are no image.
+    """
+    array = _pixels(_open(contents), channels)
+    return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
+
+
 def _as_dtype(array: np.ndarray, dtype: Any) -> Tensor:
     from meshflow.ops.image.color import convert_image_dtype
 

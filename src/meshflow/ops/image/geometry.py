@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.image.resampling import METHODS, weights
+from meshflow.ops.image.resampling import METHODS, resized, weights
 
 __all__ = [
     "ResizeMethod",
@@ -115,6 +117,11 @@ def resize(
     if preserve_aspect_ratio:
         scale = min(height / images.shape[-3], width / images.shape[-2])
         height, width = round(images.shape[-3] * scale), round(images.shape[-2] * scale)
+    held = getattr(images, "_value", None)
+    on_host = type(held) is np.ndarray and held.ndim == 3 and held.dtype != np.float64
+    if on_host and not antialias and not any(t.watches(images) for t in context.tapes):
+        # Files have images of all sizes, for each of which XLA would compile a program.
+        return Tensor(resized(held, height, width, method))
     return _resize(images, height, width, method, antialias)
 
 

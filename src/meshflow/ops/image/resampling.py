@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["METHODS", "weights"]
+from meshflow.core.errors import InvalidArgumentError
+
+__all__ = ["METHODS", "resized", "weights"]
 
 # Cubic interpolation without antialiasing takes its weights at 1024 places between two pixels.
 _CUBIC_STEPS = 1024
@@ -84,3 +86,55 @@ def weights(new: int, old: int, method: str, antialias: bool) -> np.ndarray:
         found = _KERNELS[method]((pixels[None, :] - centres[:, None]) * narrow).astype(np.float64)
     total = found.sum(1, keepdims=True)
     return found / np.where(np.abs(total) < math.ulp(1000.0), 1.0, total)
+
+
+def resized(image: np.ndarray, height: int, width: int, method: str) -> np.ndarray:
+    """An image in another size, computed by NumPy; what pipelines use, whose images have all sizes.
+
+    Args:
+      image: array [height, width, channels].
+      height: the new height.
+      width: the new width.
+      method: one of `METHODS`.
+
+    Returns:
+      float32 array; of the image's dtype for 'nearest'.
+
+    Raises:
+      InvalidArgumentError: for an image without pixels.
+    """
+    if not image.size:
+        raise InvalidArgumentError(
+            f"input image must be of non-zero size, got shape {list(image.shape)}."
+        )
+    if method == "nearest":
+        rows, columns = (_nearest(n, o) for n, o in zip((height, width), image.shape, strict=False))
+        return image[rows[:, None], columns]
+    found = np.ascontiguousarray(image, np.float32)
+    if (height, width) == image.shape[:2] and method in ("bilinear", "area"):
+        return found
+    if method == "bilinear":
+        return _between(_between(found, height, 0), width, 1)
+    found = np.tensordot(weights(height, len(found), method, False).astype(np.float32), found, 1)
+    across = weights(width, found.shape[1], method, False).astype(np.float32)
+    return np.ascontiguousarray(np.moveaxis(np.tensordot(across, found, (1, 1)), 0, 1))
+
+
+def _nearest(new: int, old: int) -> np.ndarray:
+    places = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
+    return np.minimum(places.astype(np.int64), old - 1)
+
+
+def _between(image: np.ndarray, new: int, axis: int) -> np.ndarray:
+    """New pixels between the two nearest old ones, along one axis."""
+    old = image.shape[axis]
+    if new == old:
+        return image
+    place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
+    place -= np.float32(0.5)
+    first = np.floor(place)
+    fraction = (place - first).reshape(-1, *[1] * (image.ndim - 1 - axis))
+    low = np.clip(first, 0, old - 1).astype(np.int64)
+    high = np.clip(first + 1, 0, old - 1).astype(np.int64)
+    left = image.take(low, axis)
+    return left + (image.take(high, axis) - left) * fraction

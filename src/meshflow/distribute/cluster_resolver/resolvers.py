@@ -1,4 +1,4 @@
-"""`tf.distribute.cluster_resolver`: which processes make up a job, and which of them this is."""
+"""Resolvers of clusters that a variable or the caller describes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from meshflow.core.errors import InvalidValueError
+from meshflow.distribute.cluster_spec import ClusterSpec
 
 __all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"]
 
@@ -26,7 +27,7 @@ class ClusterResolver:
     rpc_layer: str | None = None
     environment = ""
 
-    def cluster_spec(self) -> dict[str, list[str]]:
+    def cluster_spec(self) -> ClusterSpec:
         """Addresses by job."""
         raise NotImplementedError(f"{type(self).__name__} must define cluster_spec().")
 
@@ -49,7 +50,7 @@ class ClusterResolver:
         if not spec or kind is None or number is None:
             return ""
         layer = rpc_layer or self.rpc_layer
-        address = spec[kind][number]
+        address = spec.task_address(kind, number)
         return f"{layer}://{address}" if layer else address
 
     def num_accelerators(
@@ -92,11 +93,11 @@ class SimpleClusterResolver(ClusterResolver):
         rpc_layer: str | None = None,
     ) -> None:
         del master, num_accelerators
-        self._spec = {k: list(v) for k, v in dict(cluster_spec).items()}
+        self._spec = ClusterSpec(cluster_spec)
         self.task_type, self.task_id, self.rpc_layer = task_type, task_id, rpc_layer
         self.environment = environment
 
-    def cluster_spec(self) -> dict[str, list[str]]:
+    def cluster_spec(self) -> ClusterSpec:
         """Addresses by job."""
         return self._spec
 
@@ -141,7 +142,7 @@ class TFConfigClusterResolver(ClusterResolver):
             raise InvalidValueError(f"TF_CONFIG must be a JSON object, got {text!r}.")
         task = config.get("task", {})
         cluster = config.get("cluster", {})
-        self._spec: dict[str, list[str]] = {k: list(v) for k, v in cluster.items()}
+        self._spec = ClusterSpec(cluster)
         self.task_type = task_type if task_type is not None else task.get("type")
         number = task_id if task_id is not None else task.get("index")
         self.task_id = None if number is None else int(number)
@@ -153,13 +154,14 @@ class TFConfigClusterResolver(ClusterResolver):
                 '"task": {"type": "worker", "index": 0}.'
             )
         if self._spec and self.task_type != "evaluator":
-            tasks = self._spec.get(str(self.task_type), [])
-            if not 0 <= int(self.task_id or 0) < len(tasks):
+            known = str(self.task_type) in self._spec.jobs
+            tasks = self._spec.task_indices(str(self.task_type)) if known else []
+            if self.task_id not in tasks:
                 raise InvalidValueError(
                     f"TF_CONFIG says this is task {self.task_type}:{self.task_id}, but its cluster has "
-                    f"{ {k: len(v) for k, v in self._spec.items()} } tasks."
+                    f"{ {job: self._spec.num_tasks(job) for job in self._spec.jobs} } tasks."
                 )
 
-    def cluster_spec(self) -> dict[str, list[str]]:
+    def cluster_spec(self) -> ClusterSpec:
         """Addresses by job; empty without `TF_CONFIG`."""
         return self._spec

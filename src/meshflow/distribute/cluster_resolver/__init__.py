@@ -1,0 +1,27 @@
+"""`tf.distribute.cluster_resolver`: which processes make up a job, and which of them this is."""
+
+from meshflow.distribute.cluster_resolver.managers import (
+    GCEClusterResolver,
+    KubernetesClusterResolver,
+    KubernetesExecutableLocation,
+    SlurmClusterResolver,
+    UnionResolver,
+)
+from meshflow.distribute.cluster_resolver.resolvers import (
+    ClusterResolver,
+    SimpleClusterResolver,
+    TFConfigClusterResolver,
+)
+from meshflow.distribute.cluster_resolver.tpu import TPUClusterResolver
+
+__all__ = [
+    "ClusterResolver",
+    "GCEClusterResolver",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
+    "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
+    "TPUClusterResolver",
+    "UnionResolver",
+]

@@ -1,0 +1,450 @@
+"""Resolvers that ask a cluster manager (Slurm, Kubernetes, Compute Engine) or combine other resolvers."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from meshflow.core.errors import InvalidValueError
+from meshflow.distribute.cluster_resolver.resolvers import ClusterResolver, SimpleClusterResolver
+
+__all__ = [
+    "GCEClusterResolver",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
+    "SlurmClusterResolver",
+    "UnionResolver",
+]
+
+
+def _spec(jobs: dict[str, Any]) -> Any:
+    """Addresses by job in the form that all resolvers give."""
+    return SimpleClusterResolver(jobs).cluster_spec()
+
+
+# ---- Slurm ---------------------------------------------------------------------------------
+
+
+def expand_hostlist(hostlist: str) -> list[str]:
+    """Host names of Slurm's short form.
+
+    Args:
+      hostlist: such as "n[1-3,7],login".
+
+    Example:
+      >>> expand_hostlist("n[08-10,12]-ib,login")
+      ['n08-ib', 'n09-ib', 'n10-ib', 'n12-ib', 'login']
+    """
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", hostlist)
+    return [name for part in parts for name in _expand_host(part.strip())]
+
+
+def _expand_host(part: str) -> list[str]:
+    match = re.fullmatch(r"([^\[\]]*)\[([^\]]*)\](.*)", part)
+    if match is None:
+        if not part or "[" in part or "]" in part:
+            raise InvalidValueError(f"{part!r} is not a list of Slurm hosts, such as 'n[1-3,7]'.")
+        return [part]
+    before, ranges, after = match.groups()
+    middles: list[str] = []
+    for item in ranges.split(","):
+        first, dash, last = item.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise InvalidValueError(f"{part!r} is not a list of Slurm hosts, such as 'n[1-3,7]'.")
+        numbers = range(int(first), int(last or first) + 1)
+        middles += [str(n).zfill(len(first)) for n in numbers]
+    return [before + middle + tail for middle in middles for tail in _tails(after)]
+
+
+def _tails(after: str) -> list[str]:
+    return _expand_host(after) if after else [""]
+
+
+def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
+    """Numbers of tasks by node of Slurm's short form.
+
+    Args:
+      tasks_per_node: such as "3(x2),1".
+
+    Example:
+      >>> expand_tasks_per_node("3(x2),1")
+      [3, 3, 1]
+    """
+    counts: list[int] = []
+    for part in tasks_per_node.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
+            raise InvalidValueError(
+                f"{tasks_per_node!r} are not tasks per node, such as '3(x2),1': {part!r}."
+            )
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _slurm(name: str) -> str:
+    """A variable of the present step, or of the job when there is no step."""
+    for prefix in ("SLURM_STEP_", "SLURM_JOB_", "SLURM_"):
+        value = os.environ.get(prefix + name)
+        if value:
+            return value
+    raise RuntimeError(
+        f"SLURM_STEP_{name} not found in environment. Not running inside a SLURM step? Start the "
+        "script with srun."
+    )
+
+
+class SlurmClusterResolver(ClusterResolver):
+    """The cluster of a Slurm step: every task that `srun` starts is a worker.
+
+    Args:
+      jobs: number of tasks by job, in the order in which tasks are given to them; default all tasks are
+        workers.
+      port_base: the port of the first task of each node.
+      gpus_per_node: GPUs of each node; default what Slurm gave this task.
+      gpus_per_task: GPUs of each task; default the node's, shared evenly.
+      tasks_per_node: tasks of each node, a number, a list, or Slurm's text form; default Slurm's.
+      auto_set_gpu: whether each task sees its own GPUs only (by `CUDA_VISIBLE_DEVICES`).
+      rpc_layer: the protocol.
+
+    Raises:
+      RuntimeError: outside a Slurm step, or when the tasks are not as many as the jobs ask for.
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, int] | None = None,
+        port_base: int = 8888,
+        gpus_per_node: int | None = None,
+        gpus_per_task: int | None = None,
+        tasks_per_node: Any = None,
+        auto_set_gpu: bool = True,
+        rpc_layer: str | None = "grpc",
+    ) -> None:
+        procid = os.environ.get("SLURM_PROCID")
+        if procid is None:
+            raise RuntimeError(
+                "SLURM_PROCID not found in environment. Not running inside a SLURM step? Start the "
+                "script with srun."
+            )
+        rank = int(procid)
+        hosts = expand_hostlist(_slurm("NODELIST"))
+        if tasks_per_node is None:
+            tasks_per_node = _slurm("TASKS_PER_NODE")
+        if isinstance(tasks_per_node, str):
+            tasks_per_node = expand_tasks_per_node(tasks_per_node)
+        elif isinstance(tasks_per_node, int):
+            tasks_per_node = [tasks_per_node] * len(hosts)
+        counts: Sequence[int] = tasks_per_node
+        if len(counts) != len(hosts):
+            raise RuntimeError(
+                f"Slurm lists {len(hosts)} hosts {hosts}, but tasks_per_node {list(counts)} is for "
+                f"{len(counts)}."
+            )
+        total = sum(counts)
+        self._jobs = dict(jobs) if jobs else {"worker": total}
+        if sum(self._jobs.values()) != total:
+            raise RuntimeError(
+                f"Requested {sum(self._jobs.values())} tasks but only {total} were assigned."
+            )
+        self.rpc_layer = rpc_layer
+        addresses = [
+            f"{host}:{port_base + i}"
+            for host, count in zip(hosts, counts, strict=True)
+            for i in range(count)
+        ]
+        self._addresses: dict[str, list[str]] = {}
+        first = 0
+        for job, count in self._jobs.items():
+            self._addresses[job] = addresses[first : first + count]
+            if first <= rank < first + count:
+                self.task_type, self.task_id = job, rank - first
+            first += count
+        if self.task_type is None:
+            raise RuntimeError(f"SLURM_PROCID is {rank}, but there are {total} tasks.")
+        local = int(os.environ.get("SLURM_LOCALID", 0))
+        node = next(n for n in range(len(counts)) if rank < sum(counts[: n + 1]))
+        self._gpus = _own_gpus(gpus_per_node, gpus_per_task, counts[node], local)
+        if auto_set_gpu and self._gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
+
+    def get_task_info(self) -> tuple[str | None, int | None]:
+        """This task's job and number."""
+        return self.task_type, self.task_id
+
+    def cluster_spec(self) -> Any:
+        """Addresses by job."""
+        return _spec(self._addresses)
+
+    def num_accelerators(
+        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+    ) -> dict[str, int]:
+        """Number of this task's GPUs.
+
+        Args:
+          task_type: accepted.
+          task_id: accepted.
+          config_proto: accepted.
+        """
+        return {"GPU": len(self._gpus)}
+
+
+def _own_gpus(per_node: int | None, per_task: int | None, tasks: int, local: int) -> list[str]:
+    """Numbers of the GPUs of the `local`-th task of a node."""
+    names = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES")
+    given = next((os.environ[n] for n in names if os.environ.get(n)), "")
+    known = [g for g in given.split(",") if g]
+    if per_node is not None:
+        known = known[:per_node] if len(known) >= per_node else [str(i) for i in range(per_node)]
+    share = per_task if per_task is not None else len(known) // tasks
+    if share * tasks > len(known):
+        raise RuntimeError(
+            f"{tasks} tasks of {share} GPUs each were asked for on a node of {len(known)} GPUs."
+        )
+    return known[local * share : (local + 1) * share]
+
+
+# ---- Kubernetes ----------------------------------------------------------------------------
+
+
+class KubernetesExecutableLocation(enum.Enum):
+    """Where the program runs: in a pod of the cluster, or outside with a kubectl configuration."""
+
+    WITHIN_CLUSTER = 0
+    OFF_CLUSTER = 1
+
+
+class KubernetesClusterResolver(ClusterResolver):
+    """The cluster of pods that have given labels.
+
+    The pod whose name is this machine's name is this process's task; otherwise set `task_type` and
+    `task_id`.
+
+    Args:
+      job_to_label_mapping: label selectors by job; default {"worker": ["job-name=tensorflow"]}.
+      tf_server_port: the port of all tasks.
+      rpc_layer: the protocol.
+      override_client: a `kubernetes.client.CoreV1Api` to use.
+      executable_location: a `KubernetesExecutableLocation`.
+
+    Raises:
+      ImportError: when the Kubernetes client is not installed.
+    """
+
+    def __init__(
+        self,
+        job_to_label_mapping: Mapping[str, Sequence[str]] | None = None,
+        tf_server_port: int = 8470,
+        rpc_layer: str | None = "grpc",
+        override_client: Any = None,
+        executable_location: KubernetesExecutableLocation = (
+            KubernetesExecutableLocation.WITHIN_CLUSTER
+        ),
+    ) -> None:
+        if not isinstance(executable_location, KubernetesExecutableLocation):
+            raise InvalidValueError(
+                f"The executable location {executable_location!r} is not a "
+                "KubernetesExecutableLocation."
+            )
+        self._labels = dict(job_to_label_mapping or {"worker": ["job-name=tensorflow"]})
+        self._port, self.rpc_layer = tf_server_port, rpc_layer
+        self._client = override_client or _kubernetes(executable_location)
+
+    def cluster_spec(self) -> Any:
+        """Addresses of the pods by job, in the order of their names.
+
+        Raises:
+          RuntimeError: when a pod does not run, or a job has none.
+        """
+        jobs: dict[str, list[str]] = {}
+        for job, selectors in self._labels.items():
+            pods = [
+                pod
+                for selector in selectors
+                for pod in self._client.list_pod_for_all_namespaces(label_selector=selector).items
+            ]
+            pods.sort(key=lambda pod: pod.metadata.name)
+            for number, pod in enumerate(pods):
+                if pod.status.phase != "Running":
+                    raise RuntimeError(
+                        f'Pod "{pod.metadata.name}" is not running; phase: "{pod.status.phase}"'
+                    )
+                if self.task_type is None and pod.metadata.name == socket.gethostname():
+                    self.task_type, self.task_id = job, number
+            if not pods:
+                raise RuntimeError(f"No pod has one of the labels {list(selectors)} of job {job}.")
+            jobs[job] = [f"{pod.status.host_ip}:{self._port}" for pod in pods]
+        return _spec(jobs)
+
+
+def _kubernetes(location: KubernetesExecutableLocation) -> Any:
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise ImportError(
+            "The Kubernetes Python client must be installed before using the Kubernetes Cluster "
+            "Resolver: pip install 'meshflow[kubernetes]'"
+        ) from None
+    if location is KubernetesExecutableLocation.WITHIN_CLUSTER:
+        config.load_incluster_config()
+    else:
+        config.load_kube_config()
+    return client.CoreV1Api()
+
+
+# ---- Compute Engine ------------------------------------------------------------------------
+
+
+class GCEClusterResolver(ClusterResolver):
+    """The cluster of the running machines of an instance group of Google Compute Engine.
+
+    Args:
+      project: the project's name.
+      zone: the zone's name.
+      instance_group: the group's name.
+      port: the port of all tasks.
+      task_type: the job of the machines, and of this process.
+      task_id: this process's number.
+      rpc_layer: the protocol.
+      credentials: credentials of Google's client; "default" finds them.
+      service: a Compute Engine service to use, as of `googleapiclient.discovery.build`.
+
+    Raises:
+      ImportError: when Google's client is not installed.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        zone: str,
+        instance_group: str,
+        port: int,
+        task_type: str = "worker",
+        task_id: int = 0,
+        rpc_layer: str | None = "grpc",
+        credentials: Any = "default",
+        service: Any = None,
+    ) -> None:
+        self._project, self._zone, self._group, self._port = project, zone, instance_group, port
+        self.task_type, self.task_id, self.rpc_layer = task_type, task_id, rpc_layer
+        self._service = service or _compute_engine(credentials)
+
+    def cluster_spec(self) -> Any:
+        """Addresses of the running machines, in the order of their names."""
+        place = {"project": self._project, "zone": self._zone}
+        groups, machines = self._service.instanceGroups(), self._service.instances()
+        request = groups.listInstances(
+            **place,
+            instanceGroup=self._group,
+            body={"instanceState": "RUNNING"},
+            orderBy="name",
+        )
+        addresses = []
+        while request is not None:
+            answer = request.execute()
+            for item in answer.get("items", ()):
+                name = item["instance"].split("/")[-1]
+                machine = machines.get(**place, instance=name).execute()
+                addresses.append(f"{machine['networkInterfaces'][0]['networkIP']}:{self._port}")
+            request = groups.listInstances_next(previous_request=request, previous_response=answer)
+        if not addresses:
+            raise RuntimeError(
+                f"The instance group {self._group} of project {self._project} in {self._zone} has no "
+                "running machine."
+            )
+        return _spec({str(self.task_type): addresses})
+
+
+def _compute_engine(credentials: Any) -> Any:
+    try:
+        from googleapiclient import discovery
+    except ImportError:
+        raise ImportError(
+            "googleapiclient must be installed before using the GCE cluster resolver: "
+            "pip install 'meshflow[gce]'"
+        ) from None
+    if credentials == "default":
+        import google.auth
+
+        credentials, _ = google.auth.default()
+    return discovery.build("compute", "v1", credentials=credentials)
+
+
+# ---- several -------------------------------------------------------------------------------
+
+
+class UnionResolver(ClusterResolver):
+    """Several clusters as one; what this process is says the first.
+
+    Args:
+      *args: the resolvers.
+      **kwargs: `rpc_layer`, the protocol; default the first resolver's.
+
+    Raises:
+      TypeError: for what is not a resolver.
+      ValueError: without resolvers, and when two of them have different tasks of one number.
+
+    Example:
+      >>> import meshflow as tf
+      >>> Simple = tf.distribute.cluster_resolver.SimpleClusterResolver
+      >>> both = tf.distribute.cluster_resolver.UnionResolver(
+      ...     Simple({"worker": ["a:1"]}, task_type="worker", task_id=0), Simple({"ps": ["b:1"]})
+      ... )
+      >>> both.master("ps", 0)
+      'b:1'
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        layer = kwargs.pop("rpc_layer", None)
+        if kwargs:
+            raise ValueError(f"Unexpected kwargs provided {kwargs!r}")
+        if not args:
+            raise ValueError("At least one ClusterResolver is required.")
+        for resolver in args:
+            if not isinstance(resolver, ClusterResolver):
+                raise TypeError("All arguments must be a sub-class of `ClusterResolver`.")
+        self._resolvers = args
+        self.task_type, self.task_id = args[0].task_type, args[0].task_id
+        self.rpc_layer = layer or args[0].rpc_layer
+        self.environment = args[0].environment
+
+    def cluster_spec(self) -> Any:
+        """Addresses by job: lists of one job follow each other; numbered tasks keep their numbers."""
+        jobs: dict[str, Any] = {}
+        for resolver in self._resolvers:
+            for job, tasks in _as_dict(resolver.cluster_spec()).items():
+                jobs[job] = tasks if job not in jobs else _together(job, jobs[job], tasks)
+        return _spec(jobs)
+
+    def num_accelerators(
+        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+    ) -> dict[str, int]:
+        """What the first resolver says.
+
+        Args:
+          task_type: a job.
+          task_id: a number.
+          config_proto: accepted.
+        """
+        return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
+
+
+def _as_dict(spec: Any) -> dict[str, Any]:
+    as_dict: Callable[[], dict[str, Any]] | None = getattr(spec, "as_dict", None)
+    return dict(spec) if as_dict is None else as_dict()
+
+
+def _together(job: str, first: Any, second: Any) -> Any:
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return [*first, *[t for t in second if t not in first]]
+    numbered = [
+        dict(enumerate(t)) if isinstance(t, (list, tuple)) else dict(t) for t in (first, second)
+    ]
+    merged = {**numbered[0]}
+    for number, address in numbered[1].items():
+        if merged.setdefault(number, address) != address:
+            raise KeyError(f"Duplicate keys detected when merging two ClusterSpecs: {job}:{number}")
+    return merged

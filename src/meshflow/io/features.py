@@ -1,0 +1,87 @@
+"""What `tf.io.parse_example` is told about each feature."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = [
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "RaggedFeature",
+    "SparseFeature",
+    "VarLenFeature",
+]
+
+
+class FixedLenFeature(NamedTuple):
+    """A feature that every record has, always as many numbers.
+
+    Attributes:
+      shape: its shape.
+      dtype: int64, float32 or string.
+      default_value: what a record without it has; None when it must be there.
+    """
+
+    shape: Any
+    dtype: Any
+    default_value: Any = None
+
+
+class FixedLenSequenceFeature(NamedTuple):
+    """A feature of some number of rows; in a batch it is padded to the longest.
+
+    Attributes:
+      shape: shape of a row.
+      dtype: int64, float32 or string.
+      allow_missing: whether a record may lack it, which then has no rows.
+      default_value: what batches are padded with; default 0 or ''.
+    """
+
+    shape: Any
+    dtype: Any
+    allow_missing: bool = False
+    default_value: Any = None
+
+
+class VarLenFeature(NamedTuple):
+    """A feature of any number of values, read as a `tf.SparseTensor`.
+
+    Elements of datasets are dense: use `tf.sparse.to_dense` in the same map function, or
+    `FixedLenSequenceFeature`.
+
+    Attributes:
+      dtype: int64, float32 or string.
+    """
+
+    dtype: Any
+
+
+class SparseFeature(NamedTuple):
+    """A `tf.SparseTensor` of which one feature holds the indices and another the values.
+
+    Attributes:
+      index_key: name of the feature with the indices; a list of names for several dimensions.
+      value_key: name of the feature with the values.
+      dtype: of the values.
+      size: size of the tensor; a list for several dimensions.
+      already_sorted: accepted.
+    """
+
+    index_key: Any
+    value_key: str
+    dtype: Any
+    size: Any
+    already_sorted: bool = False
+
+
+class RaggedFeature:
+    """Rows of different lengths, which XLA does not have.
+
+    Raises:
+      NotImplementedError: when one is made, saying what to use instead.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        from meshflow.core.composite import RAGGED_HELP
+
+        raise NotImplementedError(f"{RAGGED_HELP} tf.io.FixedLenSequenceFeature pads batches.")

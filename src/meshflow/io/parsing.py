@@ -1,0 +1,496 @@
+"""`tf.io.parse_example` and its relatives: tensors from serialized `tf.train.Example`s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.core.composite import SparseTensor
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.shapes import TensorShape
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.io.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    SparseFeature,
+    VarLenFeature,
+)
+from meshflow.ops.files import host_bytes
+
+__all__ = [
+    "parse_example",
+    "parse_sequence_example",
+    "parse_single_example",
+    "parse_single_sequence_example",
+]
+
+
+class _Kind(NamedTuple):
+    """A dtype of features: its name, the list that holds it, its arrays."""
+
+    name: str
+    field: str
+    numpy: Any
+
+
+_KINDS = {
+    "int64": _Kind("int64", "int64_list", np.int64),
+    "float32": _Kind("float", "float_list", np.float32),
+    "string": _Kind("string", "bytes_list", object),
+}
+
+
+def _kind(key: str, dtype: Any) -> _Kind:
+    if dtype is None:
+        raise ValueError(f"Missing type for feature {key}.")
+    name = as_dtype(dtype).name
+    if name not in _KINDS:
+        raise InvalidValueError(
+            f"Feature {key!r} has dtype {name}: records hold int64, float32 and string; read it as "
+            "one of these and use tf.cast."
+        )
+    return _KINDS[name]
+
+
+def _sizes(key: str, shape: Any) -> list[int]:
+    sizes = TensorShape(shape).as_list()
+    if None in sizes:
+        raise ValueError(
+            f"First dimension of shape for feature {key} unknown. Consider using FixedLenSequenceFeature."
+        )
+    return sizes
+
+
+def _array(values: Any, kind: _Kind) -> np.ndarray:
+    if kind.numpy is object:
+        array = np.empty(len(values), object)
+        array[:] = list(values)
+        return array
+    return np.fromiter(values, kind.numpy, len(values))
+
+
+class _Record:
+    """The features of one record.
+
+    Args:
+      features: the map of features.
+      name: the record's name, for errors.
+    """
+
+    def __init__(self, features: Any, name: str) -> None:
+        self._features, self._name = features, name
+
+    def values(self, key: str, kind: _Kind) -> Any:
+        """The values of a feature, None when it is not there.
+
+        Raises:
+          InvalidArgumentError: for values of another dtype.
+        """
+        if key not in self._features:
+            return None
+        return values_of(self._features[key], key, kind, self._name)
+
+    def missing(self, key: str, kind: _Kind) -> InvalidArgumentError:
+        """The error for a feature that must be there."""
+        there = ", ".join(sorted(self._features)) or "none"
+        return InvalidArgumentError(
+            f"Name: {self._name}, Feature: {key} (data type: {kind.name}) is required but could not be found. "
+            f"The record has: {there}."
+        )
+
+    def wrong_size(self, key: str, kind: _Kind, found: int, shape: Any) -> InvalidArgumentError:
+        """The error for too few or too many values."""
+        return InvalidArgumentError(
+            f"Name: {self._name}, Key: {key}.  Number of {kind.name} values != expected.  "
+            f"Values size: {found} but output shape: {list(shape)}"
+        )
+
+
+def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Any:
+    """The values of a `tf.train.Feature`; None when it is empty."""
+    held = feature.WhichOneof("kind")
+    if held is None:
+        return None
+    if held != kind.field:
+        raise InvalidArgumentError(
+            f"Name: {name}, Key: {key}.  Data types don't match. Expected type: {kind.name}, but the record has "
+            f"a {held}."
+        )
+    return getattr(feature, held).value
+
+
+def _parsed(message: Any, texts: Sequence[Any], names: Sequence[Any]) -> list[Any]:
+    from meshflow.io.protos import DecodeError
+
+    found = []
+    for text, name in zip(texts, names, strict=True):
+        try:
+            found.append(message.FromString(text))
+        except DecodeError:
+            raise InvalidArgumentError(
+                f"Name: {name}, Could not parse example input, value: {text[:40]!r}"
+            ) from None
+    return found
+
+
+def _names(names: Any, count: int) -> list[str]:
+    if names is None:
+        return ["<unknown>"] * count
+    flat = host_bytes(names, "names of examples").reshape(-1).tolist()
+    return [n.decode() for n in flat] if len(flat) == count else ["<unknown>"] * count
+
+
+def _default(key: str, value: Any, shape: Any, kind: _Kind) -> np.ndarray:
+    """The values of a feature where a record lacks it."""
+    array = np.asarray(convert_to_tensor(value)._value)
+    if (array.dtype == object) != (kind.numpy is object):
+        raise InvalidValueError(
+            f"default_value of feature {key!r} must be of type {kind.name}, got {value!r}."
+        )
+    if array.size != np.prod(shape):
+        raise InvalidArgumentError(
+            f"default_value of feature {key!r} has shape {list(array.shape)}, the feature {list(shape)}."
+        )
+    return array.astype(kind.numpy).reshape(shape)
+
+
+def _fixed(records: list[_Record], key: str, feature: FixedLenFeature) -> np.ndarray:
+    kind, shape = _kind(key, feature.dtype), _sizes(key, feature.shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    given = feature.default_value
+    default = None if given is None else _default(key, given, shape, kind).reshape(-1)
+    result = np.empty((len(records), count), kind.numpy)
+    for row, record in zip(result, records, strict=True):
+        values = record.values(key, kind)
+        if values is None:
+            if default is None:
+                raise record.missing(key, kind)
+            row[:] = default
+        elif len(values) != count:
+            raise record.wrong_size(key, kind, len(values), shape)
+        else:
+            row[:] = _array(values, kind)
+    return result.reshape(len(records), *shape)
+
+
+def _padded(rows: list[np.ndarray], shape: Any, kind: _Kind, value: Any, key: str) -> np.ndarray:
+    """Sequences of rows, padded to the longest."""
+    longest = max((len(r) for r in rows), default=0)
+    if value is None:
+        value = b"" if kind.numpy is object else 0
+    filling = _default(key, value, [], kind)[()]
+    result = np.full((len(rows), longest, *shape), filling, kind.numpy)
+    for place, row in zip(result, rows, strict=True):
+        place[: len(row)] = row
+    return result
+
+
+def _sequences(
+    records: list[_Record], key: str, feature: FixedLenSequenceFeature
+) -> list[np.ndarray]:
+    kind, shape = _kind(key, feature.dtype), _sizes(key, feature.shape)
+    if not feature.allow_missing:
+        raise ValueError("Unsupported: FixedLenSequenceFeature requires allow_missing to be True.")
+    stride = int(np.prod(shape, dtype=np.int64))
+    rows = []
+    for record in records:
+        values = record.values(key, kind) or ()
+        if stride == 0 or len(values) % stride:
+            raise record.wrong_size(key, kind, len(values), [None, *shape])
+        rows.append(_array(values, kind).reshape(-1, *shape))
+    return rows
+
+
+def _ragged(lists: list[np.ndarray], kind: _Kind, single: bool) -> SparseTensor:
+    """Lists of values as the rows of a sparse matrix; as a sparse vector when there is one."""
+    lengths = [len(v) for v in lists]
+    columns = np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0, int)])
+    values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
+    if single:
+        return SparseTensor(columns[:, None].astype(np.int64), values, [lengths[0]])
+    rows = np.repeat(np.arange(len(lists)), lengths)
+    indices = np.stack([rows, columns], axis=1).astype(np.int64)
+    return SparseTensor(indices, values, [len(lists), max(lengths, default=0)])
+
+
+def _sparse(records: list[_Record], key: str, feature: SparseFeature, single: bool) -> SparseTensor:
+    many = isinstance(feature.index_key, (list, tuple))
+    index_keys = list(feature.index_key) if many else [feature.index_key]
+    sizes = [
+        int(n)
+        for n in (feature.size if isinstance(feature.size, (list, tuple)) else [feature.size])
+    ]
+    kind, integers = _kind(key, feature.dtype), _KINDS["int64"]
+    indices, values = [], []
+    for number, record in enumerate(records):
+        held = _array(record.values(feature.value_key, kind) or (), kind)
+        places = [_array(record.values(k, integers) or (), integers) for k in index_keys]
+        for name, place, size in zip(index_keys, places, sizes, strict=True):
+            if len(place) != len(held):
+                raise InvalidArgumentError(
+                    f"Feature {key!r}: there are {len(place)} indices in {name!r} and {len(held)} values in "
+                    f"{feature.value_key!r}."
+                )
+            if len(place) and not 0 <= place.min() <= place.max() < size:
+                raise InvalidArgumentError(
+                    f"Feature {key!r}: an index in {name!r} is not in [0, {size})."
+                )
+        order = np.lexsort(places[::-1])
+        columns = [p[order] for p in places]
+        if not single:
+            columns.insert(0, np.full(len(held), number, np.int64))
+        indices.append(np.stack(columns, axis=1))
+        values.append(held[order])
+    width = len(sizes) + (not single)
+    return SparseTensor(
+        np.concatenate([*indices, np.empty((0, width), np.int64)]),
+        np.concatenate([*values, np.empty(0, kind.numpy)]).astype(kind.numpy),
+        sizes if single else [len(records), *sizes],
+    )
+
+
+def _features(records: list[_Record], features: Mapping[str, Any], single: bool) -> dict[str, Any]:
+    """All wanted features of records."""
+    if not features:
+        raise ValueError("Missing features: `features` is empty.")
+    found: dict[str, Any] = {}
+    for key, feature in features.items():
+        if isinstance(feature, FixedLenFeature):
+            array = _fixed(records, key, feature)
+            found[key] = _tensor(array[0] if single else array)
+        elif isinstance(feature, FixedLenSequenceFeature):
+            kind = _kind(key, feature.dtype)
+            rows = _sequences(records, key, feature)
+            shape = _sizes(key, feature.shape)
+            found[key] = _tensor(
+                rows[0] if single else _padded(rows, shape, kind, feature.default_value, key)
+            )
+        elif isinstance(feature, VarLenFeature):
+            kind = _kind(key, feature.dtype)
+            lists = [_array(r.values(key, kind) or (), kind) for r in records]
+            found[key] = _ragged(lists, kind, single)
+        elif isinstance(feature, SparseFeature):
+            found[key] = _sparse(records, key, feature, single)
+        else:
+            raise ValueError(
+                f"Invalid feature {key}:{feature}: expected tf.io.FixedLenFeature, FixedLenSequenceFeature, "
+                "VarLenFeature or SparseFeature."
+            )
+    return found
+
+
+def _tensor(array: Any) -> Tensor:
+    # A row of strings is taken out of its array as bytes.
+    return convert_to_tensor(array)
+
+
+def parse_example(
+    serialized: TensorLike,
+    features: Mapping[str, Any],
+    example_names: Any = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """The features of a batch of serialized `tf.train.Example`s.
+
+    Args:
+      serialized: a vector of strings (or a scalar, then as `parse_single_example`).
+      features: from names to `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature` or
+        `SparseFeature`.
+      example_names: a name for each, for errors.
+      name: ignored.
+
+    Returns:
+      From names to tensors with a first dimension of records; `tf.SparseTensor`s for features of
+      variable length.
+
+    Raises:
+      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
+      ValueError: when `features` is empty or cannot be read.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[3, 4]))
+      >>> example = tf.train.Example(features=tf.train.Features(feature={"n": feature}))
+      >>> found = tf.io.parse_example(
+      ...     [example.SerializeToString()] * 2, {"n": tf.io.FixedLenFeature([2], tf.int64)})
+      >>> found["n"].numpy().tolist()
+      [[3, 4], [3, 4]]
+    """
+    from meshflow.io.protos import Example
+
+    texts = host_bytes(serialized, "a serialized example")
+    if texts.ndim > 1:
+        raise InvalidArgumentError(
+            f"serialized must be a vector of strings, got shape {list(texts.shape)}."
+        )
+    flat = texts.reshape(-1).tolist()
+    names = _names(example_names, len(flat))
+    examples = _parsed(Example, flat, names)
+    records = [_Record(e.features.feature, n) for e, n in zip(examples, names, strict=True)]
+    return _features(records, features, single=texts.ndim == 0)
+
+
+def parse_single_example(
+    serialized: TensorLike,
+    features: Mapping[str, Any],
+    example_names: Any = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """The features of one serialized `tf.train.Example`.
+
+    Args:
+      serialized: a string scalar.
+      features: as for `parse_example`.
+      example_names: its name, for errors.
+      name: ignored.
+
+    Returns:
+      From names to tensors; `tf.SparseTensor`s for features of variable length.
+
+    Raises:
+      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
+      ValueError: when `features` is empty or cannot be read.
+    """
+    texts = host_bytes(serialized, "a serialized example")
+    if texts.ndim:
+        raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
+    return parse_example(serialized, features, example_names)
+
+
+def parse_single_sequence_example(
+    serialized: TensorLike,
+    context_features: Mapping[str, Any] | None = None,
+    sequence_features: Mapping[str, Any] | None = None,
+    example_name: Any = None,
+    name: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The features of one serialized `tf.train.SequenceExample`.
+
+    Args:
+      serialized: a string scalar.
+      context_features: features of the whole, as for `parse_example`.
+      sequence_features: features of every step: `FixedLenSequenceFeature` with the shape of a
+        step, or `VarLenFeature`.
+      example_name: its name, for errors.
+      name: ignored.
+
+    Returns:
+      Two dictionaries from names to tensors, those of steps with a first dimension of steps.
+
+    Raises:
+      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
+      ValueError: when no features are asked for.
+    """
+    texts = host_bytes(serialized, "a serialized example")
+    if texts.ndim:
+        raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
+    context, steps, _ = _sequence_examples(
+        texts, context_features, sequence_features, example_name, single=True
+    )
+    return context, steps
+
+
+def parse_sequence_example(
+    serialized: TensorLike,
+    context_features: Mapping[str, Any] | None = None,
+    sequence_features: Mapping[str, Any] | None = None,
+    example_names: Any = None,
+    name: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The features of a batch of serialized `tf.train.SequenceExample`s.
+
+    Args:
+      serialized: a vector of strings.
+      context_features: features of the whole, as for `parse_example`.
+      sequence_features: features of every step, as for `parse_single_sequence_example`.
+      example_names: a name for each, for errors.
+      name: ignored.
+
+    Returns:
+      Three dictionaries from names to tensors: of the whole, of steps [record, step, ...] padded
+      to the most steps, and the numbers of steps.
+
+    Raises:
+      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
+      ValueError: when no features are asked for.
+    """
+    texts = host_bytes(serialized, "a serialized example")
+    return _sequence_examples(
+        texts, context_features, sequence_features, example_names, single=False
+    )
+
+
+def _sequence_examples(
+    texts: np.ndarray, context_features: Any, sequence_features: Any, names: Any, single: bool
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    from meshflow.io.protos import SequenceExample
+
+    if not context_features and not sequence_features:
+        raise ValueError("Missing features: give context_features or sequence_features.")
+    flat = texts.reshape(-1).tolist()
+    words = _names(names, len(flat))
+    examples = _parsed(SequenceExample, flat, words)
+    records = [_Record(e.context.feature, n) for e, n in zip(examples, words, strict=True)]
+    context = _features(records, context_features, single) if context_features else {}
+    steps: dict[str, Any] = {}
+    lengths: dict[str, Any] = {}
+    for key, feature in (sequence_features or {}).items():
+        if not isinstance(feature, (FixedLenSequenceFeature, VarLenFeature)):
+            raise ValueError(
+                f"Invalid sequence feature {key}:{feature}: expected tf.io.FixedLenSequenceFeature or VarLenFeature."
+            )
+        kind = _kind(key, feature.dtype)
+        lists = [_steps(e, key, feature, kind, n) for e, n in zip(examples, words, strict=True)]
+        lengths[key] = convert_to_tensor(np.array([len(rows) for rows in lists], np.int64))
+        if isinstance(feature, VarLenFeature):
+            steps[key] = _ragged(lists[0], kind, False) if single else _ragged_steps(lists, kind)
+            continue
+        shape = _sizes(key, feature.shape)
+        arrays = [np.array(rows, kind.numpy).reshape(len(rows), *shape) for rows in lists]
+        steps[key] = convert_to_tensor(
+            arrays[0] if single else _padded(arrays, shape, kind, feature.default_value, key)
+        )
+    return context, steps, lengths
+
+
+def _steps(example: Any, key: str, feature: Any, kind: _Kind, name: str) -> list[np.ndarray]:
+    """The values of every step of one record."""
+    held = example.feature_lists.feature_list
+    fixed = isinstance(feature, FixedLenSequenceFeature)
+    if key not in held:
+        if fixed and not feature.allow_missing:
+            raise InvalidArgumentError(
+                f"Name: {name}, Feature list '{key}' is required but could not be found.  Did you mean to include it "
+                "in feature_list_dense_missing_assumed_empty (allow_missing=True)?"
+            )
+        return []
+    rows = []
+    for number, step in enumerate(held[key].feature):
+        array = _array(values_of(step, key, kind, name) or (), kind)
+        if fixed and len(array) != np.prod(shape := _sizes(key, feature.shape)):
+            raise InvalidArgumentError(
+                f"Name: {name}, Key: {key}, Index: {number}.  Number of {kind.name} values != expected.  values "
+                f"size: {len(array)} but output shape: {list(shape)}"
+            )
+        rows.append(array)
+    return rows
+
+
+def _ragged_steps(lists: list[list[np.ndarray]], kind: _Kind) -> SparseTensor:
+    indices = [
+        (record, step, place)
+        for record, rows in enumerate(lists)
+        for step, row in enumerate(rows)
+        for place in range(len(row))
+    ]
+    flat = [row for rows in lists for row in rows]
+    values = np.concatenate([*flat, np.empty(0, kind.numpy)]).astype(kind.numpy)
+    steps = max((len(rows) for rows in lists), default=0)
+    longest = max((len(row) for row in flat), default=0)
+    return SparseTensor(
+        np.array(indices, np.int64).reshape(-1, 3), values, [len(lists), steps, longest]
+    )

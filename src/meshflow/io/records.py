@@ -1,0 +1,293 @@
+"""Record files: strings of bytes, each with its length and checksums.
+
+A record is its length (8 bytes, the lowest first), the masked CRC-32C of those 8 bytes, the bytes,
+and their masked CRC-32C. TensorFlow describes the format with `tf.io.TFRecordWriter`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from meshflow.core.errors import DataLossError, FailedPreconditionError
+from meshflow.ops.gfile import GFile, _text
+
+__all__ = ["TFRecordOptions", "TFRecordWriter", "opened", "read_records"]
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+_COMPRESSIONS = ("", "GZIP", "ZLIB")
+
+
+def _checksum() -> Callable[[bytes], int]:
+    try:
+        import google_crc32c
+    except ImportError:
+        raise ImportError(
+            "Record files need the package google-crc32c: pip install 'meshflow[records]'."
+        ) from None
+    return google_crc32c.value
+
+
+def _masked(crc: int) -> int:
+    """A checksum that may itself be part of what is summed."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def compression_of(value: Any) -> str:
+    """A compression's name from options, a name, a number of version 1, or None.
+
+    Raises:
+      ValueError: for an unknown one.
+    """
+    if isinstance(value, TFRecordOptions):
+        value = value.compression_type
+    if hasattr(value, "numpy"):
+        value = value.numpy().decode()
+    if isinstance(value, int) and 0 <= value < len(_COMPRESSIONS):
+        # Version 1 numbers them: none, ZLIB, GZIP.
+        value = ("", "ZLIB", "GZIP")[value]
+    text = value or ""
+    if text not in _COMPRESSIONS:
+        raise ValueError(f"Unsupported compression_type: {value!r}; known: '', 'GZIP', 'ZLIB'.")
+    return text
+
+
+class TFRecordOptions:
+    """How a record file is compressed.
+
+    Args:
+      compression_type: '', 'GZIP' or 'ZLIB'.
+      flush_mode: accepted.
+      input_buffer_size: accepted.
+      output_buffer_size: accepted.
+      window_bits: size of the window, 9 to 15.
+      compression_level: 0 to 9, for better compression in more time.
+      compression_method: accepted.
+      mem_level: 1 to 9, for more memory.
+      compression_strategy: 0 to 3, as in `zlib`.
+
+    Raises:
+      ValueError: for an unknown compression.
+    """
+
+    def __init__(
+        self,
+        compression_type: Any = None,
+        flush_mode: int | None = None,
+        input_buffer_size: int | None = None,
+        output_buffer_size: int | None = None,
+        window_bits: int | None = None,
+        compression_level: int | None = None,
+        compression_method: int | None = None,
+        mem_level: int | None = None,
+        compression_strategy: int | None = None,
+    ) -> None:
+        self.compression_type = compression_of(compression_type)
+        self.flush_mode = flush_mode
+        self.input_buffer_size = input_buffer_size
+        self.output_buffer_size = output_buffer_size
+        self.window_bits = window_bits
+        self.compression_level = compression_level
+        self.compression_method = compression_method
+        self.mem_level = mem_level
+        self.compression_strategy = compression_strategy
+
+    @classmethod
+    def get_compression_type_string(cls, options: Any) -> str:
+        """'', 'GZIP' or 'ZLIB'.
+
+        Args:
+          options: options, a name, or None.
+        """
+        return compression_of(options)
+
+
+class TFRecordWriter:
+    """Writes records to a file.
+
+    Args:
+      path: the file, which is made anew.
+      options: `TFRecordOptions`, 'GZIP' or 'ZLIB', or None.
+
+    Example:
+      >>> import tempfile, os
+      >>> import meshflow as tf
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.tfrecord")
+      >>> with tf.io.TFRecordWriter(path) as writer:
+      ...     writer.write(b"one")
+      ...     writer.write(b"two")
+      >>> [r.numpy() for r in tf.data.TFRecordDataset(path)]
+      [b'one', b'two']
+    """
+
+    def __init__(self, path: Any, options: Any = None) -> None:
+        self._crc = _checksum()
+        self._path = _text(path)
+        known = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._squeeze: Any = None
+        if known.compression_type:
+            bits = 15 if known.window_bits is None else abs(known.window_bits)
+            self._squeeze = zlib.compressobj(
+                -1 if known.compression_level is None else known.compression_level,
+                zlib.DEFLATED,
+                bits + 16 if known.compression_type == "GZIP" else bits,
+                zlib.DEF_MEM_LEVEL if known.mem_level is None else known.mem_level,
+                known.compression_strategy or zlib.Z_DEFAULT_STRATEGY,
+            )
+        self._file: Any = GFile(self._path, "wb")
+        # The file is there from now on, also when no record follows.
+        self._file.write(b"")
+
+    def write(self, record: Any) -> None:
+        """Appends a record.
+
+        Args:
+          record: a string of bytes.
+
+        Raises:
+          TypeError: for something else.
+          FailedPreconditionError: when the writer is closed.
+        """
+        if self._file is None:
+            raise FailedPreconditionError(f"{self._path}: the writer is closed.")
+        if hasattr(record, "numpy"):
+            record = record.numpy()
+        if isinstance(record, str):
+            record = record.encode()
+        if not isinstance(record, (bytes, bytearray, memoryview)):
+            raise TypeError(
+                f"A record must be bytes, got {type(record).__name__}: serialize it first, as in "
+                "example.SerializeToString()."
+            )
+        record = bytes(record)
+        length = struct.pack("<Q", len(record))
+        self._put(length + _FOOTER.pack(_masked(self._crc(length))))
+        self._put(record + _FOOTER.pack(_masked(self._crc(record))))
+
+    def _put(self, data: bytes) -> None:
+        self._file.write(self._squeeze.compress(data) if self._squeeze else data)
+
+    def flush(self) -> None:
+        """Hands everything written so far to the file."""
+        if self._file is None:
+            raise FailedPreconditionError(f"{self._path}: the writer is closed.")
+        if self._squeeze:
+            self._file.write(self._squeeze.flush(zlib.Z_SYNC_FLUSH))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._file is not None:
+            if self._squeeze:
+                self._file.write(self._squeeze.flush())
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> TFRecordWriter:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self.close()
+
+
+class _Inflated(io.RawIOBase):
+    """A file's content, decompressed while it is read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._inflate = file, zlib.decompressobj()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data and not self._inflate.eof:
+            held = self._inflate.unconsumed_tail or self._file.read(1 << 16)
+            if not held:
+                raise EOFError("the compressed file ends early")
+            data = self._inflate.decompress(held, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def opened(path: str, compression: Any = None, buffer_size: int | None = None) -> Any:
+    """A file of bytes, decompressed while it is read.
+
+    Args:
+      path: the file.
+      compression: '', 'GZIP' or 'ZLIB'.
+      buffer_size: bytes read at once.
+
+    Raises:
+      ValueError: for an unknown compression.
+    """
+    kind = compression_of(compression)
+    size = buffer_size if buffer_size and buffer_size > 1 else 1 << 18
+    if "://" in path:
+        file = GFile(path, "rb")._opened()
+    else:
+        # The caller closes it.
+        file = open(path, "rb", buffering=size)  # noqa: SIM115
+    if kind == "GZIP":
+        return io.BufferedReader(gzip.GzipFile(fileobj=file, mode="rb"), size)  # type: ignore[arg-type]
+    return io.BufferedReader(_Inflated(file), size) if kind == "ZLIB" else file
+
+
+def read_records(
+    path: Any, compression: Any = None, buffer_size: int | None = None
+) -> Iterator[bytes]:
+    """The records of a file.
+
+    Args:
+      path: the file.
+      compression: '', 'GZIP' or 'ZLIB'.
+      buffer_size: bytes read at once.
+
+    Raises:
+      DataLossError: for a damaged record, naming the file and where the record begins.
+    """
+    crc = _checksum()
+    path, offset = os.fspath(path), 0
+    with opened(path, compression, buffer_size) as file:
+
+        def damaged(what: str, why: str) -> DataLossError:
+            inside = " of its decompressed content" if compression_of(compression) else ""
+            return DataLossError(f"{path}: {what} record at byte {offset}{inside}: {why}.")
+
+        def read(size: int) -> bytes:
+            try:
+                return file.read(size)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise damaged("corrupted", f"it cannot be decompressed ({error})") from None
+
+        while header := read(_HEADER.size):
+            if len(header) < _HEADER.size:
+                raise damaged("truncated", f"only {len(header)} bytes of its length are there")
+            length, checksum = _HEADER.unpack(header)
+            if _masked(crc(header[:8])) != checksum:
+                hint = "" if offset else "; is this a record file, and the compression_type right?"
+                raise damaged("corrupted", f"the checksum of its length does not fit{hint}")
+            body = read(length + _FOOTER.size)
+            if len(body) < length + _FOOTER.size:
+                raise damaged(
+                    "truncated", f"{len(body)} of {length + _FOOTER.size} bytes are there"
+                )
+            record = body[:length]
+            if _masked(crc(record)) != _FOOTER.unpack_from(body, length)[0]:
+                raise damaged("corrupted", "the checksum of its bytes does not fit")
+            yield record
+            offset += _HEADER.size + len(body)

@@ -1,0 +1,191 @@
+"""`BackupAndRestore`: training that survives the death of its process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import jax
+
+from meshflow.checkpoint import Checkpoint, PythonState
+from meshflow.checkpoint.storage import is_checkpoint, remove
+from meshflow.core.errors import FailedPreconditionError
+from meshflow.keras.callbacks.base import Callback
+from meshflow.keras.engine.resuming import Resumption, random_state
+
+__all__ = ["BackupAndRestore"]
+
+# What a process that was told to end says when it has saved its state.
+_PREEMPTED = 143
+
+
+class _Position(PythonState):
+    """Where the training is, as one entry of a checkpoint."""
+
+    def __init__(self) -> None:
+        self.value: dict[str, Any] = {}
+
+    def serialize(self) -> str:
+        return json.dumps(self.value)
+
+    def deserialize(self, string_value: Any) -> None:
+        self.value = json.loads(string_value)
+
+
+class BackupAndRestore(Callback):
+    """Writes the state of training down, and goes on from there when `fit` is called in a new process.
+
+    The new process must run the same program. Everything is as it was: weights, optimizer, metrics of the
+    epoch, random numbers, order of the data and position in it; the result is, bit for bit, that of
+    training without a break. Generators start again and go through what was used.
+
+    With several workers the first one writes; all read, so the folder must be on a shared file system.
+
+    Args:
+      backup_dir: the folder; for this training only.
+      save_freq: 'epoch', or after how many batches.
+      delete_checkpoint: whether the backup is deleted when training ends.
+      save_before_preemption: whether a process that gets SIGTERM saves after the step it is in, and ends.
+
+    Raises:
+      ValueError: for an empty `backup_dir` or another `save_freq`.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> backup = tf.keras.callbacks.BackupAndRestore(tempfile.mkdtemp(), save_freq=10)
+      >>> history = model.fit(np.ones([4, 2]), np.ones([4]), callbacks=[backup], verbose=0)
+    """
+
+    def __init__(
+        self,
+        backup_dir: Any,
+        save_freq: Any = "epoch",
+        delete_checkpoint: bool = True,
+        save_before_preemption: bool = False,
+    ) -> None:
+        super().__init__()
+        if not backup_dir:
+            raise ValueError("Empty `backup_dir` argument passed")
+        backup_dir = os.fspath(backup_dir)
+        whole = isinstance(save_freq, int) and not isinstance(save_freq, bool)
+        # A number of 0 or less never comes; False means "before a preemption only".
+        if save_freq != "epoch" and save_freq is not False and not (whole and save_freq > 0):
+            raise ValueError(
+                "`save_freq` must be either 'epoch' or a positive number of batches, got "
+                f"{save_freq!r}."
+            )
+        if save_freq is False and not save_before_preemption:
+            raise ValueError(
+                "If `save_freq` is False, `save_before_preemption` must be True: otherwise nothing is saved."
+            )
+        self.backup_dir, self.save_freq = backup_dir, save_freq
+        self.delete_checkpoint = delete_checkpoint
+        self.save_before_preemption = save_before_preemption
+        self._path = os.path.join(backup_dir, "backup")
+        self._epoch = self._since = self._last = 0
+        self._told_to_end = threading.Event()
+        self._previous: Any = None
+        if save_freq != "epoch":
+            # Present only when needed: a callback without batch hooks lets training run ahead.
+            self.on_train_batch_begin = self._before_batch  # type: ignore[method-assign]
+            self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
+        elif save_before_preemption:
+            self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
+
+    def _checkpoint(self, position: _Position) -> Checkpoint:
+        return Checkpoint(
+            model=self.model,
+            optimizer=self.model.optimizer,
+            metrics=list(self.model.metrics),
+            position=position,
+        )
+
+    # ---- before and after ------------------------------------------------------------------
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restores what an earlier process left."""
+        self._since = self._last = 0
+        if self.save_before_preemption and (threading.current_thread() is threading.main_thread()):
+            self._previous = signal.signal(signal.SIGTERM, lambda *_: self._told_to_end.set())
+        self.model._handler.tracked = True
+        found = is_checkpoint(self._path)
+        position = _Position()
+        if found:
+            Checkpoint(position=position).read(self._path)
+        self._check_workers(position.value if found else None)
+        if found:
+            if self.model.built:
+                self._restore()
+            self.model._resumption = Resumption(position.value, self._restore)
+
+    def _restore(self) -> None:
+        self._checkpoint(_Position()).read(self._path)
+
+    def _check_workers(self, value: dict[str, Any] | None) -> None:
+        """All workers must have found the same backup; also keeps the first from writing too early."""
+        if jax.process_count() == 1:
+            return
+        from meshflow.distribute.exchange import everybodys
+
+        own = None if value is None else (value["epoch"], value["step"])
+        known = everybodys(own)
+        if any(k != known[0] for k in known):
+            raise FailedPreconditionError(
+                f"BackupAndRestore: the workers found backups of different moments (epoch, step): {known}. "
+                f"{self.backup_dir} must be a folder that all workers share."
+            )
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Deletes the backup, unless it is to be kept."""
+        if self._previous is not None:
+            signal.signal(signal.SIGTERM, self._previous)
+            self._previous = None
+        if self.delete_checkpoint and jax.process_index() == 0:
+            remove(self._path)
+
+    # ---- saving ----------------------------------------------------------------------------
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the epoch."""
+        self._epoch, self._last = epoch, 0
+
+    def _before_batch(self, batch: int, logs: Any = None) -> None:
+        self._last = batch
+
+    def _after_batch(self, batch: int, logs: Any = None) -> None:
+        # With steps_per_execution a call is several batches.
+        self._since += batch + 1 - self._last
+        self._last = batch + 1
+        if isinstance(self.save_freq, int) and self.save_freq and self._since >= self.save_freq:
+            self._since = 0
+            self._save(self._epoch, batch + 1, logs)
+        if self._told_to_end.is_set():
+            self._save(self._epoch, batch + 1, logs)
+            print(f"Told to end: training is saved in {self.backup_dir}.", file=sys.stderr)
+            sys.exit(_PREEMPTED)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Saves, when `save_freq` is 'epoch'."""
+        if self.save_freq == "epoch":
+            self._save(epoch + 1, 0, logs)
+
+    def _save(self, epoch: int, step: int, logs: Any) -> None:
+        if jax.process_index() != 0:
+            return
+        position = _Position()
+        position.value = {
+            "epoch": epoch,
+            "step": step,
+            "data": self.model._handler.position(),
+            "random": random_state(),
+            "logs": {k: float(v) for k, v in (logs or {}).items() if isinstance(v, (int, float))},
+        }
+        self._checkpoint(position).write(self._path)

@@ -1,0 +1,16 @@
+"""`tf.keras.preprocessing`: data from folders and arrays."""
+
+from meshflow.keras.preprocessing import image, sequence
+from meshflow.keras.utils.directories import (
+    image_dataset_from_directory,
+    text_dataset_from_directory,
+)
+from meshflow.keras.utils.timeseries import timeseries_dataset_from_array
+
+__all__ = [
+    "image",
+    "image_dataset_from_directory",
+    "sequence",
+    "text_dataset_from_directory",
+    "timeseries_dataset_from_array",
+]

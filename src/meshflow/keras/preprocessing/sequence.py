@@ -1,0 +1,5 @@
+"""`tf.keras.preprocessing.sequence`."""
+
+from meshflow.keras.utils.arrays import pad_sequences
+
+__all__ = ["pad_sequences"]

@@ -1,0 +1,344 @@
+"""Runs a coloured program with the casts that follow from its colours.
+
+Every float32 value exists in the precision that made it and is cast at most once to the other.
+Programs inside equations (loops, branches, custom derivatives) take each value in the precision
+they use it in, so that casts happen outside of loops where they can.
+
+Functions with custom derivatives keep them: the rule is called with float32 values and is itself
+rewritten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+from jax.extend import source_info_util
+
+from meshflow.passes.borders import Borders
+from meshflow.passes.colouring import Colouring, Path, is_float32
+from meshflow.passes.regions import INLINED, Region, regions_of
+
+__all__ = ["run"]
+
+# Parameters that state the dtype of an equation's result.
+_DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype")
+
+_CUSTOM = ("custom_jvp_call", "custom_vjp_call")
+
+# Makes a function compute in mixed precision: what the rules of custom derivatives go through.
+Rewriter = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def run(
+    closed: Any, colours: Colouring, low: Any, rewritten: Rewriter, arrays: Sequence[Any]
+) -> list[Any]:
+    """The results of a program, computed in mixed precision.
+
+    Args:
+      closed: the program.
+      colours: its colours.
+      low: the low precision, a NumPy dtype.
+      rewritten: makes a function compute in mixed precision.
+      arrays: its inputs.
+    """
+    if not colours.painted:
+        return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *arrays)
+    program = _Program(colours, low, rewritten)
+    outputs = program.run(closed.jaxpr, (), closed.consts, arrays)
+    return [program.as_array(o, False) for o in outputs]
+
+
+class _Value:
+    """A float32 value of the original program: as it was made, and cast when asked for."""
+
+    __slots__ = ("low", "versions")
+
+    def __init__(self, array: Any, low: bool) -> None:
+        self.low = low
+        self.versions = {low: array}
+
+
+@dataclasses.dataclass
+class _Custom:
+    """A function with a custom derivative.
+
+    Attributes:
+      original: the function in float32, with its derivative.
+      invars: its inputs.
+      outvars: its results.
+      ins: which inputs arrive in low precision.
+      outs: which results leave in low precision.
+    """
+
+    original: Callable[..., list[Any]]
+    invars: list[Any]
+    outvars: list[Any]
+    ins: list[bool]
+    outs: list[bool]
+
+
+class _Program:
+    """Runs a coloured jaxpr. Environments hold `_Value`s for float32, arrays for the rest."""
+
+    def __init__(self, colours: Colouring, low: Any, rewritten: Rewriter) -> None:
+        self._colours = colours
+        self._low = low
+        self._rewritten = rewritten
+        self._borders = Borders(colours)
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def value(self, atom: Any, array: Any) -> Any:
+        """An array as the value of a variable: a `_Value` when the variable is float32."""
+        if not is_float32(atom) or isinstance(array, _Value):
+            return array
+        return _Value(array, array.dtype == self._low)
+
+    def as_array(self, value: Any, low: bool) -> Any:
+        """The array of a value, float32 values in the asked precision."""
+        if not isinstance(value, _Value):
+            return value
+        if low not in value.versions:
+            dtype = self._low if low else np.dtype("float32")
+            value.versions[low] = _cast(value.versions[value.low], dtype)
+        return value.versions[low]
+
+    # ---- running ---------------------------------------------------------------------------
+
+    def run(self, jaxpr: Any, path: Path, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        """Values of a jaxpr's outputs, from arrays or values of its inputs."""
+        env: dict[Any, Any] = {}
+        for var, array in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True):
+            env[var] = self.value(var, array)
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, jex_core.Literal):
+                return _Value(atom.val, False) if is_float32(atom) else atom.val
+            return env[atom]
+
+        for i, eqn in enumerate(jaxpr.eqns):
+            where = (*path, i)
+            values = [read(v) for v in eqn.invars]
+            info = eqn.source_info
+            stack = source_info_util.current_name_stack() + info.name_stack
+            with (
+                source_info_util.user_context(info.traceback, name_stack=stack),
+                eqn.ctx.manager,
+            ):
+                outs = self._equation(eqn, where, values)
+            for var, out in zip(eqn.outvars, outs, strict=True):
+                env[var] = self.value(var, out)
+        return [read(v) for v in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, where: Path, values: list[Any]) -> list[Any]:
+        if where in self._colours.regions:
+            regions = regions_of(eqn)
+            if eqn.primitive.name in INLINED:
+                return self._inline(eqn, regions[0], where, values)
+            return self._contain(eqn, regions, where, values)
+        painted = where in self._colours.painted
+        params = eqn.params
+        if painted:
+            params = dict(params)
+            for name in _DTYPE_PARAMETERS:
+                if params.get(name) == np.float32:
+                    params[name] = self._low
+        arrays = [self.as_array(v, painted) for v in values]
+        if painted and _casts_to_itself(eqn, arrays, params):
+            return arrays
+        bound = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
+        return list(bound) if eqn.primitive.multiple_results else [bound]
+
+    def _inline(self, eqn: Any, region: Region, where: Path, values: list[Any]) -> list[Any]:
+        outs = self.run(region.jaxpr, (*where, region.key), region.consts, values)
+        shardings = eqn.params.get("out_shardings", ())
+        for i, sharding in enumerate(shardings):
+            if isinstance(sharding, jax.sharding.Sharding):
+                low = isinstance(outs[i], _Value) and outs[i].low
+                array = jax.lax.with_sharding_constraint(self.as_array(outs[i], low), sharding)
+                outs[i] = self.value(eqn.outvars[i], array)
+        return outs
+
+    # ---- programs inside equations ---------------------------------------------------------
+
+    def _contain(self, eqn: Any, regions: list[Region], where: Path, values: list[Any]) -> Any:
+        given = [isinstance(v, _Value) and v.low for v in values]
+        flags = self._borders.operands(eqn, regions, where, given)
+        outs = self._borders.results(eqn, regions, where, flags)
+        arrays = [self.as_array(v, f) for v, f in zip(values, flags, strict=True)]
+        bodies = [self._body(r, where, outs) for r in regions]
+        name, params = eqn.primitive.name, eqn.params
+        if name == "scan":
+            return _scan(params, bodies[0], arrays)
+        if name == "while":
+            return _while(params, bodies, arrays)
+        if name == "cond":
+            return self._cond(eqn, bodies, arrays)
+        if name == "shard_map":
+            return jax.shard_map(
+                bodies[0],
+                mesh=params["mesh"],
+                in_specs=params["in_specs"],
+                out_specs=list(params["out_specs"]),
+                axis_names=params["newly_manual_axes"],
+                check_vma=params["check_vma"],
+            )(*arrays)
+        if name in _CUSTOM:
+            count = params["num_consts"]
+            # What the function closes over is no argument of its derivative rule.
+            body = functools.partial(bodies[0], *arrays[:count])
+            original = functools.partial(_bound(eqn), *self._full(arrays[:count], eqn.invars))
+            kind = _Custom(original, eqn.invars[count:], eqn.outvars, flags[count:], outs)
+            make = self._custom_jvp if name == "custom_jvp_call" else self._custom_vjp
+            return make(body, kind)(*arrays[count:])
+        # jax.checkpoint: the equation says more than the function takes, so it is made anew.
+        closed = jax.make_jaxpr(bodies[0])(*arrays)
+        jaxpr = closed.jaxpr.replace(
+            constvars=[],
+            invars=[*closed.jaxpr.constvars, *closed.jaxpr.invars],
+            debug_info=closed.jaxpr.debug_info.with_unknown_names(),
+        )
+        return eqn.primitive.bind(*closed.consts, *arrays, **{**params, "jaxpr": jaxpr})
+
+    def _body(self, region: Region, where: Path, flags: list[bool]) -> Callable[..., list[Any]]:
+        """The program of a region as a function of arrays."""
+
+        def body(*arrays: Any) -> list[Any]:
+            outs = self.run(region.jaxpr, (*where, region.key), region.consts, arrays)
+            return [
+                self.as_array(o, result is not None and flags[result])
+                for (result, _), o in zip(region.results, outs, strict=True)
+            ]
+
+        body.__name__ = region.jaxpr.debug_info.func_name.split(" ")[0]
+        return body
+
+    def _cond(self, eqn: Any, bodies: list[Any], arrays: list[Any]) -> list[Any]:
+        index, *operands = arrays
+        branches = [jax.make_jaxpr(body)(*operands) for body in bodies]
+        # Constants of all branches become operands of each.
+        variables = [v for b in branches for v in b.jaxpr.constvars]
+        consts = [c for b in branches for c in b.consts]
+        closed = [
+            jex_core.ClosedJaxpr(
+                b.jaxpr.replace(
+                    constvars=[],
+                    invars=[*variables, *b.jaxpr.invars],
+                    debug_info=b.jaxpr.debug_info.with_unknown_names(),
+                ),
+                [],
+            )
+            for b in branches
+        ]
+        params = {**eqn.params, "branches": tuple(closed)}
+        return eqn.primitive.bind(index, *consts, *operands, **params)
+
+    def _custom_jvp(self, body: Any, custom: _Custom) -> Any:
+        fn = jax.custom_jvp(body)
+
+        @fn.defjvp
+        def rule(primals: Any, tangents: Any) -> Any:
+            full = self._full(primals, custom.invars)
+            # Tangents of integers are of a type that programs do not take.
+            moving = [i for i, t in enumerate(tangents) if t.dtype != jax.dtypes.float0]
+            moved = self._full([tangents[i] for i in moving], [custom.invars[i] for i in moving])
+
+            def derive(full: Any, moved: Any) -> Any:
+                complete = list(tangents)
+                for i, tangent in zip(moving, moved, strict=True):
+                    complete[i] = tangent
+                return jax.jvp(custom.original, tuple(full), tuple(complete))
+
+            results, derivatives = self._rewritten(derive)(full, moved)
+            return self._fit(results, custom.outs), self._fit(derivatives, custom.outs)
+
+        return fn
+
+    def _custom_vjp(self, body: Any, custom: _Custom) -> Any:
+        fn = jax.custom_vjp(body)
+
+        def forward(*arrays: Any) -> Any:
+            derive = functools.partial(jax.vjp, custom.original)
+            first = self._rewritten(derive)
+            results, back = first(*self._full(arrays, custom.invars))
+            return self._fit(results, custom.outs), back
+
+        def backward(back: Any, cotangents: Any) -> Any:
+            full = self._full(cotangents, custom.outvars)
+            gradients = self._fit(self._rewritten(back)(full), custom.ins)
+            return tuple(None if g.dtype == jax.dtypes.float0 else g for g in gradients)
+
+        fn.defvjp(forward, backward)
+        return fn
+
+    def _full(self, arrays: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Arrays as the original program has them."""
+        return [
+            _cast(a, np.dtype("float32")) if is_float32(v) else a
+            for a, v in zip(arrays, variables, strict=False)
+        ]
+
+    def _fit(self, arrays: Sequence[Any], low: list[bool]) -> list[Any]:
+        return [_cast(a, self._low) if f else a for a, f in zip(arrays, low, strict=True)]
+
+
+def _cast(array: Any, dtype: Any) -> Any:
+    if np.ndim(array) == 0 and isinstance(array, np.generic | np.ndarray | float | int):
+        # A mask of -1e9 becomes the least number of float16, not an infinity that 0 makes a NaN.
+        most = float(jax.numpy.finfo(dtype).max)
+        return np.asarray(np.clip(array, -most, most) if np.isfinite(array) else array, dtype)
+    if array.dtype == dtype:
+        return array
+    return jax.lax.convert_element_type(array, dtype)
+
+
+def _casts_to_itself(eqn: Any, arrays: list[Any], params: dict[str, Any]) -> bool:
+    return (
+        eqn.primitive.name == "convert_element_type"
+        and params.get("sharding") is None
+        and getattr(arrays[0], "dtype", None) == params["new_dtype"]
+    )
+
+
+def _bound(eqn: Any) -> Callable[..., list[Any]]:
+    """An equation as a function of arrays."""
+    params = eqn.primitive.get_bind_params(eqn.params)
+    return lambda *arrays: eqn.primitive.bind(*arrays, **params)
+
+
+def _scan(params: dict[str, Any], body: Any, arrays: list[Any]) -> list[Any]:
+    consts = params["num_consts"]
+    carry = params["num_carry"]
+
+    def step(state: Any, slices: Any) -> Any:
+        outs = body(*arrays[:consts], *state, *slices)
+        return outs[:carry], outs[carry:]
+
+    state, stacked = jax.lax.scan(
+        step,
+        arrays[consts : consts + carry],
+        arrays[consts + carry :],
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    return [*state, *stacked]
+
+
+def _while(params: dict[str, Any], bodies: list[Any], arrays: list[Any]) -> list[Any]:
+    first = params["cond_nconsts"]
+    second = first + params["body_nconsts"]
+    test, body = bodies
+    return list(
+        jax.lax.while_loop(
+            lambda state: test(*arrays[:first], *state)[0],
+            lambda state: body(*arrays[first:second], *state),
+            list(arrays[second:]),
+        )
+    )

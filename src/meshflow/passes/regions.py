@@ -1,0 +1,76 @@
+"""Equations that contain programs: what flows into and out of the programs inside.
+
+One description serves every pass: a `Region` says which operand of the equation each input of
+the inner jaxpr comes from, and which result of the equation each inner output becomes. A
+*pinned* place must keep its dtype: the carry of a loop, whose input and output are one type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jax.extend import core as jex_core
+
+__all__ = ["INLINED", "Region", "regions_of"]
+
+# Calls whose body runs as part of the caller.
+INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
+_CALLS = INLINED | {"checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "shard_map"}
+
+
+@dataclasses.dataclass
+class Region:
+    """A program inside an equation.
+
+    Attributes:
+      key: tells apart the programs of one equation.
+      jaxpr: the inner jaxpr, without its constants.
+      consts: values of the inner jaxpr's constants.
+      feeds: for each inner input, (operand index, pinned).
+      results: for each inner output, (result index or None, pinned).
+    """
+
+    key: Any
+    jaxpr: Any
+    consts: list[Any]
+    feeds: list[tuple[int, bool]]
+    results: list[tuple[int | None, bool]]
+
+
+def regions_of(eqn: Any) -> list[Region]:
+    """The programs inside an equation, in order; empty for ordinary equations and unknown ones."""
+    name, params = eqn.primitive.name, eqn.params
+    if name in _CALLS:
+        body = params.get("jaxpr", params.get("call_jaxpr"))
+        if body is None:
+            return []
+        inputs = [(i, False) for i in range(len(eqn.invars))]
+        return [_region("body", body, inputs, [(i, False) for i in range(len(eqn.outvars))])]
+    if name == "scan":
+        consts, carry = params["num_consts"], params["num_carry"]
+        carried = range(consts, consts + carry)
+        feeds = [(i, i in carried) for i in range(len(eqn.invars))]
+        results: list[Any] = [(i, i < carry) for i in range(len(eqn.outvars))]
+        return [_region("body", params["jaxpr"], feeds, results)]
+    if name == "while":
+        first, second = params["cond_nconsts"], params["body_nconsts"]
+        carried_feeds = [(i, True) for i in range(first + second, len(eqn.invars))]
+        test = [(i, False) for i in range(first)] + carried_feeds
+        body_feeds = [(first + i, False) for i in range(second)] + carried_feeds
+        results = [(i, True) for i in range(len(eqn.outvars))]
+        return [
+            _region("cond", params["cond_jaxpr"], test, [(None, True)]),
+            _region("body", params["body_jaxpr"], body_feeds, results),
+        ]
+    if name == "cond":
+        feeds = [(i, False) for i in range(1, len(eqn.invars))]
+        results = [(i, False) for i in range(len(eqn.outvars))]
+        return [_region(k, b, feeds, results) for k, b in enumerate(params["branches"])]
+    return []
+
+
+def _region(key: Any, body: Any, feeds: list[Any], results: list[Any]) -> Region:
+    if isinstance(body, jex_core.ClosedJaxpr):
+        return Region(key, body.jaxpr, list(body.consts), feeds, results)
+    return Region(key, body, [], feeds, results)

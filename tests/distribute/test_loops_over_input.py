@@ -1,0 +1,98 @@
+"""Compiled loops that take distributed batches: `next(iterator)`, loops over the dataset, the end."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+
+@pytest.fixture
+def strategy():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def batches(strategy, count=12, size=4, drop=True):
+    dataset = tf.data.Dataset.range(count).map(lambda v: tf.cast(v, tf.float32))
+    return strategy.experimental_distribute_dataset(dataset.batch(size, drop_remainder=drop))
+
+
+def total(strategy, batch):
+    parts = strategy.run(tf.reduce_sum, args=(batch,))
+    return strategy.reduce("SUM", parts, axis=None)
+
+
+def test_next_in_a_step(strategy):
+    traces = []
+
+    @tf.function
+    def step(iterator):
+        traces.append(1)
+        return total(strategy, next(iterator))
+
+    for _ in range(2):
+        iterator = iter(batches(strategy, 10, drop=False))
+        assert [float(step(iterator)) for _ in range(3)] == [6.0, 22.0, 17.0]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            step(iterator)
+    # One program for whole batches and one for the last, for both iterators.
+    assert len(traces) == 2
+
+
+def test_next_in_a_loop(strategy):
+    @tf.function
+    def steps(iterator, count):
+        result = tf.constant(0.0)
+        for _ in tf.range(count):
+            result = result * 100.0 + total(strategy, next(iterator))
+        return result
+
+    iterator = iter(batches(strategy))
+    assert float(steps(iterator, tf.constant(2))) == 622.0
+    assert float(steps(iterator, tf.constant(1))) == 38.0
+    with pytest.raises(tf.errors.OutOfRangeError, match="End of sequence"):
+        steps(iterator, tf.constant(1))
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_loop_over_the_dataset(strategy, drop):
+    seen = tf.Variable(tf.zeros([3]))
+
+    @tf.function
+    def epoch(dataset):
+        i = 0
+        for batch in dataset:
+            seen[i].assign(seen[i] + total(strategy, batch))
+            i += 1
+        return i
+
+    dataset = batches(strategy, 10, drop=drop)
+    for times in (1, 2):
+        assert int(epoch(dataset)) == (2 if drop else 3)
+        np.testing.assert_array_equal(seen, np.array([6, 22, 0 if drop else 17]) * times)
+
+
+def test_shuffled_dataset_is_another_at_each_pass(strategy):
+    dataset = tf.data.Dataset.range(64).shuffle(64, seed=1).batch(64)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+
+    @tf.function
+    def epoch():
+        result = tf.zeros([64], tf.int64)
+        for batch in distributed:
+            result = strategy.gather(batch, axis=0)
+        return result
+
+    first, second = epoch().numpy(), epoch().numpy()
+    assert sorted(first) == sorted(second) == list(range(64)) and list(first) != list(second)
+
+
+def test_next_after_a_loop_is_refused(strategy):
+    @tf.function
+    def steps(iterator):
+        result = tf.constant(0.0)
+        for _ in tf.range(2):
+            result += total(strategy, next(iterator))
+        return result + total(strategy, next(iterator))
+
+    with pytest.raises(NotImplementedError, match="before the loop"):
+        steps(iter(batches(strategy)))

@@ -1,0 +1,158 @@
+"""`MultiWorkerMirroredStrategy` with real processes: 2 workers of 2 devices each."""
+
+import contextlib
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+sys.path.insert(0, str(Path(__file__).parent))
+from launching import WORKERS, finish, free_ports, start
+from workers import training
+
+FITS = ["fit", "fit_many_steps", "fit_dataset"]
+LOOPS = ["loop", "loop_from_function"]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What each of two workers saw."""
+    folder = tmp_path_factory.mktemp("workers")
+    addresses = [f"127.0.0.1:{p}" for p in free_ports(2)]
+    script = WORKERS / "training.py"
+    processes = [start(script, folder, task=i, addresses=addresses) for i in (1, 0)]
+    written = finish(processes)
+    assert all(p.returncode == 0 for p in processes), "\n".join(written)
+    return [dict(np.load(folder / f"{i}.npz")) for i in range(2)]
+
+
+def part(found, name):
+    return {k.removeprefix(f"{name}/"): v for k, v in found.items() if k.startswith(f"{name}/")}
+
+
+def assert_same(found, expected):
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_workers_form_one_mesh(seen):
+    for number, found in enumerate(part(w, "about") for w in seen):
+        assert found["replicas"] == 4 and found["chief"] == (number == 0)
+        assert list(found["devices"]) == [
+            f"/job:worker/replica:0/task:{number}/device:CPU:{i}" for i in range(2)
+        ]
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """Results of one device by what was run."""
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    return {
+        "fit": training.keras_results(contextlib.nullcontext),
+        "fit_many_steps": training.small_results(contextlib.nullcontext, steps=2),
+        "fit_dataset": training.small_results(contextlib.nullcontext, as_dataset=True),
+        "loop": training.custom_loop(strategy, training.whole_dataset(strategy)),
+        "loop_from_function": training.custom_loop(strategy, training.from_function(strategy)),
+    }
+
+
+@pytest.mark.parametrize("what", FITS + LOOPS)
+def test_results_are_those_of_one_device(seen, one_device, what):
+    for found in seen:
+        assert_same(part(found, what), one_device[what])
+
+
+def test_workers_have_the_same_weights_bit_for_bit(seen):
+    for name, value in seen[0].items():
+        if name.endswith(("kernel", "predict", "loss", "losses")):
+            assert value.tobytes() == seen[1][name].tobytes(), name
+
+
+def test_collectives_and_values(seen):
+    for number, found in enumerate(part(w, "values") for w in seen):
+        assert found["own"].tolist() == [2 * number, 2 * number + 1]
+        assert found["mean"].tolist() == [1.5, 1.5]
+        assert found["gathered"].tolist() == found["made"].tolist() == [0, 1, 2, 3]
+        assert found["sum"] == found["made_sum"] == 6 and found["total"] == 8
+        assert str(found["printed"]).startswith("<tf.Variable 'Variable:0'")
+
+
+def test_random_initial_values_are_those_of_worker_0(seen):
+    first, second = (w["values/random"] for w in seen)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_auto_shard_off_gives_each_worker_its_own_data(seen):
+    # Worker 0 has 0..7, worker 1 has 100..111 in batches of 8 and 4; each batch serves two steps.
+    expected = [6 + 406, 22 + 422, 108 + 109, 110 + 111]
+    for found in seen:
+        assert found["off/sums"].tolist() == expected and found["off/mae"] == 1.0
+
+
+def test_without_tf_config_it_is_a_mirrored_strategy():
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(timeout_seconds=5)
+    )
+    assert strategy.num_replicas_in_sync == len(tf.config.list_logical_devices("CPU"))
+    assert strategy.extended.should_checkpoint
+    batches = list(strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(8)))
+    found = strategy.run(lambda v: tf.reduce_sum(v), args=(batches[0],))
+    assert int(strategy.reduce("sum", found, axis=None)) == 28
+    older = tf.distribute.experimental.MultiWorkerMirroredStrategy(
+        tf.distribute.experimental.CollectiveCommunication.RING
+    )
+    assert older.num_replicas_in_sync == strategy.num_replicas_in_sync
+    with pytest.raises(ValueError, match="communication_options must be"):
+        tf.distribute.MultiWorkerMirroredStrategy(communication_options="NCCL")
+
+
+def test_cluster_after_the_first_op_is_too_late():
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        {"worker": ["a:1", "b:1"]}, task_type="worker", task_id=0
+    )
+    tf.ones([1])
+    with pytest.raises(RuntimeError, match="must be configured at program startup"):
+        tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+
+JOIN = "import meshflow as tf; tf.distribute.MultiWorkerMirroredStrategy()"
+
+
+def test_errors_of_joining(tmp_path):
+    a, b, c, d = (f"127.0.0.1:{p}" for p in free_ports(4))
+    # A worker that never comes is named by worker 0, also to those that did come.
+    script = tmp_path / "join.py"
+    script.write_text(JOIN)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        busy = f"127.0.0.1:{taken.getsockname()[1]}"
+        jobs = {
+            "missing": [
+                start(
+                    script,
+                    task=i,
+                    addresses=[a, "127.0.0.1:1", "10.0.0.9:7"],
+                    MESHFLOW_JOIN_TIMEOUT=3,
+                )
+                for i in (0, 1)
+            ],
+            "sizes": [
+                start(script, task=0, addresses=[b, c]),
+                start(script, task=1, addresses=[b, c, "127.0.0.1:1"]),
+            ],
+            "busy": [start(script, task=0, addresses=[busy, "127.0.0.1:1"])],
+            "alone": [start(script, task=1, addresses=[d, "127.0.0.1:1"], MESHFLOW_JOIN_TIMEOUT=2)],
+        }
+        found = {name: finish(processes, 60) for name, processes in jobs.items()}
+    for text in found["missing"]:
+        assert "Waited 3 s for worker:2 (10.0.0.9:7) to join" in text
+    for text in found["sizes"]:
+        assert "was told of a cluster of 3 workers, worker:0 of 2" in text
+    assert f"Port {busy.split(':')[1]}, where worker:0 must listen" in found["busy"][0]
+    assert f"worker:1 waited 2 s for worker:0 at {d}: nothing answers" in found["alone"][0]
+    assert all(p.returncode == 1 for processes in jobs.values() for p in processes)

@@ -1,0 +1,124 @@
+"""Datasets of folders and series against Keras'."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from reference.folder_cases import CASES, make_files, run
+
+FOUND = json.loads((Path(__file__).parents[1] / "reference" / "folders.json").read_text())
+utils = tf.keras.utils
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("folders")
+    make_files(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(files, monkeypatch):
+    monkeypatch.chdir(files)
+    return files
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_case(text, folder):
+    own, wanted = run(tf, text), FOUND[text]
+    if "error" in wanted:
+        assert set(own.get("error", ())) & set(wanted["error"]), own
+        return
+    assert own.get("names") == wanted["names"]
+    assert len(own["leaves"]) == len(wanted["leaves"])
+    for found, leaf in zip(own["leaves"], wanted["leaves"], strict=True):
+        if leaf[0][-1] == "O" or leaf[0][1] == "S":
+            assert found[1:] == leaf[1:]
+        else:
+            assert found[:2] == leaf[:2]
+            np.testing.assert_allclose(found[2], leaf[2], rtol=2e-4, atol=2e-3)
+
+
+def test_shuffled_files_and_labels_stay_together(folder):
+    def seen(seed, **kwargs):
+        data = utils.text_dataset_from_directory("texts", seed=seed, batch_size=2, **kwargs)
+        return [
+            (t.decode(), int(y))
+            for texts, labels in data
+            for t, y in zip(texts.numpy().tolist(), labels.numpy(), strict=True)
+        ]
+
+    wanted = [(f"{n} text {i}\n", y) for y, n in enumerate(("neg", "pos")) for i in range(3)]
+    assert sorted(seen(1)) == wanted
+    assert len({tuple(seen(seed)) for seed in range(4)}) > 1
+    parts = [seen(7, validation_split=0.4, subset=s) for s in ("training", "validation")]
+    assert [len(p) for p in parts] == [4, 2] and sorted(parts[0] + parts[1]) == wanted
+    both = utils.text_dataset_from_directory(
+        "texts", seed=7, validation_split=0.4, subset="both", batch_size=None, verbose=False
+    )
+    assert [len(d) for d in both] == [4, 2]
+    assert {t.numpy().decode() for t, _ in both[1]} == {t for t, _ in parts[1]}
+
+
+def test_what_is_found_is_printed(folder, capsys):
+    utils.image_dataset_from_directory("images", validation_split=0.3, subset="training", seed=1)
+    assert capsys.readouterr().out == (
+        "Found 7 files belonging to 3 classes.\nUsing 5 files for training.\n"
+    )
+
+
+def test_names_and_paths_and_spec(folder):
+    data = utils.image_dataset_from_directory("images", image_size=(4, 4), shuffle=False)
+    assert data.class_names == ["birds", "cats", "dogs"]
+    assert [Path(p).name for p in data.file_paths][:3] == ["0.png", "a.png", "b.png"]
+    assert data.element_spec == (
+        tf.TensorSpec([None, 4, 4, 3], tf.float32),
+        tf.TensorSpec([None], tf.int32),
+    )
+    preprocessing = tf.keras.preprocessing
+    assert preprocessing.image_dataset_from_directory is utils.image_dataset_from_directory
+    assert preprocessing.sequence.pad_sequences is utils.pad_sequences
+
+
+def test_damaged_image_is_named(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.png").write_bytes(b"no image")
+    data = utils.image_dataset_from_directory(str(tmp_path))
+    with pytest.raises(ValueError, match=r"x\.png"):
+        list(data)
+
+
+def test_fit_on_a_folder(folder):
+    data = utils.image_dataset_from_directory("images", image_size=(4, 4), seed=1, batch_size=4)
+    layers = [tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)]
+    model = tf.keras.Sequential(layers)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    history = model.fit(data.map(lambda x, y: (x / 255, y)), epochs=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_images_on_disk(tmp_path):
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 4, 3)).astype("float32")
+    utils.save_img(tmp_path / "a.png", pixels, scale=False)
+    np.testing.assert_array_equal(utils.img_to_array(utils.load_img(tmp_path / "a.png")), pixels)
+    with pytest.warns(UserWarning, match="transparency"):
+        utils.save_img(tmp_path / "b", np.ones((2, 2, 4)), file_format="jpg")
+
+
+def test_host_and_compiled_resizing_agree():
+    image = np.random.default_rng(2).integers(0, 256, (13, 9, 3)).astype(np.uint8)
+    for method in ("bilinear", "nearest", "bicubic", "area", "lanczos3", "mitchellcubic"):
+        for size in ((5, 4), (30, 20), (13, 9), (13, 4)):
+            host = tf.image.resize(image, size, method)
+            compiled = tf.image.resize(image[None], size, method)[0]
+            assert host.dtype == compiled.dtype
+            np.testing.assert_allclose(host, compiled, rtol=1e-5, atol=1e-3)
+    x = tf.constant(image, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(tf.image.resize(x, (5, 4)))
+    np.testing.assert_allclose(tf.reduce_sum(tape.gradient(y, x)), 60, rtol=1e-5)
