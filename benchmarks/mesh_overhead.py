@@ -9,18 +9,10 @@ import argparse
 import datetime
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 
-DEVICES = int(sys.argv[sys.argv.index("--devices") + 1]) if "--devices" in sys.argv else 4
-# XLA sizes its thread pool by NPROC; fewer than four threads a device can deadlock collectives.
-os.environ.setdefault("NPROC", str(4 * DEVICES))
-
 import jax
-
-jax.config.update("jax_num_cpu_devices", DEVICES)
-
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
@@ -139,6 +131,9 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args()
+    # XLA sizes its thread pool by NPROC; fewer than four threads a device can deadlock collectives.
+    os.environ.setdefault("NPROC", str(4 * options.devices))
+    jax.config.update("jax_num_cpu_devices", options.devices)
     make = {"mlp": mlp, "cnn": cnn}[options.model]
     x, y = data(make(), options.steps)
     one = tf.distribute.MirroredStrategy(["CPU:0"])
