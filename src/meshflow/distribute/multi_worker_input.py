@@ -13,6 +13,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.tensor import Tensor
 from meshflow.data.options import AutoShardPolicy
+from meshflow.data.sharding import by_policy
 from meshflow.distribute.exchange import everybodys, from_worker_0
 from meshflow.distribute.input import DistributedDataset
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas
@@ -180,16 +181,7 @@ def _sharded(source: Any, policy: AutoShardPolicy, strategy: Any) -> tuple[Any, 
     """The data of this worker, and `DATA` when that is all data, of which it takes its rows of each batch."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.DATA):
         return source, policy
-    try:
-        from meshflow.data.sharding import auto_shard
-    except ImportError:
-        if policy is AutoShardPolicy.AUTO:
-            return source, AutoShardPolicy.DATA
-        raise InvalidArgumentError(
-            f"auto_shard_policy={policy.name} is not available: use AutoShardPolicy.DATA, or OFF with "
-            "Dataset.shard(num_shards, index) in the pipeline."
-        ) from None
-    return auto_shard(source, strategy.workers, jax.process_index()), AutoShardPolicy.FILE
+    return by_policy(source, strategy.workers, jax.process_index(), policy)
 
 
 def agreed_array(array: np.ndarray) -> np.ndarray:
