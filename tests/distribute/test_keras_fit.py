@@ -62,6 +62,27 @@ def test_mirrored_fit_equals_one_device(expected, steps):
     assert all(len(v._value.sharding.device_set) == 4 for v in model.optimizer.variables if v.ndim)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["batches", "from function"])
+def test_fit_on_a_distributed_dataset(whole):
+    """Batches that the strategy has divided are what `fit` divides by itself."""
+    x, y = np.arange(48, dtype="float32").reshape(24, 2) / 48, np.ones([24, 1], "float32")
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    arrays = tf.data.Dataset.from_tensor_slices((x, y))
+    found = []
+    for distributed in (True, False):
+        with strategy.scope():
+            model = tf.keras.Sequential([LAYERS.Dense(1, kernel_initializer="ones")])
+            model.compile("sgd", "mse")
+        data = arrays.batch(8)
+        if distributed and whole:
+            data = strategy.experimental_distribute_dataset(data)
+        elif distributed:
+            make = lambda context: arrays.batch(context.get_per_replica_batch_size(8))
+            data = strategy.distribute_datasets_from_function(make)
+        found.append(model.fit(data, epochs=2, verbose=0).history["loss"])
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
 def test_model_built_by_its_first_batch():
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         model = tf.keras.Sequential([LAYERS.Dense(1)])

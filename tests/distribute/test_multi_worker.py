@@ -22,6 +22,8 @@ LOOPS = ["loop", "loop_from_function"]
 def seen(tmp_path_factory):
     """What each of two workers saw."""
     folder = tmp_path_factory.mktemp("workers")
+    (folder / "0.txt").write_text("1\n2\n3\n4\n")
+    (folder / "1.txt").write_text("10\n20\n")
     addresses = [f"127.0.0.1:{p}" for p in free_ports(2)]
     script = WORKERS / "training.py"
     processes = [start(script, folder, task=i, addresses=addresses) for i in (1, 0)]
@@ -90,7 +92,14 @@ def test_auto_shard_off_gives_each_worker_its_own_data(seen):
     # Worker 0 has 0..7, worker 1 has 100..111 in batches of 8 and 4; each batch serves two steps.
     expected = [6 + 406, 22 + 422, 108 + 109, 110 + 111]
     for found in seen:
-        assert found["off/sums"].tolist() == expected and found["off/mae"] == 1.0
+        assert found["off/sums"].tolist() == expected
+        assert found["off/mae"] == found["off/mae_of_distributed"] == 1.0
+
+
+def test_files_are_divided_between_workers(seen):
+    # Half of worker 0's batch with half of worker 1's, twice.
+    for found in seen:
+        assert found["files/sums"].tolist() == [1 + 2 + 10, 3 + 4 + 20]
 
 
 def test_without_tf_config_it_is_a_mirrored_strategy():
@@ -108,6 +117,32 @@ def test_without_tf_config_it_is_a_mirrored_strategy():
     assert older.num_replicas_in_sync == strategy.num_replicas_in_sync
     with pytest.raises(ValueError, match="communication_options must be"):
         tf.distribute.MultiWorkerMirroredStrategy(communication_options="NCCL")
+
+
+def test_evaluators_are_by_themselves():
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        {"worker": ["a:1", "b:1"], "evaluator": ["c:1"]}, task_type="evaluator", task_id=0
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    assert strategy.num_replicas_in_sync == len(tf.config.list_logical_devices("CPU"))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        {"worker": ["a:1", "b:1"]}, task_type="worker", task_id=2
+    )
+    with pytest.raises(ValueError, match="task worker:2, which is not one of the cluster's"):
+        tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+
+def test_worker_whose_peer_is_killed(tmp_path):
+    addresses = [f"127.0.0.1:{p}" for p in free_ports(2)]
+    processes = [
+        start(
+            WORKERS / "surviving.py", tmp_path, "kill@4@1", task=i, addresses=addresses, devices=1
+        )
+        for i in (0, 1)
+    ]
+    survivor, _ = finish(processes, 60)
+    assert processes[0].returncode == 1
+    assert "UnavailableError: Worker 0 of 2 has lost another worker during a collective" in survivor
 
 
 def test_cluster_after_the_first_op_is_too_late():

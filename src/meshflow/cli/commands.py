@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -37,3 +39,53 @@ def doctor() -> None:
     advice = examination.advice()
     for line in advice or ["Nothing to improve was found."]:
         console.print(f"- {line}", markup=False)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def launch(
+    script: Annotated[str, typer.Argument(help="The Python script that every worker runs.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the script.", metavar="ARGS")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="How many workers.")] = 1,
+    hosts: Annotated[
+        str, typer.Option(help="Machines to start them on by ssh, as a,b; default this one.")
+    ] = "",
+    max_restarts: Annotated[
+        int, typer.Option(help="How often the job starts again after a worker failed.")
+    ] = 0,
+    watchdog: Annotated[
+        float,
+        typer.Option(help="Seconds without a sign of life or a step, after which it has failed."),
+    ] = 600.0,
+    devices_per_worker: Annotated[
+        int | None, typer.Option(help="Virtual CPU devices of each worker.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Name of this machine for workers on others.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="First port of the workers in TF_CONFIG; default free ones.")
+    ] = None,
+) -> None:
+    """Run a script on several workers as one job that survives the death of any of them.
+
+    Each worker gets its TF_CONFIG for tf.distribute.MultiWorkerMirroredStrategy.
+    """
+    from meshflow.cli.launch import Job
+
+    try:
+        job = Job(
+            script,
+            arguments or [],
+            workers=workers,
+            hosts=[h.strip() for h in hosts.split(",") if h.strip()],
+            max_restarts=max_restarts,
+            watchdog=watchdog,
+            devices=devices_per_worker,
+            address=address,
+            port=port,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(job.run())

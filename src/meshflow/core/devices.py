@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -140,8 +141,8 @@ def device(device_name: Any) -> Iterator[None]:
 def make_virtual_cpus(count: int) -> None:
     """Makes one process see `count` CPU devices; must run before the first op.
 
-    XLA's CPU collectives deadlock when its thread pool is smaller than a few threads per
-    device, and the pool is sized by the variable NPROC when the backend starts.
+    XLA's CPU collectives deadlock when its thread pool is smaller than a few threads per device, and
+    the pool is sized by the variable NPROC when the backend starts.
 
     Raises:
       RuntimeError: when the backend is running with another number of devices.
@@ -154,8 +155,18 @@ def make_virtual_cpus(count: int) -> None:
         if len(jax.local_devices(backend="cpu")) != count:
             raise RuntimeError("Virtual devices cannot be modified after being initialized")
         return
-    os.environ.setdefault("NPROC", str(max(os.cpu_count() or 1, 4 * count)))
     jax.config.update("jax_num_cpu_devices", count)
+    size_thread_pool()
+
+
+def size_thread_pool() -> None:
+    """Gives XLA enough threads for the CPU devices that JAX is told to make, unless NPROC is set."""
+    count = max(jax.config.jax_num_cpu_devices, 1)
+    flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    if flag is not None:
+        count = max(count, int(flag[1]))
+    if count > 1:
+        os.environ.setdefault("NPROC", str(max(os.cpu_count() or 1, 4 * count)))
 
 
 def _backend_started() -> bool:

@@ -8,7 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["to_host"]
+from meshflow.core.errors import UnavailableError
+
+__all__ = ["lost_worker", "to_host"]
+
+# What the libraries of collectives say when a process is gone.
+_LOST = ("Gloo", "gloo", "NCCL operation", "Connection closed by peer", "Connection reset by peer")
 
 
 def to_host(value: Any) -> np.ndarray:
@@ -18,10 +23,26 @@ def to_host(value: Any) -> np.ndarray:
     """
     try:
         return np.asarray(value)
-    except RuntimeError:
+    except (RuntimeError, ValueError) as error:
+        lost = lost_worker(error)
+        if lost is not None:
+            raise lost from error
         if not isinstance(value, jax.Array) or value.is_fully_addressable:
             raise
         return np.asarray(replicated(value))
+
+
+def lost_worker(error: Exception) -> UnavailableError | None:
+    """What to raise when an error says that another process is gone; None for other errors."""
+    text = str(error)
+    if jax.process_count() == 1 or not any(word in text for word in _LOST):
+        return None
+    first = text.strip().splitlines()[0]
+    return UnavailableError(
+        f"Worker {jax.process_index()} of {jax.process_count()} has lost another worker during a collective: "
+        f"that process has ended, or the network failed ({first}). Its own output says why. `meshflow "
+        "launch --max-restarts` starts such a job again."
+    )
 
 
 def replicated(value: Any) -> Any:

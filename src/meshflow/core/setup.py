@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from meshflow.core import determinism
-from meshflow.core.devices import emulated_tpus, make_virtual_cpus
+from meshflow.core.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
 from meshflow.kernels import lowerings
 
 
@@ -23,6 +23,7 @@ def configure() -> None:
     """
     if emulated_tpus():
         make_virtual_cpus(1)
+    size_thread_pool()
     lowerings.register()
     determinism.from_environment()
     jax.config.update("jax_enable_x64", True)

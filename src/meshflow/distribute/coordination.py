@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +27,15 @@ import jax
 from meshflow.core.errors import DeadlineExceededError, InvalidValueError, UnavailableError
 from meshflow.core.function import Settings
 
-__all__ = ["COORDINATOR", "MeetingPoint", "join_cluster", "start_service"]
+__all__ = [
+    "COORDINATOR",
+    "LEAVING",
+    "TIMEOUT",
+    "MeetingPoint",
+    "bind_address",
+    "join_cluster",
+    "messages",
+]
 
 # Set by `meshflow launch`: the address of its meeting point.
 COORDINATOR = "MESHFLOW_COORDINATOR"
@@ -35,7 +43,7 @@ TIMEOUT = "MESHFLOW_JOIN_TIMEOUT"
 # How often a worker tells its launcher that it lives.
 _BEAT = 0.2
 # How long a worker that is ready to leave waits for the others.
-_LEAVING = 3600
+LEAVING = 3600
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -45,7 +53,8 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "localhost", int(port)
 
 
-def _bind_address(port: int) -> str:
+def bind_address(port: int) -> str:
+    """Where a service listens that is to be reached from everywhere."""
     return f"[::]:{port}" if socket.has_dualstack_ipv6() else f"0.0.0.0:{port}"
 
 
@@ -67,6 +76,17 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
     except ValueError:
         return {}
     return message if isinstance(message, dict) else {}
+
+
+def messages(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    """What a worker reports, until it is gone.
+
+    Args:
+      connection: one of a meeting point.
+    """
+    with _ignoring_loss():
+        while message := _receive(connection):
+            yield message
 
 
 class MeetingPoint:
@@ -111,11 +131,12 @@ class MeetingPoint:
         known = self._present | set(self.connections)
         return [i for i in range(len(self._tasks)) if i not in known]
 
-    def gather(self, timeout: float) -> None:
+    def gather(self, timeout: float, from_first: bool = False) -> None:
         """Waits for all workers.
 
         Args:
           timeout: seconds.
+          from_first: whether they count from when the first worker comes.
 
         Raises:
           DeadlineExceededError: naming the workers that did not come.
@@ -125,6 +146,8 @@ class MeetingPoint:
         try:
             while self._missing():
                 left = start + timeout - time.monotonic()
+                if from_first and not self.connections:
+                    left, start = timeout, time.monotonic()
                 if left <= 0:
                     names = ", ".join(
                         f"{self._tasks[i]} ({self._addresses[i]})" for i in self._missing()
@@ -262,23 +285,18 @@ def _meet(
     return answer["go"], connection
 
 
-def start_service(port: int, workers: int) -> Any:
-    """JAX's coordination service.
-
-    Args:
-      port: where it listens.
-      workers: how many processes will join.
-    """
-    # Private, and in this module only: JAX's own `initialize` lets worker 0 host the service, which
-    # then ends with that worker.
+def _start_service(port: int, workers: int) -> Any:
+    """JAX's coordination service, in this process."""
     from jax._src.lib import _jax
 
     return _jax.get_distributed_runtime_service(
-        _bind_address(port), workers, heartbeat_timeout=100, shutdown_timeout=_LEAVING
+        bind_address(port), workers, heartbeat_timeout=100, shutdown_timeout=LEAVING
     )
 
 
 def _connect(service: str, index: int, workers: int) -> None:
+    # Private, and in this module only: in JAX's own `initialize` worker 0 always hosts the service,
+    # which then ends with that worker.
     from jax._src import distributed
     from jax._src.lib import _jax
 
@@ -296,6 +314,8 @@ _joined: list[Any] = []
 
 def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> None:
     """Makes this process one of several; must run before the first op.
+
+    A single worker joins only to report to its launcher.
 
     Args:
       tasks: names of the workers, such as "worker:0".
@@ -318,7 +338,7 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
                 f"{tasks[index]} of {list(addresses)} too."
             )
         return
-    if xla_bridge.backends_are_initialized():
+    if len(tasks) > 1 and xla_bridge.backends_are_initialized():
         raise RuntimeError(
             "Collective ops must be configured at program startup: tensors or variables were made "
             "before. Create the MultiWorkerMirroredStrategy at the beginning of the program."
@@ -329,7 +349,7 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
     hello = {"worker": index, "workers": len(tasks), "addresses": list(addresses)}
     if launcher:
         hello["addresses"] = None
-        service, connection = _meet(launcher, hello, tasks[index], "meshflow launch", timeout)
+        service, connection = _meet(launcher, hello, tasks[index], "the launcher", timeout)
         _report(connection)
     elif index == 0:
         port = _address(addresses[0])[1]
@@ -339,14 +359,15 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
         point.stop_listening()
         from jax._src import distributed
 
-        distributed.global_state.service = start_service(port, len(tasks))
+        distributed.global_state.service = _start_service(port, len(tasks))
         point.release(addresses[0])
         point.close()
         service = f"localhost:{port}"
     else:
         service, connection = _meet(addresses[0], hello, tasks[index], tasks[0], timeout)
         connection.close()
-    _connect(service, index, len(tasks))
+    if len(tasks) > 1:
+        _connect(service, index, len(tasks))
     _joined.extend(cluster)
 
 

@@ -19,7 +19,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, _initial_array
 from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
-from meshflow.distribute.coordination import agree, join_cluster
+from meshflow.distribute.coordination import COORDINATOR, agree, join_cluster
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
@@ -101,8 +101,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         tasks, addresses, index = _workers(self._resolver)
         self.workers = max(len(tasks), 1)
-        if self.workers > 1:
+        if tasks:
             join_cluster(tasks, addresses, index)
+        if self.workers > 1:
             # Seeds that nobody set must be the same everywhere, for equal shuffling and dropout.
             entropy = random._global._entropy
             random._global._entropy = int(agree("entropy", str(entropy)))
@@ -341,9 +342,10 @@ def _workers(resolver: Any) -> tuple[list[str], list[str], int]:
     spec = spec.as_dict() if hasattr(spec, "as_dict") else dict(spec or {})
     if resolver.task_type in ("evaluator", "ps"):
         return [], [], 0
-    tasks = [f"{job}:{i}" for job in _JOBS for i in range(len(spec.get(job, ())))]
-    addresses = [str(a) for job in _JOBS for a in spec.get(job, ())]
-    if len(tasks) < 2 and not os.environ.get("MESHFLOW_COORDINATOR"):
+    known = {job: _numbered(spec[job]) for job in _JOBS if job in spec}
+    tasks = [f"{job}:{i}" for job, found in known.items() for i in found]
+    addresses = [str(a) for found in known.values() for a in found.values()]
+    if len(tasks) < 2 and not os.environ.get(COORDINATOR):
         return [], [], 0
     me = f"{resolver.task_type}:{resolver.task_id}"
     if me not in tasks:
@@ -352,3 +354,8 @@ def _workers(resolver: Any) -> tuple[list[str], list[str], int]:
             f'workers {tasks}. TF_CONFIG must say "task": {{"type": "worker", "index": ...}}.'
         )
     return tasks, addresses, tasks.index(me)
+
+
+def _numbered(tasks: Any) -> dict[int, Any]:
+    """The addresses of a job by the numbers of its tasks."""
+    return dict(sorted(tasks.items())) if isinstance(tasks, dict) else dict(enumerate(tasks))

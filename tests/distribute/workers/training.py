@@ -172,7 +172,23 @@ def off(strategy):
         model = tf.keras.Sequential([LAYERS.Dense(1, input_shape=(1,), kernel_initializer="ones")])
         model.compile("sgd", "mae")
     pairs = dataset.map(lambda v: (v[:, None], v[:, None] + 1.0))
-    return {"sums": sums, "mae": model.evaluate(pairs, verbose=0)}
+    distributed = strategy.experimental_distribute_dataset(pairs)
+    return {
+        "sums": sums,
+        "mae": model.evaluate(pairs, verbose=0),
+        "mae_of_distributed": model.evaluate(distributed, verbose=0),
+    }
+
+
+def files(strategy, folder):
+    """Each worker reads one of two files, which AUTO does by itself."""
+    numbers = tf.data.TextLineDataset([f"{folder}/{i}.txt" for i in range(2)])
+    dataset = numbers.map(lambda line: tf.strings.to_number(line)).batch(4)
+    sums = []
+    for batch in strategy.experimental_distribute_dataset(dataset):
+        found = strategy.run(tf.function(lambda v: tf.reduce_sum(v)), args=(batch,))
+        sums.append(float(strategy.reduce("sum", found, axis=None)))
+    return {"sums": sums}
 
 
 def main(folder):
@@ -191,6 +207,7 @@ def main(folder):
         "loop_from_function": custom_loop(strategy, from_function(strategy)),
         "values": values(strategy),
         "off": off(strategy),
+        "files": files(strategy, folder),
     }
     flat = {f"{part}/{k}": v for part, found in results.items() for k, v in found.items()}
     np.savez(f"{folder}/{resolver.task_id}.npz", **flat)

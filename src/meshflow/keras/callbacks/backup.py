@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from meshflow.checkpoint import Checkpoint, PythonState
+from meshflow.checkpoint.graph import ObjectGraph
 from meshflow.checkpoint.storage import is_checkpoint, remove
 from meshflow.core.errors import FailedPreconditionError
 from meshflow.keras.callbacks.base import Callback
@@ -167,7 +168,7 @@ class BackupAndRestore(Callback):
         if isinstance(self.save_freq, int) and self.save_freq and self._since >= self.save_freq:
             self._since = 0
             self._save(self._epoch, batch + 1, logs)
-        if self._told_to_end.is_set():
+        if self.save_before_preemption and _anybody(self._told_to_end.is_set()):
             self._save(self._epoch, batch + 1, logs)
             print(f"Told to end: training is saved in {self.backup_dir}.", file=sys.stderr)
             sys.exit(_PREEMPTED)
@@ -178,9 +179,12 @@ class BackupAndRestore(Callback):
             self._save(epoch + 1, 0, logs)
 
     def _save(self, epoch: int, step: int, logs: Any) -> None:
-        if jax.process_index() != 0:
-            return
         position = _Position()
+        if jax.process_index() != 0:
+            # Reading what replicas have of their own, as metrics do, needs all workers.
+            for _ in ObjectGraph(self._checkpoint(position)).values():
+                pass
+            return
         position.value = {
             "epoch": epoch,
             "step": step,
@@ -189,3 +193,12 @@ class BackupAndRestore(Callback):
             "logs": {k: float(v) for k, v in (logs or {}).items() if isinstance(v, (int, float))},
         }
         self._checkpoint(position).write(self._path)
+
+
+def _anybody(told: bool) -> bool:
+    """Whether something holds for any worker: all must save after the same step."""
+    if jax.process_count() == 1:
+        return told
+    from meshflow.distribute.exchange import everybodys
+
+    return any(everybodys(told))

@@ -458,7 +458,8 @@ def _expand_placed(array: Any) -> Any:
 def _kept_or_numpy(value: Any) -> Any:
     """A batch from a `DTensorDataset` stays on its mesh."""
     if isinstance(value, Tensor) and layout_of(value) is not None:
-        return value._value
+        array = value._value
+        return array.astype(backend.floatx()) if array.dtype == np.float64 else array
     return _to_numpy(value)
 
 

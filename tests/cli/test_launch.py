@@ -1,0 +1,245 @@
+"""`meshflow launch` with real processes: outputs, faults, restarts, and that nothing is left running.
+
+MESHFLOW_FAULTS=20 adds a test that kills workers at that many random moments.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshflow.cli.launch import Job
+
+TESTS = Path(__file__).parents[1]
+SURVIVING = TESTS / "distribute" / "workers" / "surviving.py"
+COMMAND = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
+
+
+def start(*arguments, **environment):
+    """Starts the launcher."""
+    known = {k: v for k, v in os.environ.items() if k not in ("TF_CONFIG", "JAX_NUM_CPU_DEVICES")}
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        env={**known, "PYTHONPATH": str(TESTS.parent / "src"), "COLUMNS": "200", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def launch(*arguments, timeout=120, **environment):
+    """Code and output of the launcher."""
+    process = start(*arguments, **environment)
+    try:
+        text, _ = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return process.returncode, text
+
+
+def alive(pids):
+    """Processes that still run; the dead that nobody has asked for do not count."""
+    found = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            found.append(pid)
+    return found
+
+
+def gone(pids, within=5.0):
+    deadline = time.monotonic() + within
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pids)
+
+
+def pids(folder):
+    return [int(line) for line in (folder / "pids").read_text().split()]
+
+
+# ---- what workers get, and what is written -----------------------------------------------------
+
+SHOW = """
+import json, os, sys, helper
+config = json.loads(os.environ["TF_CONFIG"])
+print("one of", len(config["cluster"]["worker"]), sys.argv[1:], __name__, helper.VALUE)
+print("to stderr", config["task"], file=sys.stderr)
+sys.exit(int(sys.argv[1]) if config["task"]["index"] == 1 else 0)
+"""
+
+
+@pytest.fixture
+def show(tmp_path):
+    (tmp_path / "helper.py").write_text("VALUE = 'imported'")
+    script = tmp_path / "show.py"
+    script.write_text(SHOW)
+    return script
+
+
+def test_workers_get_their_task_and_their_output_is_told_apart(show):
+    code, text = launch("--workers", 2, show, "0", "--option", "x y")
+    assert code == 0, text
+    for number in range(2):
+        expected = "one of 2 ['0', '--option', 'x y'] __main__ imported"
+        assert f"[worker {number}] {expected}\n" in text
+        task = {"type": "worker", "index": number}
+        assert f"[worker {number}] to stderr {task}\n" in text
+
+
+def test_failure_ends_the_job_after_its_restarts(show):
+    code, text = launch("--workers", 2, "--max-restarts", 1, show, "7")
+    assert code == 7
+    assert "Worker 1 ended with code 7. Restart 1 of 1." in text
+    assert "[launch] Worker 1 ended with code 7. The job has failed after 1 restarts." in text
+
+
+def test_wrong_arguments(show):
+    for arguments, expected in (
+        ({"workers": 0}, "at least 1"),
+        ({"watchdog": 0}, "positive number of seconds"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            Job(str(show), **arguments)
+    code, text = launch("no_such_script.py")
+    assert code == 2 and "There is no script no_such_script.py" in " ".join(text.split()), text
+
+
+def test_other_machines_by_ssh(show, tmp_path):
+    """A stand-in for ssh writes down the machine and runs the command here."""
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text('#!/bin/sh\necho "$4" >> "$LOG"\nshift 4\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    path = f"{ssh.parent}:{os.environ['PATH']}"
+    arguments = (
+        "--workers",
+        4,
+        "--hosts",
+        "a.example,b.example",
+        "--address",
+        "127.0.0.1",
+        "--port",
+        900,
+    )
+    code, text = launch(*arguments, show, "0", PATH=path, LOG=str(tmp_path / "log"))
+    assert code == 0, text
+    assert sorted((tmp_path / "log").read_text().split()) == ["a.example"] * 2 + ["b.example"] * 2
+    for number in range(4):
+        assert f"[worker {number}] one of 4 ['0'] __main__ imported" in text
+
+
+# ---- nothing is left running -------------------------------------------------------------------
+
+SLEEP = """
+import os, pathlib, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"])
+with open(sys.argv[1], "a") as file:
+    file.write(f"{os.getpid()}\\n{child.pid}\\n")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=str)
+def test_workers_end_with_the_launcher(tmp_path, how):
+    script = tmp_path / "sleep.py"
+    script.write_text(SLEEP)
+    process = start("--workers", 2, script, tmp_path / "pids")
+    deadline = time.monotonic() + 60
+    while not ((tmp_path / "pids").exists() and len(pids(tmp_path)) == 4):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    started = pids(tmp_path)
+    process.send_signal(how)
+    if how is signal.SIGKILL:
+        # Nobody is left to end what the workers have started; the workers end by themselves.
+        process.wait()
+        assert gone(started[0::2])
+        for child in started[1::2]:
+            os.kill(child, signal.SIGKILL)
+    else:
+        text, _ = process.communicate(timeout=20)
+        assert process.returncode == 130 and "all workers are ended" in text
+        assert gone(started)
+    process.stdout.close()
+
+
+# ---- faults ------------------------------------------------------------------------------------
+
+
+def train(folder, *faults, watchdog=60):
+    """Weights and output of a training with faults."""
+    folder.mkdir()
+    options = ["--workers", 2, "--devices-per-worker", 1, "--watchdog", watchdog]
+    options += ["--max-restarts", len(faults)]
+    code, text = launch(*options, SURVIVING, folder, *faults, timeout=240)
+    assert code == 0, text
+    assert gone(pids(folder))
+    with np.load(folder / "weights.npz") as found:
+        return [found[k] for k in found.files], text
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("runs") / "undisturbed")
+
+
+def assert_same_bits(found, expected):
+    for a, b in zip(found, expected, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
+    """Both workers are killed, one is stopped, one is stuck: one job, five starts."""
+    faults = ["kill@4@1", "kill@5@0", "stop@3@1", "sleep@3@0"]
+    weights, text = train(tmp_path / "runs", *faults, watchdog=3)
+    assert "Worker 1 was killed by SIGKILL. Restart 1 of 4." in text
+    assert "Restart 2 of 4" in text  # worker 1 may notice first that worker 0 is gone
+    assert "Worker 1 has given no sign of life for 3 s" in text
+    assert "No worker has done a step for 3 s" in text
+    assert_same_bits(weights, undisturbed[0])
+
+
+@pytest.mark.skipif("MESHFLOW_FAULTS" not in os.environ, reason="takes minutes")
+@pytest.mark.timeout(3600)
+def test_random_kills(undisturbed, tmp_path):
+    """Kills from outside, at any moment, of any worker."""
+    left = int(os.environ["MESHFLOW_FAULTS"])
+    choice = random.Random(0)
+    run = 0
+    while left:
+        run += 1
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        kills = min(left, 4)
+        process = start(
+            *("--workers", 2, "--devices-per-worker", 1, "--max-restarts", kills),
+            *(SURVIVING, folder),
+        )
+        known = 0
+        for _ in range(kills):
+            while process.poll() is None:
+                if (folder / "pids").exists() and len(pids(folder)) >= known + 2:
+                    break
+                time.sleep(0.02)
+            known = len(pids(folder))
+            time.sleep(choice.uniform(0, 4))
+            victim = choice.choice(alive(pids(folder)[-2:]) or [None])
+            if victim is None:
+                break
+            os.kill(victim, signal.SIGKILL)
+            left -= 1
+        text, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, text
+        with np.load(folder / "weights.npz") as found:
+            assert_same_bits([found[k] for k in found.files], undisturbed[0])
+        assert gone(pids(folder))
