@@ -130,6 +130,11 @@ class Job:
                     **supervisor.environment(restarts),
                     **(virtual_devices(self._devices) if self._devices is not None else {}),
                     "TF_CONFIG": json.dumps(config),
+                    # The same for `dtensor.initialize_accelerator_system`.
+                    "DTENSOR_JOBS": ",".join(addresses),
+                    "DTENSOR_NUM_CLIENTS": str(self._count),
+                    "DTENSOR_CLIENT_ID": str(number),
+                    "DTENSOR_JOB_NAME": "worker",
                     "PYTHONUNBUFFERED": "1",
                 }
                 self._processes.append(self._start(number, environment))
@@ -201,7 +206,7 @@ class Job:
     def _print(self, number: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            if "[Gloo] Rank " in line:
+            if "[Gloo] Rank" in line or "peer ranks" in line:
                 continue  # gloo reports every connection
             self._write(f"[worker {number}] {line.rstrip()}")
 
