@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent / "src" / "meshflow" / "kernels"
-SOURCE, TARGET = FOLDER / "onednn.cc", FOLDER / "libmeshflow_onednn.so"
+SOURCES, TARGET = [FOLDER / "onednn.cc", FOLDER / "pooling.cc"], FOLDER / "libmeshflow_onednn.so"
 
 
 class CannotBuildError(Exception):
@@ -47,9 +47,9 @@ def command(output: Path) -> list[str]:
         raise CannotBuildError("no jaxlib in the environment that builds")
     headers = Path(jaxlib.origin).parent / "include"
     return [
-        *(compiler, "-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-w"),
+        *(compiler, "-O3", "-std=c++17", "-fPIC", "-shared", "-fopenmp", "-w"),
         *(f"-isystem{prefix}/include", f"-isystem{headers}"),
-        *(str(SOURCE), "-o", str(output)),
+        *(*map(str, SOURCES), "-o", str(output)),
         *(f"-L{prefix}/lib", "-l:libdnnl.so.3"),
     ]
 

@@ -107,6 +107,7 @@ def test_mirrored_step_sends_the_gradients_once():
     found = dtensor.explain(model, np.ones([8, 16], "float32"), np.ones([8, 8], "float32"))
     # Besides the gradients some scalars: the loss, and how many examples it was of.
     assert 0 <= found.bytes() - 4 * (16 * 32 + 32 * 8) <= 32
+    assert found.count() == 1
     assert {c.kind for c in found.collectives} == {"all-reduce"}
 
 

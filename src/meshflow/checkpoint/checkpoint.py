@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable
@@ -224,9 +225,18 @@ def write_objects(path: str, root: Any) -> None:
     arrays = {f"{i:05d}": pair for i, pair in enumerate(values)}
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     write_folder(path, arrays, extra)
-    # Scripts look for TensorFlow's index file to see whether a checkpoint is there.
-    with open(f"{path}.index", "w") as file:
-        json.dump({"format": "meshflow-arrays", "folder": os.path.basename(path)}, file)
+    write_index(path)
+
+
+def write_index(path: str) -> None:
+    """Writes the file that scripts look for to see whether TensorFlow has left a checkpoint.
+
+    Args:
+      path: the checkpoint's path.
+    """
+    if jax.process_index() == 0:
+        with open(f"{path}.index", "w") as file:
+            json.dump({"format": "meshflow-arrays", "folder": os.path.basename(path)}, file)
 
 
 def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:

@@ -12,6 +12,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from meshflow.core.module import Module
 from meshflow.core.variable import Variable
 
@@ -160,7 +164,7 @@ class ObjectGraph:
         for node, item in zip(self.nodes, self.objects, strict=True):
             if isinstance(item, Variable):
                 node["key"] = f"{node['path'] or 'root'}/{VALUE}"
-                yield node["key"], item.numpy()
+                yield node["key"], stored(item)
             elif hasattr(item, "_checkpoint_value"):
                 node["key"] = f"{node['path'] or 'root'}/.ATTRIBUTES/py_state"
                 yield node["key"], item._checkpoint_value()
@@ -176,8 +180,24 @@ class ObjectGraph:
                 key = f"{path}/{escaped(name)}/{VALUE}"
                 yield (
                     {"optimizer": position, "variable": owner, "name": name, "key": key},
-                    slot.numpy(),
+                    stored(slot),
                 )
+
+
+def stored(variable: Variable) -> Any:
+    """What a checkpoint keeps of a variable.
+
+    Args:
+      variable: the variable.
+
+    Returns:
+      A NumPy array; the JAX array itself where devices hold different parts of it.
+    """
+    value = variable._value
+    if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
+        value = value.astype(jnp.bfloat16)
+    split = isinstance(value, jax.Array) and not value.is_fully_replicated
+    return value if split else np.asarray(value)
 
 
 def slots_of(value: Any) -> Iterator[tuple[Any, str, Any]]:

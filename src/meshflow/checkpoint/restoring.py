@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.checkpoint.graph import ObjectGraph, children, slots_of
 from meshflow.checkpoint.storage import Folder
+from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
 
@@ -73,7 +75,10 @@ class Restoration:
         self._restored.add((position, id(item)))
 
     def _assign(self, variable: Variable, key: str) -> None:
-        value = self.folder.read(key)
+        layout = variable.layout
+        split = layout is not None and not layout.is_fully_replicated()
+        # Each device takes its part from the file, however the array was split when it was saved.
+        value = self.folder.open(key) if split else self.folder.read(key)
         if not variable.shape.is_compatible_with(value.shape):
             raise ValueError(
                 f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
@@ -86,7 +91,10 @@ class Restoration:
                 f"{value.dtype} (key {key} of {self.folder.path})."
             )
         with init_scope():
-            variable.assign(value.astype(dtype, copy=False))
+            if split:
+                variable.assign(parts_of(value, layout, dtype))
+            else:
+                variable.assign(value.astype(dtype, copy=False))
 
     def _restore_slots(self) -> None:
         if not self.slots:
@@ -143,6 +151,19 @@ class Restoration:
     def matched_anything(self) -> bool:
         """Whether any object below the root was paired."""
         return len(self.objects) > 1 or not self.nodes[0]["children"]
+
+
+def parts_of(value: np.ndarray, layout: Any, dtype: Any) -> Tensor:
+    """A tensor in a layout whose devices take their parts of a host array.
+
+    Args:
+      value: the array, which may lie in a file.
+      layout: a `Layout`.
+      dtype: the tensor's NumPy dtype.
+    """
+    layout.check(value.shape)
+    part = lambda index: np.asarray(value[index]).astype(dtype, copy=False)
+    return Tensor(jax.make_array_from_callback(value.shape, layout.sharding(), part))
 
 
 def _after_build(layer: Any, go_on: Callable[[], None]) -> None:

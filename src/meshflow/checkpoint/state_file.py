@@ -52,7 +52,8 @@ def write_state(folder: Any, state: CheckpointState, name: str = "checkpoint") -
     if state.last_preserved_timestamp is not None:
         lines.append(f"last_preserved_timestamp: {state.last_preserved_timestamp}")
     target = Path(folder) / name
-    part = target.with_name(f"{name}.part")
+    # Several processes of a job may write the same at once.
+    part = target.with_name(f"{name}.{os.getpid()}.part")
     with open(part, "w") as file:
         file.write("\n".join(lines) + "\n")
         file.flush()

@@ -3,17 +3,23 @@
 The folder is written under a temporary name, flushed to the disk and renamed, so that a program killed
 at any moment leaves the checkpoint before or the one after, never half of one. Each array has a
 checksum; damage is reported with the file's name.
+
+An array that is split over devices is written part by part into its place in the file, and read back
+the same way, so that the whole never lies in memory; the file does not tell how it was split. Where
+several processes hold parts, all of them write, into one folder that all can reach.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import zlib
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
 import numpy as np
 
@@ -33,30 +39,92 @@ def write_folder(
       extra: further entries of the manifest, plain JSON values.
     """
     target = Path(path)
-    part, old = _beside(target, ".part"), _beside(target, ".old")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    manifest = {}
-    for key, (name, value) in arrays.items():
-        array = np.asarray(value)
-        _write_array(part / f"{key}.npy", array)
-        manifest[key] = {
-            "name": name,
-            "dtype": str(array.dtype),
-            "shape": list(array.shape),
-            "crc32": _checksum(array),
-        }
-    content = {"format": "meshflow-arrays", "version": 1, **(extra or {}), "arrays": manifest}
-    with open(part / MANIFEST, "w") as file:
-        json.dump(content, file, indent=1)
-        _flush(file)
-    _flush_folder(part)
-    if target.is_dir():
+    together = any(_is_split(v) and not v.is_fully_addressable for _, v in arrays.values())
+    first = not together or jax.process_index() == 0
+    # Without parts to bring together every process of a job writes by itself, maybe to one place.
+    own = "" if together or jax.process_index() == 0 else str(jax.process_index())
+    part, old = _beside(target, f".part{own}"), _beside(target, ".old")
+    if first:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for key, (_, value) in arrays.items():
+            if _is_split(value):
+                _write_parts(part / f"{key}.npy", value, "w+")
+            else:
+                _write_array(part / f"{key}.npy", np.asarray(value))
+    if together:
+        _meet(f"{target} made")
+        if not first:
+            for key, (_, value) in arrays.items():
+                if _is_split(value):
+                    _write_parts(part / f"{key}.npy", value, "r+")
+        _meet(f"{target} written")
+    if first:
+        manifest = {}
+        for key, (name, value) in arrays.items():
+            split = _is_split(value)
+            array = _opened(part / f"{key}.npy", value) if split else np.asarray(value)
+            manifest[key] = {
+                "name": name,
+                "dtype": str(array.dtype),
+                "shape": list(array.shape),
+                "crc32": _checksum(array),
+            }
+        content = {"format": "meshflow-arrays", "version": 1, **(extra or {}), "arrays": manifest}
+        with open(part / MANIFEST, "w") as file:
+            json.dump(content, file, indent=1)
+            _flush(file)
+        _flush_folder(part)
+        try:
+            if target.is_dir():
+                shutil.rmtree(old, ignore_errors=True)
+                os.replace(target, old)
+            os.replace(part, target)
+        except OSError:
+            if not own:
+                raise
+            shutil.rmtree(part, ignore_errors=True)  # another process was here at the same moment
+        _flush_folder(target.parent)
         shutil.rmtree(old, ignore_errors=True)
-        os.replace(target, old)
-    os.replace(part, target)
-    _flush_folder(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    if together:
+        _meet(f"{target} done")
+
+
+def _meet(what: str) -> None:
+    """Waits for the other processes."""
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices(what)
+
+
+def _is_split(value: Any) -> bool:
+    """Whether devices hold different parts of an array."""
+    return isinstance(value, jax.Array) and bool(value.size) and not value.is_fully_replicated
+
+
+def _opened(path: Path, like: Any, mode: Any = "r") -> np.ndarray:
+    """A file's array without reading it."""
+    raw = np.lib.format.open_memmap(path, mode)
+    return (raw if raw.dtype == like.dtype else raw.view(like.dtype)).reshape(like.shape)
+
+
+def _write_parts(path: Path, value: jax.Array, mode: str) -> None:
+    """Writes this process's parts of an array into its file."""
+    if mode == "w+":
+        opaque = value.dtype.kind == "V"
+        np.lib.format.open_memmap(
+            path,
+            "w+",
+            np.uint8 if opaque else value.dtype,
+            (value.nbytes,) if opaque else value.shape,
+        )
+    whole = _opened(path, value, "r+")
+    for shard in value.addressable_shards:
+        if shard.replica_id == 0:
+            whole[shard.index] = np.asarray(shard.data)
+    del whole
+    with open(path, "rb+") as file:
+        _flush(file)
 
 
 def _beside(target: Path, suffix: str) -> Path:
@@ -142,9 +210,23 @@ class Folder:
         Args:
           key: the file name without `.npy`.
         """
+        return self._load(key, None)
+
+    def open(self, name: str) -> np.ndarray:
+        """An array that is read from its file where it is used, after its checksum was found right.
+
+        Args:
+          name: the name in the manifest; errors as in `read`.
+        """
+        if name not in self._keys:
+            raise NotFoundError(f"Key {name} not found in checkpoint {self.path}.")
+        size = math.prod(self.entries[name]["shape"])
+        return self._load(self._keys[name], "r" if size else None)
+
+    def _load(self, key: str, mode: Any) -> np.ndarray:
         entry, file = self.manifest["arrays"][key], self.path / f"{key}.npy"
         try:
-            raw, dtype = np.load(file), np.dtype(entry["dtype"])
+            raw, dtype = np.load(file, mmap_mode=mode), np.dtype(entry["dtype"])
             array = (raw if raw.dtype == dtype else raw.view(dtype)).reshape(entry["shape"])
         except (OSError, ValueError, EOFError, TypeError) as error:
             raise DataLossError(

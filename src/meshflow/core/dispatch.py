@@ -28,6 +28,7 @@ from meshflow.core import convert, errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType, string
+from meshflow.core.places import about_places, different_places
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -195,6 +196,12 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     except TypeError:
         if op.strings and any(t.dtype is string for t in flat_tensors(operands)):
             return _on_codes(op, operands, static)
+        raise
+    except ValueError as error:
+        if about_places(error):
+            raise different_places(
+                op.name, [("", t._value) for t in flat_tensors(operands)]
+            ) from None
         raise
 
 

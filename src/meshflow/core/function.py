@@ -25,6 +25,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Rules
 from meshflow.core.errors import NotFiniteError
 from meshflow.core.fetching import lost_worker
+from meshflow.core.places import about_places, different_places
 from meshflow.core.pulls import Source
 from meshflow.core.rewriting import Rewriting, rewritten
 from meshflow.core.specs import TensorSpec, TypeSpec
@@ -188,6 +189,11 @@ class ConcreteFunction:
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         except (jax.errors.JaxRuntimeError, ValueError) as error:
+            if about_places(error):
+                names = [f"argument {i}" for i in range(len(arrays))]
+                names += [getattr(c, "_shared_name", "") for c in traced.captures]
+                values = list(zip(names, [*arrays, *captured], strict=True))
+                raise different_places(self.name, values) from None
             lost = lost_worker(error)
             if lost is None:
                 raise

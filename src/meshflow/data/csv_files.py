@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import glob
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -91,7 +90,7 @@ class CsvDataset(Dataset):
 
     def _without_errors(self, report: Callable[[Exception], None]) -> CsvDataset:
         """This dataset without the rows that cannot be read."""
-        made = copy.copy(self)
+        made = self._copied()
         made._report = report
         return made
 
@@ -99,7 +98,7 @@ class CsvDataset(Dataset):
         return self._names
 
     def _of_files(self, names: list[str]) -> Dataset:
-        made = copy.copy(self)
+        made = self._copied()
         made._names = names
         return made
 

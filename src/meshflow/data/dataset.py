@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from meshflow.data import structure
 from meshflow.data.methods import Transformations
 from meshflow.data.options import Options
 from meshflow.data.running import OwnedIterator, Run
+from meshflow.data.timing import Spent, timed
 
 AUTOTUNE = -1
 INFINITE_CARDINALITY = -1
@@ -53,6 +55,22 @@ class Dataset(Transformations):
     """
 
     _parents: tuple[Dataset, ...] = ()
+    # Whether parents make their elements in another thread.
+    _apart = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        timed(cls)
+
+    @functools.cached_property
+    def _spent(self) -> Spent:
+        return Spent()
+
+    def _copied(self) -> Any:
+        """A copy that can be changed, and whose time is its own."""
+        made = copy.copy(self)
+        made.__dict__.pop("_spent", None)
+        return made
 
     # ---- what a transformation defines -----------------------------------------------------
 
@@ -193,7 +211,7 @@ class Dataset(Transformations):
         state = structure.to_arrays(initial_state)
         spec = structure.spec_of(state), self.element_spec
         function = ElementFunction(reduce_func, spec, "reduce")
-        elements = self._elements(Run(self))
+        elements = self._elements(Run(self, counts=True))
         for element in elements:
             state = function((state, element))
         return structure.to_tensors(state)
@@ -213,6 +231,9 @@ class Dataset(Transformations):
                 f"`transformation_func` must return a `tf.data.Dataset` object. Got {type(dataset)}."
             )
         return dataset
+
+
+timed(Dataset)
 
 
 def _to_numpy(element: Any) -> Any:

@@ -57,6 +57,7 @@ __all__ = [
     "get_structure",
     "group_by_window",
     "ignore_errors",
+    "load",
     "make_csv_dataset",
     "map_and_batch",
     "map_with_workers",
@@ -64,6 +65,7 @@ __all__ = [
     "prefetch_to_device",
     "rejection_resample",
     "sample_from_datasets",
+    "save",
     "scan",
     "shuffle_and_repeat",
     "snapshot",
@@ -79,7 +81,9 @@ ExternalStatePolicy = _options.ExternalStatePolicy
 OptimizationOptions = _options.OptimizationOptions
 ThreadingOptions = _options.ThreadingOptions
 choose_from_datasets = Dataset.choose_from_datasets
+load = Dataset.load
 sample_from_datasets = Dataset.sample_from_datasets
+save = Dataset.save
 
 
 def _applied(method: str) -> Callable[..., Callable[[Dataset], Dataset]]:
@@ -265,6 +269,10 @@ class TFRecordWriter:
 def explain(dataset: Dataset) -> str:
     """How a pipeline runs: each transformation, by indices and at once or by elements, and why.
 
+    After a pass, also where time went: how many elements each transformation gave in all passes so
+    far, and how long it took for them, without the transformations before it. Behind a `prefetch`
+    that is how long somebody waited.
+
     Args:
       dataset: the pipeline.
 
@@ -291,6 +299,16 @@ def _lines(node: Dataset, depth: int) -> Iterator[str]:
         how = "vectorized"
     else:
         how = "by indices"
-    yield f"{'  ' * depth}{type(node).__name__}: {how}"
+    yield f"{'  ' * depth}{type(node).__name__}: {how}{_time(node)}"
     for parent in node._parents:
         yield from _lines(parent, depth + 1)
+
+
+def _time(node: Dataset) -> str:
+    """What a transformation spent."""
+    spent = node._spent
+    if not spent.elements:
+        return ""
+    before = 0.0 if node._apart else sum(p._spent.seconds for p in node._parents)
+    verb = "waited " if node._apart else ""
+    return f"; {spent.elements:,} elements, {verb}{max(spent.seconds - before, 0):.3f} s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +56,7 @@ class Files(Dataset):
 
     def _of_files(self, names: list[str]) -> Dataset:
         """The records of other files, read in the same way."""
-        made = copy.copy(self)
+        made = self._copied()
         made._names = names
         return made
 

@@ -240,6 +240,64 @@ class Transformations:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
         return _nodes().Choose(list(datasets), choice_dataset, stop_on_empty_dataset)
 
+    # ---- on disk -------------------------------------------------------------------------
+
+    def save(
+        self,
+        path: Any,
+        compression: str | None = None,
+        shard_func: Callable[..., Any] | None = None,
+        checkpoint_args: Any = None,
+    ) -> None:
+        """Writes all elements to a folder, from which `load` makes a dataset.
+
+        Args:
+          path: the folder; a dataset that is in it is replaced.
+          compression: 'GZIP' or None.
+          shard_func: from an element to the number of the file that it goes to; default one file.
+          checkpoint_args: accepted.
+
+        Raises:
+          ValueError: for an infinite dataset, or elements that are not tensors.
+
+        Example:
+          >>> import tempfile
+          >>> import meshflow as tf
+          >>> folder = tempfile.mkdtemp()
+          >>> tf.data.Dataset.range(3).save(folder)
+          >>> [int(x) for x in tf.data.Dataset.load(folder)]
+          [0, 1, 2]
+        """
+        from meshflow.data import saving
+
+        saving.save(self, path, compression, shard_func)  # type: ignore[arg-type]
+
+    @staticmethod
+    def load(
+        path: Any,
+        element_spec: Any = None,
+        compression: str | None = None,
+        reader_func: Callable[[Dataset], Dataset] | None = None,
+        wait: bool = False,
+    ) -> Dataset:
+        """The elements that `save` wrote.
+
+        Args:
+          path: the folder.
+          element_spec: accepted when it fits.
+          compression: as given to `save`.
+          reader_func: from a dataset of datasets, one for each file, to one dataset; by default some
+            of them in turn.
+          wait: accepted.
+
+        Raises:
+          NotFoundError: when there is no saved dataset.
+          DataLossError: while iterating, for a damaged file.
+        """
+        from meshflow.data import saving
+
+        return saving.load(path, element_spec, compression, reader_func)
+
     # ---- element by element ----------------------------------------------------------------
 
     def map(

@@ -22,9 +22,13 @@ class Run:
 
     Attributes:
       seeds: for each random node, by its place in the graph, seed and number of its first epoch.
+      counts: whether its time is taken; False where somebody only looks at a dataset.
     """
 
-    def __init__(self, root: Any, seeds: dict[str, list[Any]] | None = None) -> None:
+    def __init__(
+        self, root: Any, seeds: dict[str, list[Any]] | None = None, counts: bool = False
+    ) -> None:
+        self.counts = counts
         self._places = {id(node): str(i) for i, node in enumerate(_nodes(root))}
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
         self._epochs: dict[str, int] = {}
@@ -64,7 +68,7 @@ class OwnedIterator(Source):
     def _start(self, seeds: Any) -> None:
         self._position = 0
         self._given_back.clear()
-        self._run = Run(self._dataset, seeds)
+        self._run = Run(self._dataset, seeds, counts=True)
         self._elements = self._dataset._elements(self._run)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from meshflow.data.options import AutoShardPolicy
 from meshflow.data.running import Run
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice
 
-__all__ = ["auto_shard"]
+__all__ = ["auto_shard", "by_policy"]
 
 _ADVICE = (
     "set tf.data.Options().experimental_distribute.auto_shard_policy to AutoShardPolicy.DATA or OFF"
@@ -52,31 +51,54 @@ def auto_shard(dataset: Dataset, num_workers: Any, index: Any, policy: Any = Non
       >>> [[int(x) for x in auto_shard(tf.data.Dataset.range(5), 2, i)] for i in range(2)]
       [[0, 2, 4], [1, 3]]
     """
+    part, policy = by_policy(dataset, num_workers, index, policy)
+    count, at = int(num_workers), int(index)
+    return Slice(part, at, None, count) if policy is AutoShardPolicy.DATA else part
+
+
+def by_policy(
+    dataset: Dataset, num_workers: Any, index: Any, policy: Any = None
+) -> tuple[Dataset, AutoShardPolicy]:
+    """A worker's part as `auto_shard` gives it, but for DATA the whole, to be divided otherwise.
+
+    Args:
+      dataset: the whole.
+      num_workers: how many workers there are.
+      index: the worker's number.
+      policy: instead of the option.
+
+    Returns:
+      The dataset, and the policy that was used; never AUTO.
+
+    Raises:
+      NotFoundError: for FILE, when the dataset does not read files.
+      InvalidArgumentError: for FILE, when there are fewer files than workers; for an index out of
+        range.
+    """
     count, at = integer(num_workers, "num_workers"), integer(index, "index")
     if not 0 <= at < count:
         raise InvalidArgumentError(f"index must be in [0, {count}), got {at}.")
     if policy is None:
         policy = dataset.options().experimental_distribute.auto_shard_policy
     policy = AutoShardPolicy(int(policy))
-    if policy is AutoShardPolicy.OFF:
-        return dataset
+    if policy in (AutoShardPolicy.OFF, AutoShardPolicy.DATA):
+        return dataset, policy
     if policy is AutoShardPolicy.HINT:
-        return _rewritten(
-            dataset,
-            lambda node: (
-                Slice(node._parents[0], at, None, count) if isinstance(node, ShardHint) else None
-            ),
-        )
-    if policy is not AutoShardPolicy.DATA:
-        try:
-            return _by_file(dataset, count, at)
-        except (NotFoundError, _TooFewFiles) as error:
-            if policy is AutoShardPolicy.FILE:
-                raise
-            # Data in memory is the common case, of which nobody needs to be told.
-            level = logging.WARNING if isinstance(error, _TooFewFiles) else logging.INFO
-            logging.getLogger("meshflow").log(level, "Sharding by DATA instead of FILE: %s", error)
-    return Slice(dataset, at, None, count)
+
+        def filled(node: Dataset) -> Dataset | None:
+            hint = isinstance(node, ShardHint)
+            return Slice(node._parents[0], at, None, count) if hint else None
+
+        return _rewritten(dataset, filled), policy
+    try:
+        return _by_file(dataset, count, at), AutoShardPolicy.FILE
+    except (NotFoundError, _TooFewFiles) as error:
+        if policy is AutoShardPolicy.FILE:
+            raise
+        # Data in memory is the common case, of which nobody needs to be told.
+        level = logging.WARNING if isinstance(error, _TooFewFiles) else logging.INFO
+        logging.getLogger("meshflow").log(level, "Sharding by DATA instead of FILE: %s", error)
+        return dataset, AutoShardPolicy.DATA
 
 
 class _TooFewFiles(InvalidArgumentError):
@@ -95,7 +117,7 @@ def _with_parents(node: Dataset, parents: list[Dataset]) -> Dataset:
     """A node after other nodes."""
     if all(new is old for new, old in zip(parents, node._parents, strict=True)):
         return node
-    made = copy.copy(node)
+    made = node._copied()
     made._parents = tuple(parents)
     return made
 

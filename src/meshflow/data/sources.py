@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob as globbing
+import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,9 @@ from meshflow.data.dataset import (
 from meshflow.data.running import Run
 
 _BLOCK = 4096
+# Bytes read from a memory-mapped array after which its pages are given back. The system maps up
+# to 16 pages where one is read, so many times as much may be resident.
+_MAPPED = 1 << 25
 
 
 def index_blocks(count: int) -> Iterator[np.ndarray]:
@@ -50,6 +54,9 @@ class TensorSlices(Dataset):
                 "the same first dimension."
             )
         self._size = sizes[0]
+        # Not those that keep changes to themselves, which would be lost with their pages.
+        self._mapped = [a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"]
+        self._read = 0
         self._own_spec = structure.unbatched(structure.spec_of(arrays))
 
     def _known_spec(self) -> Any:
@@ -59,7 +66,18 @@ class TensorSlices(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(lambda i: [_rows(a, i) for a in self._leaves], index_blocks(self._size))
+        return Vector(self._gather, index_blocks(self._size))
+
+    def _gather(self, index: np.ndarray) -> list[Any]:
+        rows = [_rows(a, index) for a in self._leaves]
+        if self._mapped:
+            self._read += sum(r.nbytes for r in rows)
+            if self._read > _MAPPED:
+                # Pages that were read stay in the system's cache, but no longer count as ours.
+                self._read = 0
+                for array in self._mapped:
+                    array._mmap.madvise(mmap.MADV_DONTNEED)
+        return rows
 
 
 def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:

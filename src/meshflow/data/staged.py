@@ -81,7 +81,7 @@ class Pass(Source):
 
     def restart(self) -> None:
         """Begins a new pass."""
-        self._elements = self._dataset._elements(Run(self._dataset))
+        self._elements = self._dataset._elements(Run(self._dataset, counts=True))
 
     def _produce(self) -> Any:
         return self._prepare(next(self._elements))

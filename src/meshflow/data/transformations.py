@@ -593,6 +593,8 @@ class Cache(Unary):
 class Prefetch(Unary):
     """Elements made ahead by a thread."""
 
+    _apart = True
+
     def __init__(self, parent: Dataset, buffer_size: Any) -> None:
         super().__init__(parent)
         size = 2 if buffer_size is None else integer(buffer_size, "buffer_size")

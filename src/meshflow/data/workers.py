@@ -165,6 +165,7 @@ class WorkerMap(Unary):
     """
 
     reshuffles = True
+    _apart = True
 
     def __init__(self, parent: Dataset, function: bytes, workers: int, spec: Any) -> None:
         super().__init__(parent)

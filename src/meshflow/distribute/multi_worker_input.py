@@ -10,9 +10,10 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, NotFoundError
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.tensor import Tensor
 from meshflow.data.options import AutoShardPolicy
+from meshflow.data.sharding import by_policy
 from meshflow.distribute.exchange import everybodys, from_worker_0
 from meshflow.distribute.input import DistributedDataset
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas
@@ -178,17 +179,9 @@ def _rows(batch: Any, parts: int) -> list[Any]:
 
 def _sharded(source: Any, policy: AutoShardPolicy, strategy: Any) -> tuple[Any, AutoShardPolicy]:
     """The data of this worker, and `DATA` when that is all data, of which it takes its rows of each batch."""
-    from meshflow.data.sharding import auto_shard
-
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.DATA):
         return source, policy
-    wanted = AutoShardPolicy.FILE if policy is AutoShardPolicy.AUTO else policy
-    try:
-        return auto_shard(source, strategy.workers, jax.process_index(), wanted), wanted
-    except (NotFoundError, InvalidArgumentError):
-        if policy is not AutoShardPolicy.AUTO:
-            raise
-        return source, AutoShardPolicy.DATA
+    return by_policy(source, strategy.workers, jax.process_index(), policy)
 
 
 def agreed_array(array: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.composite import IndexedSlices
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.errors import InvalidValueError
@@ -299,13 +300,21 @@ class SyncOnReadVariable(Variable):
     def _as_tensor(self) -> Tensor:
         if spanning() is not None:
             return self._cell._as_tensor()
-        return self._merged(self._stacked._as_tensor())
+        stacked = self._stacked._as_tensor()
+        parts, merged = self._written().get(id(self), (None, None))
+        return merged if parts is stacked._value else self._merged(stacked)  # type: ignore[return-value]
 
     def _write(self, value: Tensor) -> None:
         if spanning() is not None:
             self._cell._write(value)
-        else:
-            self._stacked._write(self._spread(value, self._stacked._shape[0]))
+            return
+        self._stacked._write(self._spread(value, self._stacked._shape[0]))
+        self._written()[id(self)] = self._stacked._as_tensor()._value, value
+
+    def _written(self) -> dict[int, Any]:
+        """Values written in this trace: reading one does not sum over the replicas again."""
+        trace = context.trace
+        return {} if trace is None else trace.__dict__.setdefault("_merged_values", {})
 
 
 def max_over_replicas(value: Tensor) -> Tensor:

@@ -1,17 +1,19 @@
 """`tf.experimental.dtensor`: tensors that lie on a mesh of devices by a layout."""
 
-from meshflow.dtensor import drawing, explaining, input, meshes, values
+from meshflow.dtensor import drawing, explaining, input, meshes, saving, values
 from meshflow.dtensor.drawing import *
 from meshflow.dtensor.explaining import *
 from meshflow.dtensor.input import *
 from meshflow.dtensor.meshes import *
+from meshflow.dtensor.saving import *
 from meshflow.dtensor.values import *
 from meshflow.placement.layout import MATCH, UNSHARDED, Layout
 from meshflow.placement.mesh import Mesh
 
+_PARTS = (drawing, explaining, input, meshes, saving, values)
 __all__ = sorted(
     [
-        *(name for part in (drawing, explaining, input, meshes, values) for name in part.__all__),
+        *(name for part in _PARTS for name in part.__all__),
         *("MATCH", "UNSHARDED", "Layout", "Mesh"),
     ]
 )

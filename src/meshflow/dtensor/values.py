@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +21,6 @@ __all__ = [
     "call_with_layout",
     "check_layout",
     "copy_to_mesh",
-    "enable_save_as_bf16",
     "fetch_layout",
     "is_dtensor",
     "pack",
@@ -45,8 +44,12 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
     Raises:
       InvalidArgumentError: when the shape does not fit the layout.
     """
+    if not isinstance(layout, Layout):
+        raise InvalidValueError(f"relayout: expected a dtensor.Layout, got {layout!r}.")
     tensor = convert_to_tensor(tensor)
     if MATCH in layout.sharding_specs:
+        if layout.rank != len(tensor.shape):
+            layout.check(tensor.shape.as_list())
         present = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
         pairs = zip(layout.sharding_specs, present.sharding_specs, strict=True)
         layout = Layout([p if s == MATCH else s for s, p in pairs], layout.mesh)
@@ -235,6 +238,9 @@ class DVariable(Variable):
       layout: the layout; default that of the initial value.
       **kwargs: as for `tf.Variable`.
 
+    Attributes:
+      save_as_bf16: whether checkpoints keep its float32 value as bfloat16.
+
     Raises:
       InvalidArgumentError: when neither the value nor `layout` says where the variable lies, or
         both do and differ.
@@ -272,13 +278,3 @@ class DVariable(Variable):
         super().__init__(initial_value, *args, dtype=dtype, **kwargs)
         self._layout = layout or found
         self.save_as_bf16 = False
-
-
-def enable_save_as_bf16(variables: Sequence[DVariable]) -> None:
-    """Marks variables to be saved as bfloat16.
-
-    Args:
-      variables: the variables.
-    """
-    for variable in variables:
-        variable.save_as_bf16 = True

@@ -15,6 +15,7 @@ import numpy as np
 
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
+POOLING = "meshflow_pooling"
 INSTALL = "pip install 'meshflow[kernels]', from a wheel or with a C++ compiler at hand"
 
 # oneDNN's codes for the element types a plan may have.
@@ -89,6 +90,8 @@ class Library:
         try:
             self._library = ctypes.CDLL(str(path))
             self.handler = self._library.meshflow_onednn
+            # One built before there was this handler still does the rest.
+            self.pooling = getattr(self._library, "meshflow_pooling", None)
             self._query = self._library.meshflow_onednn_query
             self._set_threads = self._library.meshflow_onednn_set_threads
         except (OSError, AttributeError) as error:
@@ -141,7 +144,9 @@ def status() -> Library | KernelsUnavailableError:
     path = Path(__file__).parent / NAME
     try:
         library = Library(path)
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.handler), platform="cpu")
+        for name, handler in ((TARGET, library.handler), (POOLING, library.pooling)):
+            if handler is not None:
+                jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:
         if path.exists() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
             warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)

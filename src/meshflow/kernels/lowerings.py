@@ -23,9 +23,11 @@ from meshflow.kernels import library, partitioning, plans
 LEAST_WORK = 1 << 17
 
 
-def run(plan: Sequence[int], operands: Sequence[Any], result: Any) -> Any:
-    """Calls the handler on JAX arrays."""
-    call = jax.ffi.ffi_call(library.TARGET, result, vmap_method="sequential")
+def run(
+    plan: Sequence[int], operands: Sequence[Any], result: Any, target: str = library.TARGET
+) -> Any:
+    """Calls a handler on JAX arrays."""
+    call = jax.ffi.ffi_call(target, result, vmap_method="sequential")
     return call(*operands, plan=np.array(plan, np.int64))
 
 

@@ -77,6 +77,8 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
                 return dispatch.wrap(op.compiled(defaults)(self._value, other._value))
             except FloatingPointError as error:
                 raise dispatch.explain(name, error, (self, other)) from error
+            except ValueError:
+                pass  # the long way says what is wrong
         if _gives_way(self, other):
             return NotImplemented
         return function(self, other)

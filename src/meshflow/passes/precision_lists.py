@@ -15,8 +15,9 @@ __all__ = ["PrecisionLists", "default_lists", "lists"]
 
 _ALLOW = "conv_general_dilated dot_general ragged_dot ragged_dot_general"
 _INFER = """
-    add add_any cos div erf erf_inv erfc logistic mul reduce_window_max reduce_window_min
-    reduce_window_sum select_n select_and_gather_add select_and_scatter_add sin sqrt sub tanh
+    add add_any cos div erf erf_inv erfc logistic max_windows max_windows_gradient mul
+    reduce_window_max reduce_window_min reduce_window_sum select_n select_and_gather_add
+    select_and_scatter_add sin sqrt sub tanh
 """
 _DENY = """
     acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cosh cumlogsumexp cumprod

@@ -202,7 +202,14 @@ class Layout:
 
         Args:
           idx: the axis.
+
+        Raises:
+          ValueError: when there is no such axis.
         """
+        if not -self.rank <= idx < self.rank:
+            raise InvalidValueError(
+                f"num_shards: axis {idx} of a layout of rank {self.rank}: {self.sharding_specs}."
+            )
         spec = self.sharding_specs[idx]
         return 1 if spec in (UNSHARDED, MATCH) else self.mesh.dim_size(spec)
 

@@ -423,7 +423,7 @@ class IterableSource:
         """Batches of a `tf.data.Dataset`, made ahead by a thread."""
         from meshflow.data.running import Run, ahead
 
-        batches = ahead(self._x._elements(Run(self._x)), 2)
+        batches = ahead(self._x._elements(Run(self._x, counts=True)), 2)
         try:
             for item in batches:
                 parts = item if isinstance(item, tuple) else (item,)
@@ -458,7 +458,8 @@ def _expand_placed(array: Any) -> Any:
 def _kept_or_numpy(value: Any) -> Any:
     """A batch from a `DTensorDataset` stays on its mesh."""
     if isinstance(value, Tensor) and layout_of(value) is not None:
-        return value._value
+        array = value._value
+        return array.astype(backend.floatx()) if array.dtype == np.float64 else array
     return _to_numpy(value)
 
 

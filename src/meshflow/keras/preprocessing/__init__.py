@@ -1,6 +1,6 @@
 """`tf.keras.preprocessing`: data from folders and arrays."""
 
-from meshflow.keras.preprocessing import image, sequence
+from meshflow.keras.preprocessing import image, sequence, text
 from meshflow.keras.utils.directories import (
     image_dataset_from_directory,
     text_dataset_from_directory,
@@ -11,6 +11,7 @@ __all__ = [
     "image",
     "image_dataset_from_directory",
     "sequence",
+    "text",
     "text_dataset_from_directory",
     "timeseries_dataset_from_array",
 ]

@@ -1,5 +1,23 @@
 """`tf.keras.preprocessing.image`."""
 
+from meshflow.keras.preprocessing.affine import (
+    apply_affine_transform,
+    apply_brightness_shift,
+    apply_channel_shift,
+    random_brightness,
+    random_channel_shift,
+    random_rotation,
+    random_shear,
+    random_shift,
+    random_zoom,
+)
+from meshflow.keras.preprocessing.generator import ImageDataGenerator
+from meshflow.keras.preprocessing.iterators import (
+    DataFrameIterator,
+    DirectoryIterator,
+    Iterator,
+    NumpyArrayIterator,
+)
 from meshflow.keras.utils.images import (
     array_to_img,
     img_to_array,
@@ -8,4 +26,24 @@ from meshflow.keras.utils.images import (
     smart_resize,
 )
 
-__all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize"]
+__all__ = [
+    "DataFrameIterator",
+    "DirectoryIterator",
+    "ImageDataGenerator",
+    "Iterator",
+    "NumpyArrayIterator",
+    "apply_affine_transform",
+    "apply_brightness_shift",
+    "apply_channel_shift",
+    "array_to_img",
+    "img_to_array",
+    "load_img",
+    "random_brightness",
+    "random_channel_shift",
+    "random_rotation",
+    "random_shear",
+    "random_shift",
+    "random_zoom",
+    "save_img",
+    "smart_resize",
+]

@@ -5,7 +5,8 @@ CPUs: 9 times slower than comparing each window's elements with its maximum, as 
 gradient goes to the first maximum of a window in reading order, as TensorFlow's does.
 
 Windows of up to `UNROLLED` elements are written out as that many strided slices, which XLA fuses
-into one loop; larger ones (global pooling, say) use XLA's reductions.
+into one loop; larger ones (global pooling, say) use XLA's reductions. Maxima of windows that overlap
+are primitives, which the CPU kernels have faster loops for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from meshflow.kernels import pooling
 
 UNROLLED = 32
 
@@ -114,6 +119,12 @@ def max_windows(x: Any, windows: Windows) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _max(x: Any, windows: Windows) -> Any:
+    if windows.tile(x.shape):
+        return _max_by_xla(x, windows)
+    return _overlapping_max.bind(x, windows=windows)
+
+
+def _max_by_xla(x: Any, windows: Windows) -> Any:
     if windows.count > UNROLLED:
         return _library(x, windows, lowest(x.dtype), lax.max)
     return functools.reduce(lax.max, _elements(x, windows, lowest(x.dtype)))
@@ -126,11 +137,26 @@ def _max_forward(x: Any, windows: Windows) -> Any:
 
 def _max_backward(windows: Windows, saved: Any, g: Any) -> Any:
     x, y = saved
-    back = _to_tiles if windows.tile(x.shape) else _to_overlapping
+    back = _to_tiles if windows.tile(x.shape) else _to_first
     return (back(x, y, g, windows),)
 
 
 _max.defvjp(_max_forward, _max_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _to_first(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+    return _overlapping_gradient.bind(x, y, g, windows=windows)
+
+
+def _of_first(windows: Windows, saved: Any, dx: Any) -> Any:
+    """What `_to_first` is transposed, as it is linear in `g`: the numbers at the maxima."""
+    x, y, g = saved
+    (dg,) = jax.linear_transpose(lambda g: _to_overlapping(x, y, g, windows), g)(dx)
+    return jnp.zeros_like(x), jnp.zeros_like(y), dg
+
+
+_to_first.defvjp(lambda x, y, g, windows: (_to_first(x, y, g, windows), (x, y, g)), _of_first)
 
 
 def _to_tiles(x: Any, y: Any, g: Any, windows: Windows) -> Any:
@@ -167,6 +193,43 @@ def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
         total = total + lax.pad(share, zero, [(a, n - b, s - 1) for a, b, s, n in around])
     corner = [low for low, _ in windows.pads]
     return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
+
+
+def _primitive(name: str, call: Any) -> Any:
+    """A primitive that is compiled as `call`, a function of arrays and of windows."""
+    primitive = Primitive(name)
+
+    @functools.cache
+    def compiled(windows: Windows) -> Any:
+        return jax.jit(lambda *arrays: primitive.bind(*arrays, windows=windows))
+
+    def run(*arrays: Any, windows: Windows) -> Any:
+        return call(*arrays, windows)
+
+    def abstract(*avals: Any, windows: Windows) -> Any:
+        # Traced, so that shardings and the like are those of the function.
+        return jax.make_jaxpr(functools.partial(run, windows=windows))(*avals).out_avals[0]
+
+    def batched(arrays: Any, axes: Any, windows: Windows) -> Any:
+        count = next(a.shape[i] for a, i in zip(arrays, axes, strict=True) if i is not None)
+        front = [
+            jnp.broadcast_to(a, (count, *a.shape)) if i is None else jnp.moveaxis(a, i, 0)
+            for a, i in zip(arrays, axes, strict=True)
+        ]
+        size, strides, pads, dilations = windows
+        more = Windows((1, *size), (1, *strides), ((0, 0), *pads), (1, *dilations))
+        return primitive.bind(*front, windows=more), 0
+
+    primitive.def_impl(lambda *arrays, windows: compiled(windows)(*arrays))
+    primitive.def_abstract_eval(abstract)
+    batching.primitive_batchers[primitive] = batched
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
+    return primitive
+
+
+_overlapping_max = _primitive("max_windows", _max_by_xla)
+_overlapping_gradient = _primitive("max_windows_gradient", _to_overlapping)
+pooling.register(_overlapping_max, _overlapping_gradient)
 
 
 def argmax_windows(x: Any, windows: Windows) -> Any:

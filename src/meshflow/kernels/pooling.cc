@@ -1,0 +1,209 @@
+// The XLA FFI handler for maxima of windows (max pooling) and their gradients, over arrays
+// [batch, 1 to 3 spatial dimensions, channels].
+//
+// oneDNN's own maximum loses NaNs, which training with a loss scale must see; these loops keep
+// them, and give a gradient to the first maximum of its window in reading order.
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "worker.h"
+#include "xla/ffi/api/ffi.h"
+
+// The first alternative the processor has is chosen when the library is loaded.
+#define FOR_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+
+namespace {
+
+namespace ffi = xla::ffi;
+using meshflow::Reader;
+using meshflow::Worker;
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+// Compilers turn this into a loop of vectors, unlike a copy of memory.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_bit_cast)
+#define SAME_BITS(type, value) __builtin_bit_cast(type, value)
+#endif
+#endif
+#ifndef SAME_BITS
+template <typename To, typename From>
+inline To same_bits(From value) {
+  To result;
+  std::memcpy(&result, &value, sizeof result);
+  return result;
+}
+#define SAME_BITS(type, value) same_bits<type>(value)
+#endif
+
+inline float wide(float value) { return value; }
+inline float wide(bfloat16 value) { return SAME_BITS(float, static_cast<uint32_t>(value.bits) << 16); }
+inline void narrow(float value, float* to) { *to = value; }
+inline void narrow(float value, bfloat16* to) {
+  uint32_t bits = SAME_BITS(uint32_t, value);
+  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  to->bits = static_cast<uint16_t>(value != value ? (bits >> 16) | 0x40 : rounded);
+}
+
+// Loops over the channels of one place.
+#define LOOPS(T)                                                                                  \
+  FOR_EVERY_CPU void take_maximum(const T* __restrict x, float* __restrict best, int64_t n) {     \
+    for (int64_t c = 0; c < n; ++c) {                                                             \
+      float value = wide(x[c]);                                                                   \
+      best[c] = (value > best[c]) | (value != value) ? value : best[c];                           \
+    }                                                                                             \
+  }                                                                                               \
+  FOR_EVERY_CPU void store(const float* __restrict values, T* __restrict y, int64_t n) {          \
+    for (int64_t c = 0; c < n; ++c) narrow(values[c], y + c);                                     \
+  }                                                                                               \
+  FOR_EVERY_CPU void add_to_first(const T* __restrict x, const T* __restrict y,                   \
+                                  const T* __restrict g, uint32_t* __restrict taken,              \
+                                  float* __restrict total, int64_t n) {                           \
+    for (int64_t c = 0; c < n; ++c) {                                                             \
+      uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];                                      \
+      float share = wide(g[c]);                                                                   \
+      total[c] += hit ? share : 0.0f;                                                             \
+      taken[c] |= hit;                                                                            \
+    }                                                                                             \
+  }
+
+LOOPS(float)
+LOOPS(bfloat16)
+
+struct Geometry {
+  int64_t batch, channels, image = 1, results = 1;
+  std::vector<int64_t> in, out, window, strides, dilations, low;
+
+  explicit Geometry(Reader plan) {
+    batch = plan.next();
+    channels = plan.next();
+    for (auto* part : {&in, &out, &window, &strides, &dilations, &low}) *part = plan.list(3);
+    bool fits = batch >= 0 && channels > 0;
+    for (int i = 0; i < 3; ++i) {
+      fits = fits && in[i] > 0 && out[i] > 0 && window[i] > 0 && low[i] >= 0;
+      image *= in[i];
+      results *= out[i];
+    }
+    if (!fits) throw std::invalid_argument("the plan has a size of nothing");
+  }
+
+  // Calls visit(place in the image) for each element of a window that is inside, in reading order.
+  template <typename Visit>
+  void elements(int64_t d, int64_t h, int64_t w, Visit visit) const {
+    int64_t z = d * strides[0] - low[0];
+    for (int64_t i = 0; i < window[0]; ++i, z += dilations[0]) {
+      if (z < 0 || z >= in[0]) continue;
+      int64_t y = h * strides[1] - low[1];
+      for (int64_t j = 0; j < window[1]; ++j, y += dilations[1]) {
+        if (y < 0 || y >= in[1]) continue;
+        int64_t x = w * strides[2] - low[2];
+        for (int64_t k = 0; k < window[2]; ++k, x += dilations[2]) {
+          if (x >= 0 && x < in[2]) visit(((z * in[1] + y) * in[2] + x) * channels);
+        }
+      }
+    }
+  }
+};
+
+template <typename T>
+void maximum(const Geometry& g, const T* x, T* y) {
+  int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
+#pragma omp parallel
+  {
+    std::vector<float> best(n);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+      int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], b = row / g.out[1] / g.out[0];
+      const T* image = x + b * g.image * n;
+      for (int64_t w = 0; w < g.out[2]; ++w) {
+        std::fill(best.begin(), best.end(), -std::numeric_limits<float>::infinity());
+        g.elements(d, h, w, [&](int64_t place) { take_maximum(image + place, best.data(), n); });
+        store(best.data(), y + (row * g.out[2] + w) * n, n);
+      }
+    }
+  }
+}
+
+// Gradients of an image are added up in float32; an image belongs to one thread.
+template <typename T>
+void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
+  int64_t n = g.channels, size = g.image * n;
+#pragma omp parallel
+  {
+    std::vector<float> total(size);
+    std::vector<uint32_t> taken(n);
+#pragma omp for schedule(static)
+    for (int64_t b = 0; b < g.batch; ++b) {
+      std::fill(total.begin(), total.end(), 0.0f);
+      for (int64_t at = 0; at < g.results; ++at) {
+        int64_t w = at % g.out[2], h = at / g.out[2] % g.out[1], d = at / g.out[2] / g.out[1];
+        int64_t place = (b * g.results + at) * n;
+        std::fill(taken.begin(), taken.end(), 0u);
+        g.elements(d, h, w, [&](int64_t inside) {
+          add_to_first(x + b * size + inside, y + place, dy + place, taken.data(),
+                       total.data() + inside, n);
+        });
+      }
+      store(total.data(), dx + b * size, size);
+    }
+  }
+}
+
+template <typename T>
+void pool(const Geometry& g, const std::vector<void*>& buffers) {
+  auto at = [&](size_t i) { return static_cast<T*>(buffers[i]); };
+  if (buffers.size() == 2) {
+    maximum<T>(g, at(0), at(1));
+  } else {
+    gradient<T>(g, at(0), at(1), at(2), at(3));
+  }
+}
+
+// Of x, its windows' maxima; of x, these and their gradients, the gradient of x.
+ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                   ffi::Span<const int64_t> plan) {
+  try {
+    Geometry geometry(Reader(plan.begin(), plan.size()));
+    std::vector<ffi::AnyBuffer> given;
+    for (size_t i = 0; i < arguments.size(); ++i)
+      given.push_back(arguments.get<ffi::AnyBuffer>(i).value());
+    for (size_t i = 0; i < results.size(); ++i)
+      given.push_back(*results.get<ffi::AnyBuffer>(i).value());
+    if (results.size() != 1 || (given.size() != 2 && given.size() != 4))
+      return ffi::Error::InvalidArgument("meshflow_pooling: the plan has another number of operands");
+    std::vector<void*> buffers;
+    auto type = given[0].element_type();
+    for (size_t i = 0; i < given.size(); ++i) {
+      size_t places = i == 0 || i == 3 ? geometry.image : geometry.results;
+      if (given[i].element_count() < places * geometry.batch * geometry.channels)
+        return ffi::Error::InvalidArgument("meshflow_pooling: operand " + std::to_string(i) +
+                                           " is smaller than its plan says");
+      if (given[i].element_type() != type)
+        return ffi::Error::InvalidArgument("meshflow_pooling: the operands have different types");
+      buffers.push_back(given[i].untyped_data());
+    }
+    meshflow::huge_pages(buffers.back(), given.back().size_bytes());
+    if (type != ffi::DataType::F32 && type != ffi::DataType::BF16)
+      return ffi::Error::InvalidArgument("meshflow_pooling: the type is not float32 or bfloat16");
+    Worker::get().run([&] {
+      if (type == ffi::DataType::F32) {
+        pool<float>(geometry, buffers);
+      } else {
+        pool<bfloat16>(geometry, buffers);
+      }
+    });
+    return ffi::Error::Success();
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string("meshflow_pooling: ") + error.what());
+  }
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_pooling, execute,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));

@@ -1,0 +1,40 @@
+"""A mesh over two processes: checkpoints, input, barriers."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("in_two_processes.py")
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def test_two_processes_share_a_checkpoint(tmp_path):
+    addresses = ",".join(f"127.0.0.1:{p}" for p in free_ports(2))
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(i), addresses, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    try:
+        results = [w.communicate(timeout=180) for w in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    for worker, (_, errors) in zip(workers, results, strict=True):
+        assert worker.returncode == 0, errors
+    assert "barrier alone: not all of 2 processes came within 0.5 s" in results[0][0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "ckpt-1", "ckpt-1.index"]

@@ -1,0 +1,174 @@
+"""Maxima of overlapping windows by the kernels' loops give what XLA gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from meshflow import kernels
+from meshflow.kernels import library, lowerings, pooling
+from meshflow.kernels.library import Library
+from meshflow.ops.nn.windows import Windows, max_windows
+
+pytestmark = pytest.mark.skipif(
+    not isinstance(kernels.status(), Library) or kernels.status().pooling is None,
+    reason="the CPU kernels are not built here",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_size():
+    saved = pooling.LEAST_SIZE, pooling.LEAST_CHANNELS
+    pooling.LEAST_SIZE, pooling.LEAST_CHANNELS = 0, 1
+    yield
+    pooling.LEAST_SIZE, pooling.LEAST_CHANNELS = saved
+
+
+def both(x, windows):
+    """A maximum and the gradient of its image for numbers that bfloat16 adds exactly."""
+    y, pullback = jax.vjp(lambda x: max_windows(x, windows), x)
+    g = (jnp.arange(y.size) % 5 - 2).astype(y.dtype).reshape(y.shape)
+    return y, pullback(g)[0]
+
+
+def calls(function, *arrays):
+    return jax.jit(lambda *a: function(*a)).lower(*arrays).as_text().count("@meshflow_pooling")
+
+
+def by_xla(function, *arrays):
+    loaded, library.load = library.load, lambda: None
+    try:
+        program = jax.jit(lambda *a: function(*a)).lower(*arrays)
+        assert "meshflow_pooling" not in program.as_text()
+        return program.compile()(*arrays)
+    finally:
+        library.load = loaded
+
+
+def same(function, *arrays):
+    found = jax.jit(lambda *a: function(*a))(*arrays)
+    for got, wanted in zip(found, by_xla(function, *arrays), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(wanted, "f4"))
+
+
+def image(shape, dtype="float32"):
+    # Few different numbers, so that windows have several maxima.
+    return jnp.asarray(np.random.default_rng(1).integers(-3, 4, shape), dtype)
+
+
+def spatial(size, strides, pads=None, dilations=None):
+    rank = len(size)
+    pads, dilations = pads or ((0, 0),) * rank, dilations or (1,) * rank
+    return Windows((1, *size, 1), (1, *strides, 1), ((0, 0), *pads, (0, 0)), (1, *dilations, 1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data(), st.sampled_from(["float32", "bfloat16"]))
+def test_any_windows(data, dtype):
+    rank = data.draw(st.integers(1, 3))
+
+    def each(low, high):
+        return tuple(data.draw(st.integers(low, high)) for _ in range(rank))
+
+    size, strides = each(1, 4 if rank < 3 else 3), each(1, 3)
+    pads = tuple((data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))) for _ in range(rank))
+    windows = spatial(size, strides, pads, each(1, 2))
+    shape = (data.draw(st.integers(1, 3)), *each(1, 8), data.draw(st.integers(1, 9)))
+    assume(0 not in windows.grid(shape))
+    same(lambda x: both(x, windows), image(shape, dtype))
+
+
+WINDOWS = spatial((3, 3), (2, 2), ((1, 1), (0, 1)))
+
+
+@pytest.mark.parametrize("dtype,count", [("float32", 1), ("bfloat16", 2)])
+def test_they_are_used_for_overlapping_windows(dtype, count):
+    x = image((2, 7, 8, 16), dtype)
+    assert calls(lambda x: both(x, WINDOWS), x) == count
+    assert calls(lambda x: both(x, spatial((2, 2), (2, 2))), image((2, 8, 8, 16), dtype)) == 0
+    assert calls(lambda x: both(x, WINDOWS), x.astype("float16")) == 0
+    assert calls(lambda x: both(x, WINDOWS), x.astype("float64")) == 0
+
+
+def test_channels_first_and_whole_batches_of_windows():
+    x = image((2, 8, 7, 7), "bfloat16")
+    same(lambda x: both(x, Windows((1, 1, 3, 3), (1, 1, 2, 2), ((0, 0),) * 4, (1,) * 4)), x)
+    same(lambda x: both(x, Windows((2, 1, 3, 1), (1, 1, 2, 1), ((0, 0),) * 4, (1,) * 4)), x)
+
+
+@pytest.mark.nan_expected
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_nan_is_lost(dtype):
+    x = np.asarray(image((1, 7, 7, 8))).copy()
+    x[0, 2, 3, :4] = np.nan
+    x[0, 3:6, 3:6, 5] = -np.inf
+    x[0, 5, 5, 6] = np.inf
+    same(lambda x: both(x, WINDOWS), jnp.asarray(x, dtype))
+    y = jax.jit(lambda x: max_windows(x, WINDOWS))(jnp.asarray(x, dtype))
+    assert np.isnan(np.asarray(y, "f4")).any()
+
+
+def test_under_vmap_and_in_second_derivatives():
+    x = image((3, 2, 7, 6, 8))
+    for axis in (0, 2):
+        same(jax.vmap(lambda x: both(x, WINDOWS), axis), jnp.moveaxis(x, 0, axis))
+
+    def slopes(x):
+        return jax.grad(lambda x: jnp.sum(max_windows(x, WINDOWS) ** 3))(x)
+
+    same(lambda x: (jax.grad(lambda x: jnp.sum(slopes(x) ** 2))(x),), x[0])
+    same(lambda g: jax.vmap(lambda g: jax.vjp(lambda x: max_windows(x, WINDOWS), x[0])[1](g))(g),
+         image((4, *max_windows(x[0], WINDOWS).shape)))  # fmt: skip
+
+
+def test_sharded_programs():
+    spec = jax.sharding.PartitionSpec("batch")
+    mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = image((4, 7, 6, 8))
+
+    def run(x):
+        y, pullback = jax.vjp(lambda x: max_windows(x, WINDOWS), x)
+        return y, pullback(y)[0]
+
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert calls(mapped, x) == 1
+    placed = jax.device_put(x, jax.sharding.NamedSharding(mesh, spec))
+    for function in (run, mapped):
+        for got, wanted in zip(jax.jit(function)(placed), by_xla(run, x), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_shardings_in_types_are_kept():
+    mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Explicit,))
+    x = image((4, 7, 6, 8))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(x, jax.sharding.PartitionSpec("batch"))
+        y, dx = jax.jit(jax.value_and_grad(lambda x: jnp.sum(max_windows(x, WINDOWS) ** 2)))(placed)
+        assert jax.typeof(dx).sharding.spec[0] == "batch"
+    wanted = by_xla(jax.value_and_grad(lambda x: jnp.sum(max_windows(x, WINDOWS) ** 2)), x)
+    np.testing.assert_array_equal(y, wanted[0])
+    np.testing.assert_array_equal(dx, wanted[1])
+
+
+def test_a_plan_that_does_not_fit_is_an_error():
+    x = image((2, 7, 8, 16), "bfloat16")
+    good = pooling.plan(x.shape, WINDOWS)
+    out = jax.ShapeDtypeStruct(WINDOWS.grid(x.shape), "bfloat16")
+
+    def run(plan, *arrays):
+        return lowerings.run(plan, arrays, out, library.POOLING)
+
+    run(good, x)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the plan is too short"):
+        run(good[:-1], x)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="operand 0 is smaller"):
+        run([4, *good[1:]], x)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a size of nothing"):
+        run([*good[:2], 0, *good[3:]], x)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="different types"):
+        run(good, x.astype("float32"))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="another number of operands"):
+        run(good, x, x)
