@@ -34,3 +34,5 @@ def configure() -> None:
     if folder and jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        # Convolutions on meshes call Python while they are compiled; their programs tell what it does.
+        jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
