@@ -289,7 +289,7 @@ class Reference:
         return f"<Reference wrapping {self._target!r}>"
 
 
-def _on_device(value: Any) -> jax.Array:
+def _on_device(value: Any) -> Any:
     return jax.numpy.asarray(value)
 
 
