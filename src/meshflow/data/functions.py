@@ -25,6 +25,8 @@ from meshflow.data import structure
 
 # Sizes that stand for unknown ones while a function's results are inferred.
 _STAND_INS = (7, 11)
+# Set by tf.data.experimental.enable_debug_mode.
+DEBUG = {"eager": False}
 
 
 class ElementFunction:
@@ -60,7 +62,9 @@ class ElementFunction:
 
     def _infer(self) -> None:
         leaves = nest.flatten(self._spec)
-        if not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
+        if DEBUG["eager"]:
+            self._run_eagerly("tf.data is in debug mode")
+        elif not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
             self._run_eagerly("its elements have no known rank")
         elif any(s.dtype is dtypes.string for s in leaves):
             self._run_eagerly("its elements hold strings")

@@ -868,6 +868,40 @@ class GroupByWindow(Unary):
             yield from dataset._elements(Run(dataset))
 
 
+class GroupByReducer(Unary):
+    """What a function makes of each group of elements, by ascending key."""
+
+    def __init__(self, parent: Dataset, key_func: Callable[..., Any], reducer: Any) -> None:
+        super().__init__(parent)
+        self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
+        self._reducer = reducer
+
+    def _known_spec(self) -> Any:
+        return None
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        from meshflow.core.convert import convert_to_tensor
+
+        states: dict[int, Any] = {}
+        function: ElementFunction | None = None
+        for element in self._parent._elements(run):
+            key = int(self._key(element))
+            if key not in states:
+                first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
+                states[key] = structure.to_arrays(first)
+            if function is None:
+                spec = structure.spec_of(states[key]), self._parent.element_spec
+                function = ElementFunction(self._reducer.reduce_func, spec, "group_by_reducer")
+            states[key] = function((states[key], element))
+        for key in sorted(states):
+            state = structure.to_tensors(states[key])
+            parts = state if type(state) is tuple else (state,)
+            yield structure.to_arrays(self._reducer.finalize_func(*parts))
+
+
 class Unique(Unary):
     """Each element once."""
 
