@@ -73,6 +73,7 @@ SHOW = """
 import json, os, sys, helper
 config = json.loads(os.environ["TF_CONFIG"])
 print("one of", len(config["cluster"]["worker"]), sys.argv[1:], __name__, helper.VALUE)
+print("GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"))
 print("to stderr", config["task"], file=sys.stderr)
 sys.exit(int(sys.argv[1]) if config["task"]["index"] == 1 else 0)
 """
@@ -87,9 +88,10 @@ def show(tmp_path):
 
 
 def test_workers_get_their_task_and_their_output_is_told_apart(show):
-    code, text = launch("--workers", 2, show, "0", "--option", "x y")
+    code, text = launch("--workers", 2, show, "0", "--option", "x y", CUDA_VISIBLE_DEVICES="4,5,7")
     assert code == 0, text
     for number in range(2):
+        assert f"[worker {number}] GPUs {'45'[number]}\n" in text
         expected = "one of 2 ['0', '--option', 'x y'] __main__ imported"
         assert f"[worker {number}] {expected}\n" in text
         task = {"type": "worker", "index": number}
@@ -110,6 +112,8 @@ def test_wrong_arguments(show):
     ):
         with pytest.raises(ValueError, match=expected):
             Job(str(show), **arguments)
+    code, text = launch("--workers", 2, "--gpus-per-worker", 2, show, CUDA_VISIBLE_DEVICES="0,1,2")
+    assert code == 2 and "2 workers of 2 GPUs each were asked for, but this machine has 3" in text
     code, text = launch("no_such_script.py")
     assert code == 2 and "There is no script no_such_script.py" in " ".join(text.split()), text
 
@@ -201,11 +205,11 @@ def assert_same_bits(found, expected):
 def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
     """Both workers are killed, one is stopped, one is stuck: one job, five starts."""
     faults = ["kill@4@1", "kill@5@0", "stop@3@1", "sleep@3@0"]
-    weights, text = train(tmp_path / "runs", *faults, watchdog=3)
+    weights, text = train(tmp_path / "runs", *faults, watchdog=5)
     assert "Worker 1 was killed by SIGKILL. Restart 1 of 4." in text
     assert "Restart 2 of 4" in text  # worker 1 may notice first that worker 0 is gone
-    assert "Worker 1 has given no sign of life for 3 s" in text
-    assert "No worker has done a step for 3 s" in text
+    assert "Worker 1 has given no sign of life for 5 s" in text
+    assert "No worker has done a step for 5 s" in text
     assert_same_bits(weights, undisturbed[0])
 
 

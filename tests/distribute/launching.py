@@ -48,7 +48,7 @@ def start(script, *args, task=None, addresses=(), devices=2, **extra):
     )
 
 
-def finish(processes, timeout=120):
+def finish(processes, timeout=240):
     """Waits for processes; returns what each wrote. None is left over."""
     try:
         return [p.communicate(timeout=timeout)[0] for p in processes]

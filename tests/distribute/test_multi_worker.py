@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launching import WORKERS, finish, free_ports, start
 from workers import training
 
-FITS = ["fit", "fit_many_steps", "fit_dataset"]
+FITS = ["fit", "fit_transformer", "fit_many_steps", "fit_dataset"]
 LOOPS = ["loop", "loop_from_function"]
 
 
@@ -55,6 +55,7 @@ def one_device():
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     return {
         "fit": training.keras_results(contextlib.nullcontext),
+        "fit_transformer": training.transformer_results(contextlib.nullcontext),
         "fit_many_steps": training.small_results(contextlib.nullcontext, steps=2),
         "fit_dataset": training.small_results(contextlib.nullcontext, as_dataset=True),
         "loop": training.custom_loop(strategy, training.whole_dataset(strategy)),
@@ -140,7 +141,7 @@ def test_worker_whose_peer_is_killed(tmp_path):
         )
         for i in (0, 1)
     ]
-    survivor, _ = finish(processes, 60)
+    survivor, _ = finish(processes)
     assert processes[0].returncode == 1
     assert "UnavailableError: Worker 0 of 2 has lost another worker during a collective" in survivor
 
@@ -172,7 +173,7 @@ def test_errors_of_joining(tmp_path):
                     script,
                     task=i,
                     addresses=[a, "127.0.0.1:1", "10.0.0.9:7"],
-                    MESHFLOW_JOIN_TIMEOUT=3,
+                    MESHFLOW_JOIN_TIMEOUT=6,
                 )
                 for i in (0, 1)
             ],
@@ -183,9 +184,9 @@ def test_errors_of_joining(tmp_path):
             "busy": [start(script, task=0, addresses=[busy, "127.0.0.1:1"])],
             "alone": [start(script, task=1, addresses=[d, "127.0.0.1:1"], MESHFLOW_JOIN_TIMEOUT=2)],
         }
-        found = {name: finish(processes, 60) for name, processes in jobs.items()}
+        found = {name: finish(processes) for name, processes in jobs.items()}
     for text in found["missing"]:
-        assert "Waited 3 s for worker:2 (10.0.0.9:7) to join" in text
+        assert "Waited 6 s for worker:2 (10.0.0.9:7) to join" in text
     for text in found["sizes"]:
         assert "was told of a cluster of 3 workers, worker:0 of 2" in text
     assert f"Port {busy.split(':')[1]}, where worker:0 must listen" in found["busy"][0]

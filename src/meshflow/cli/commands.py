@@ -61,6 +61,10 @@ def launch(
     devices_per_worker: Annotated[
         int | None, typer.Option(help="Virtual CPU devices of each worker.")
     ] = None,
+    gpus_per_worker: Annotated[
+        int | None,
+        typer.Option(help="GPUs of each worker; default the machine's, shared evenly."),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="Name of this machine for workers on others.")
     ] = None,
@@ -85,6 +89,7 @@ def launch(
             devices=devices_per_worker,
             address=address,
             port=port,
+            gpus=gpus_per_worker,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

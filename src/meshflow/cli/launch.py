@@ -55,6 +55,7 @@ class Job:
       devices: virtual CPU devices of each worker; default the machine's devices.
       address: name by which workers on other machines reach this one.
       port: first port of the workers in TF_CONFIG; default free ones.
+      gpus: GPUs of each worker; default the machine's, shared evenly between its workers.
       output: where what the workers write goes.
 
     Raises:
@@ -72,6 +73,7 @@ class Job:
         devices: int | None = None,
         address: str | None = None,
         port: int | None = None,
+        gpus: int | None = None,
         output: TextIO | None = None,
     ) -> None:
         if workers < 1:
@@ -86,7 +88,7 @@ class Job:
         self._hosts = [hosts[i // per_host] if hosts else "localhost" for i in range(workers)]
         self._local = all(_is_local(h) for h in self._hosts)
         self._address = address or ("127.0.0.1" if self._local else socket.getfqdn())
-        self._devices, self._port = devices, port
+        self._devices, self._port, self._gpus = devices, port, gpus
         self._output = output or sys.stdout
         self._writing = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []
@@ -129,7 +131,13 @@ class Job:
                     **os.environ,
                     **supervisor.environment(restarts),
                     **(virtual_devices(self._devices) if self._devices is not None else {}),
+                    **self._own_gpus(number),
                     "TF_CONFIG": json.dumps(config),
+                    # The same for `dtensor.initialize_accelerator_system`.
+                    "DTENSOR_JOBS": ",".join(addresses),
+                    "DTENSOR_NUM_CLIENTS": str(self._count),
+                    "DTENSOR_CLIENT_ID": str(number),
+                    "DTENSOR_JOB_NAME": "worker",
                     "PYTHONUNBUFFERED": "1",
                 }
                 self._processes.append(self._start(number, environment))
@@ -167,6 +175,26 @@ class Job:
             start_new_session=True,
         )
 
+    def _own_gpus(self, number: int) -> dict[str, str]:
+        """Lets a worker see its own GPUs only: two processes cannot share one in a collective."""
+        host = self._hosts[number]
+        sharing = self._hosts.count(host)
+        known = _gpus() if _is_local(host) else []
+        share = self._gpus if self._gpus is not None else len(known) // sharing
+        if not share or (sharing == 1 and self._gpus is None):
+            return {}
+        first = self._hosts[:number].count(host) * share
+        own = [str(i) for i in range(first, first + share)]
+        if known:
+            own = known[first : first + share]
+            if len(own) < share:
+                raise Failure(
+                    f"{sharing} workers of {share} GPUs each were asked for, but this machine has "
+                    f"{len(known)}: use fewer workers or another --gpus-per-worker.",
+                    2,
+                )
+        return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+
     def _watch(self, supervisor: Supervisor) -> None:
         """Returns when all workers have ended well.
 
@@ -201,7 +229,7 @@ class Job:
     def _print(self, number: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            if "[Gloo] Rank " in line:
+            if "[Gloo] Rank" in line or "peer ranks" in line:
                 continue  # gloo reports every connection
             self._write(f"[worker {number}] {line.rstrip()}")
 
@@ -216,6 +244,15 @@ class Job:
 
 def _is_local(host: str) -> bool:
     return host in _LOCAL or host == socket.gethostname()
+
+
+def _gpus() -> list[str]:
+    """Numbers of this machine's NVIDIA GPUs, those that may be used."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [g for g in given.split(",") if g.strip()]
+    found = [p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted(found, key=int)
 
 
 def _signal_group(process: subprocess.Popen[str], number: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ class Dataset(Transformations):
         """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._parents[0]._count()
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         """The elements as host arrays; the default hands out what `_vector` gathers."""
         vector = self._vector(run)
         assert vector is not None, type(self)
@@ -176,7 +176,9 @@ class Dataset(Transformations):
         return found[0]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} element_spec={self.element_spec}>"
+        name = type(self).__name__
+        name = _TENSORFLOW_NAMES.get(name, name.removesuffix("Dataset") + "Dataset")
+        return f"<{name} element_spec={self.element_spec}>"
 
     @property
     def _options(self) -> Options:
@@ -286,3 +288,17 @@ def integer(value: Any, name: str) -> int:
 def as_sequence(value: Any) -> Sequence[Any]:
     """A value as a list of one, a list or tuple as it is."""
     return value if isinstance(value, (list, tuple)) else [value]
+
+
+# What TensorFlow prints for datasets whose classes have other names here.
+_TENSORFLOW_NAMES = {
+    "Fixed": "_VariantDataset",
+    "Generator": "FlatMapDataset",
+    "HostMap": "MapDataset",
+    "Slice": "TakeDataset",
+    "TensorSlices": "TensorSliceDataset",
+    "Tensors": "TensorDataset",
+    "TextLineDataset": "TextLineDatasetV2",
+    "TFRecordDataset": "TFRecordDatasetV2",
+    "WithOptions": "OptionsDataset",
+}

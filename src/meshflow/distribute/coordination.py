@@ -24,6 +24,7 @@ from typing import Any
 
 import jax
 
+from meshflow.core import random
 from meshflow.core.errors import DeadlineExceededError, InvalidValueError, UnavailableError
 from meshflow.core.function import Settings
 
@@ -368,23 +369,20 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
         connection.close()
     if len(tasks) > 1:
         _connect(service, index, len(tasks))
+        _share_seeds()
     _joined.extend(cluster)
 
 
-def agree(name: str, value: str) -> str:
-    """Worker 0's value of something that all workers must have alike.
-
-    Args:
-      name: what it is; used once.
-      value: this worker's value.
-    """
+def _share_seeds() -> None:
+    """Makes seeds that nobody sets worker 0's, for equal initial values, shuffling and dropout everywhere."""
     from jax._src import distributed
 
     client: Any = distributed.global_state.client
-    if jax.process_index() == 0:
-        client.key_value_set(f"meshflow/{name}", value)
-        return value
-    return client.blocking_key_value_get(f"meshflow/{name}", 600_000)
+    key = "meshflow/entropy"
+    if distributed.global_state.process_id == 0:
+        client.key_value_set(key, str(random._global._entropy))
+    else:
+        random._global._entropy = int(client.blocking_key_value_get(key, 600_000))
 
 
 def _report(connection: socket.socket) -> None:

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import random
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.errors import InvalidValueError
@@ -19,7 +18,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, _initial_array
 from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
-from meshflow.distribute.coordination import COORDINATOR, agree, join_cluster
+from meshflow.distribute.coordination import COORDINATOR, join_cluster
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
@@ -41,6 +40,8 @@ class MultiWorkerExtended(StrategyExtended):
     Args:
       strategy: the strategy.
     """
+
+    _strategy: MultiWorkerMirroredStrategy
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -104,9 +105,6 @@ class MultiWorkerMirroredStrategy(Strategy):
         if tasks:
             join_cluster(tasks, addresses, index)
         if self.workers > 1:
-            # Seeds that nobody set must be the same everywhere, for equal shuffling and dropout.
-            entropy = random._global._entropy
-            random._global._entropy = int(agree("entropy", str(entropy)))
             devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         else:
             devices = jax.local_devices()

@@ -17,7 +17,7 @@ from meshflow.core.variable import variable_creator_scope
 from meshflow.distribute.replica import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.ops.nn.cross_entropy import Replicas
-from meshflow.placement.layout import UNSHARDED, Layout
+from meshflow.placement.layout import UNSHARDED, Layout, put
 
 __all__ = ["current_strategy", "distributed_input", "on_devices"]
 
@@ -91,4 +91,4 @@ def _over(mesh: Any, array: Any) -> Any:
     name = next((n for n in mesh.dim_names if n in _BATCH_DIMENSIONS), None)
     if array.ndim and name is not None and array.shape[0] % mesh.dim_size(name) == 0:
         specs[0] = name
-    return jax.device_put(array, Layout(specs, mesh).sharding())
+    return put(array, Layout(specs, mesh))

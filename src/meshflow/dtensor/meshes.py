@@ -278,15 +278,17 @@ def initialize_accelerator_system(
 
     Raises:
       ValueError: when there is no such device.
+      RuntimeError: when ops have run before other processes are joined.
+      DeadlineExceededError: when a process does not join in time, naming it.
     """
     del enable_coordination_service, experimental_reset_context, experimental_enable_megcore
     if num_logical_cpu_devices is not None:
         make_virtual_cpus(num_logical_cpu_devices)
     addresses = jobs()
     if len(addresses) > 1 and jax.distributed.is_initialized() is False:
-        if (device_type or "CPU").upper() == "CPU":
-            jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(addresses[0], len(addresses), client_id())
+        from meshflow.distribute.coordination import join_cluster
+
+        join_cluster([f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id())
     return type_of(_of_kind(device_type, local=True)[0])
 
 

@@ -13,18 +13,35 @@ LAYERS = tf.keras.layers
 
 
 def build():
+    """A CNN with what depends on the whole batch (normalisation) and on random numbers (dropout)."""
     tf.keras.backend.reset_uids()
     tf.random.set_seed(3)
     model = tf.keras.Sequential(
         [
-            LAYERS.Dense(8, "relu", input_shape=(6,)),
+            LAYERS.Reshape((6, 1, 1), input_shape=(6,)),
+            LAYERS.Conv2D(4, (3, 1), activation="relu"),
             LAYERS.BatchNormalization(),
+            LAYERS.MaxPooling2D((2, 1)),
+            LAYERS.Flatten(),
             LAYERS.Dropout(0.25),
             LAYERS.Dense(3),
         ]
     )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(tf.keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return model
+
+
+def build_transformer():
+    tf.keras.backend.reset_uids()
+    tf.random.set_seed(3)
+    tokens = tf.keras.Input((6,), dtype="int32")
+    x = LAYERS.Embedding(9, 8)(tokens)
+    x = LAYERS.LayerNormalization()(x + LAYERS.MultiHeadAttention(2, 4, dropout=0.1)(x, x))
+    x = x + LAYERS.Dense(8, "gelu")(x)
+    model = tf.keras.Model(tokens, LAYERS.Dense(3)(LAYERS.GlobalAveragePooling1D()(x)))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.1, momentum=0.9), loss)
     return model
 
 
@@ -52,7 +69,7 @@ def keras_results(scope):
         "accuracy": history.history["accuracy"],
         "evaluate": model.evaluate(x, y, verbose=0),
         "predict": model.predict(x, verbose=0),
-        "kernel": model.layers[0].kernel.numpy(),
+        "kernel": model.get_weights()[0],
     }
 
 
@@ -66,6 +83,15 @@ def small_results(scope, steps=1, as_dataset=False):
         history = model.fit(dataset, epochs=2, verbose=0)
     else:
         history = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+    return {"loss": history.history["loss"], "kernel": model.get_weights()[0]}
+
+
+def transformer_results(scope):
+    x, y = data()
+    with scope():
+        model = build_transformer()
+    tokens = (np.abs(x) * 4).astype("int32") % 9
+    history = model.fit(tokens[:48], y[:48], batch_size=16, epochs=2, verbose=0)
     return {"loss": history.history["loss"], "kernel": model.get_weights()[0]}
 
 
@@ -201,6 +227,7 @@ def main(folder):
             "chief": strategy.extended.should_checkpoint,
         },
         "fit": keras_results(strategy.scope),
+        "fit_transformer": transformer_results(strategy.scope),
         "fit_many_steps": small_results(strategy.scope, steps=2),
         "fit_dataset": small_results(strategy.scope, as_dataset=True),
         "loop": custom_loop(strategy, whole_dataset(strategy)),

@@ -1,0 +1,34 @@
+"""DTensor with several clients, started by `meshflow launch`, gives what one process gives."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from meshflow.experimental import dtensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+from launching import WORKERS, environment
+from workers import clients
+
+
+def test_clients_see_what_one_process_sees(tmp_path):
+    script = "from meshflow.cli import main; main()"
+    options = ["launch", "--workers", "2", "--devices-per-worker", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *options, WORKERS / "clients.py", tmp_path],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    devices = [f"CPU:{i}" for i in range(4)]
+    expected = clients.results(lambda dims: dtensor.create_mesh(dims, devices=devices))
+    for number in range(2):
+        found = np.load(tmp_path / f"{number}.npz")
+        assert found["client"] == number and found["clients"] == 2
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
