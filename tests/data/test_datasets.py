@@ -306,3 +306,10 @@ def test_it_is_a_dataset():
     dataset = D.range(2).map(lambda x: x)
     assert isinstance(dataset, tf.data.Dataset) and isinstance(dataset, Dataset)
     assert bool(D.range(0)) and "element_spec" in repr(dataset)
+
+
+def test_printed_names_are_tensorflows():
+    slices = tf.data.Dataset.from_tensor_slices([1, 2])
+    assert str(slices).startswith("<TensorSliceDataset element_spec=TensorSpec(shape=(), ")
+    assert str(slices.map(lambda x: x).batch(2)).startswith("<BatchDataset element_spec=")
+    assert str(tf.data.Dataset.zip((slices, slices))).startswith("<ZipDataset element_spec=(")

@@ -186,17 +186,32 @@ def test_parallel_calls_run_python_in_threads():
     assert len(threads) == 1
 
 
-def test_random_and_counting_functions_go_one_by_one():
+def test_random_ops_draw_by_the_elements_number():
+    def drawn(x):
+        time.sleep(0.01 * (2 - x.numpy() % 3))
+        return tf.random.uniform([]), tf.random.normal([], seed=3)
+
+    def numbers(threads):
+        tf.random.set_seed(1)
+        data = D.range(8).map(drawn, num_parallel_calls=threads)
+        return [[(float(a), float(b)) for a, b in data] for _ in range(2)]
+
+    first, second = numbers(2)
+    assert numbers(4) == numbers(tf.data.AUTOTUNE) == [first, second]
+    assert first != second
+    assert len({n for both in (*first, *second) for n in both}) == 32
+
+
+def test_python_numbers_and_variables_go_one_by_one():
     def drawn(x):
         x.numpy()
-        return tf.random.uniform([]), np.random.rand()
+        return np.random.rand(), random.random()
 
     def numbers(**kwargs):
-        tf.random.set_seed(1)
         np.random.seed(1)
+        random.seed(1)
         return [(float(a), float(b)) for a, b in D.range(8).map(drawn, **kwargs)]
 
-    tf.random.set_seed(1)
     assert numbers(num_parallel_calls=4) == numbers()
     count = tf.Variable(0)
 

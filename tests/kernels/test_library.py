@@ -59,6 +59,16 @@ def test_a_damaged_library_is_reported(tmp_path):
         assert "damaged.so is damaged" in state and "damaged.so is damaged" in warned
 
 
+def test_a_damaged_onednn_is_reported(tmp_path):
+    damaged = tmp_path / "libdnnl.so.3"
+    damaged.write_bytes(b"\x7fELF" + bytes(36) + b"\xff" * 30)
+    before = f"from pathlib import Path\nlibrary._onednn = lambda: Path({str(damaged)!r})"
+    loaded, state, warned = run(before)
+    if "was not built" not in state:
+        assert loaded == "False"
+        assert "libdnnl.so.3 is damaged" in state and "libdnnl.so.3 is damaged" in warned
+
+
 def test_another_library_is_reported():
     other = next(iter(Path("/proc/self/maps").read_text().split("libc.so.6")[:1])).split()[-1]
     loaded, state, _ = run(f"library.NAME = {other + 'libc.so.6'!r}")

@@ -96,3 +96,20 @@ def test_errors():
         tf.io.decode_jpeg(STORED["rgb.jpg"].tobytes(), ratio=3)
     with pytest.raises(ValueError, match="not inside"):
         tf.image.decode_and_crop_jpeg(STORED["rgb.jpg"].tobytes(), [10, 0, 10, 5])
+
+
+def test_images_of_all_sizes_need_no_compiling():
+    for height in (11, 12, 13):
+        pixels = np.random.default_rng(height).integers(0, 256, (height, 9, 3)).astype(np.uint8)
+        image = tf.io.decode_png(tf.io.encode_png(pixels))
+        np.testing.assert_array_equal(image, pixels)
+        floats = tf.image.convert_image_dtype(image, tf.float32)
+        compiled = tf.image.convert_image_dtype(pixels, tf.float32)
+        np.testing.assert_array_equal(floats, compiled)
+        # NumPy made them: XLA, which compiles for every size, would hand out arrays of its own.
+        for tensor in (image, floats, tf.image.resize(floats, (4, 4))):
+            assert type(tensor._value) is np.ndarray
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        total = tf.reduce_sum(tf.image.resize(floats, (4, 4)))
+    assert tape.gradient(total, floats).shape == floats.shape

@@ -8,10 +8,12 @@ and a checkpoint of the variable resumes the sequence.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core import determinism
+from meshflow.core.context import context
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
@@ -46,6 +49,37 @@ def seed_words(seed: int) -> list[int]:
 # All streams, by the order in which they were made: a program that runs again makes the same ones.
 _streams: weakref.WeakValueDictionary[int, SeedStream] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+
+
+class _Element(threading.local):
+    """In a thread that computes an element of a dataset: the keys that belong to the element."""
+
+    keys: Callable[[int | None], np.ndarray] | None = None
+
+
+_element = _Element()
+
+
+@contextlib.contextmanager
+def element_keys(words: Callable[[], Sequence[int]]) -> Iterator[None]:
+    """Lets eager random ops of this thread draw from keys of their own.
+
+    Args:
+      words: gives integers that stand for the element; called only when something is drawn.
+    """
+
+    drawn = itertools.count()
+
+    def key(seed: int | None) -> np.ndarray:
+        own = [] if seed is None else seed_words(seed)
+        entropy = [*(int(w) for w in words()), *own, next(drawn)]
+        return np.random.SeedSequence(entropy).generate_state(2).astype(np.uint32)
+
+    before, _element.keys = _element.keys, key
+    try:
+        yield
+    finally:
+        _element.keys = before
 
 
 class SeedStream:
@@ -135,26 +169,6 @@ class _Global:
 _global = _Global()
 
 
-def random_state() -> tuple[Any, ...]:
-    """What changes whenever a random op without a key of its own draws numbers."""
-    states = [s._state for s in _global._streams.values() if s._state is not None]
-    # The values themselves are held, so that none is taken for a later one at its address.
-    return _global._drawn, *(_Same(s._value) for s in states)
-
-
-class _Same:
-    """A value that equals only itself."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._value is other._value
-
-    def __hash__(self) -> int:
-        return id(self._value)
-
-
 def set_seed(seed: int) -> None:
     """Sets the global seed: random ops then give the same numbers in every run.
 
@@ -179,7 +193,10 @@ def global_seed() -> int | None:
 
 def op_key(seed: Any = None) -> Tensor:
     """A key for one call of a random op with an optional seed of its own."""
-    return _global.stream(None if seed is None else int(seed)).next_key()
+    number = None if seed is None else int(seed)
+    if _element.keys is not None and context.trace is None:
+        return Tensor(_element.keys(number))
+    return _global.stream(number).next_key()
 
 
 def state() -> dict[str, Any]:

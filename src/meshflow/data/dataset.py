@@ -176,7 +176,9 @@ class Dataset(Transformations):
         return found[0]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} element_spec={self.element_spec}>"
+        name = type(self).__name__
+        name = _TENSORFLOW_NAMES.get(name, name.removesuffix("Dataset") + "Dataset")
+        return f"<{name} element_spec={self.element_spec}>"
 
     @property
     def _options(self) -> Options:
@@ -286,3 +288,17 @@ def integer(value: Any, name: str) -> int:
 def as_sequence(value: Any) -> Sequence[Any]:
     """A value as a list of one, a list or tuple as it is."""
     return value if isinstance(value, (list, tuple)) else [value]
+
+
+# What TensorFlow prints for datasets whose classes have other names here.
+_TENSORFLOW_NAMES = {
+    "Fixed": "_VariantDataset",
+    "Generator": "FlatMapDataset",
+    "HostMap": "MapDataset",
+    "Slice": "TakeDataset",
+    "TensorSlices": "TensorSliceDataset",
+    "Tensors": "TensorDataset",
+    "TextLineDataset": "TextLineDatasetV2",
+    "TFRecordDataset": "TFRecordDatasetV2",
+    "WithOptions": "OptionsDataset",
+}

@@ -18,7 +18,6 @@ import numpy as np
 from meshflow.core import dtypes, nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.random import random_state
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace, trace_shapes
@@ -127,13 +126,14 @@ class ElementFunction:
 
     @property
     def holds_variables(self) -> bool:
-        """Whether its body refers to a variable, which threads would change at the same time."""
+        """Whether its body refers to variables, layers or generators, which threads would change at once."""
         try:
             found = inspect.getclosurevars(self._python)
         except TypeError:
             return False
         held = (*found.nonlocals.values(), *found.globals.values())
-        return any(hasattr(value, "assign_add") for value in held)
+        marks = ("assign_add", "trainable_weights", "uniform_full_int")
+        return any(hasattr(value, mark) for value in held for mark in marks)
 
     @property
     def vectorizes(self) -> bool:
@@ -180,8 +180,8 @@ class ElementFunction:
 
 
 def randomness() -> tuple[Any, ...]:
-    """The states of all sources of random numbers."""
-    return random.getstate(), np.random.get_state(), random_state()
+    """The states of Python's and NumPy's random numbers."""
+    return random.getstate(), np.random.get_state()
 
 
 def same_randomness(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
@@ -189,7 +189,7 @@ def same_randomness(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     _, first, position, *_ = before[1]
     _, second, reached, *_ = after[1]
     drawn = position != reached or not np.array_equal(first, second)
-    return not drawn and before[0] == after[0] and before[2] == after[2]
+    return not drawn and before[0] == after[0]
 
 
 def _tensor(value: Any) -> Any:

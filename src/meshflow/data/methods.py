@@ -315,8 +315,10 @@ class Transformations:
 
         Args:
           map_func: from the parts of an element to a new element.
-          num_parallel_calls: how many threads run a function that cannot be compiled and draws no
-            random numbers; `tf.data.AUTOTUNE` for one per processor. The order is always kept.
+          num_parallel_calls: how many threads run a function that cannot be compiled;
+            `tf.data.AUTOTUNE` for one per processor. The order is always kept, and random ops draw
+            by the element's number. A function that draws from `random` or `numpy.random`, or that
+            refers to variables or layers, runs in one thread.
           deterministic: accepted.
           synchronous: accepted.
           name: ignored.

@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from meshflow.core.random import element_keys
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
@@ -57,11 +59,16 @@ class Map(Unary):
       calls: how many threads may run it where it is not compiled; -1 for one per processor.
     """
 
+    reshuffles = True
+
     def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
         super().__init__(parent)
         self.function = ElementFunction(fn, parent.element_spec, "map")
         threads = 1 if calls is None else integer(calls, "num_parallel_calls")
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
+        self._parallel = calls is not None and threads != 1
+        self._words: list[int] | None = None
+        self.epoch = 0
 
     def _known_spec(self) -> Any:
         return self.function.output_spec
@@ -71,18 +78,47 @@ class Map(Unary):
             yield from super()._elements(run)
             return
         parent = self._parent._elements(run)
-        if self._threads > 1 and self.function.runs_eagerly:
-            # Numbers drawn at random belong to elements, so such functions go one by one.
-            before = randomness()
-            for element in itertools.islice(parent, 1):
-                yield self.function(element)
-            if not same_randomness(before, randomness()) or self.function.holds_variables:
-                self._threads = 1
-            else:
-                yield from in_threads(self.function, parent, self._threads)
-                return
+        if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
+            yield from self._in_threads(parent, run)
+            return
         for element in parent:
             yield self.function(element)
+
+    def _in_threads(self, parent: Iterator[Any], run: Run) -> Iterator[Any]:
+        words: list[int] = []
+        lock = threading.Lock()
+
+        def pass_words() -> list[int]:
+            # Drawn when a random op first needs them; most functions do not.
+            with lock:
+                if not words:
+                    words.extend(run.generator(self).integers(1 << 32, size=2).tolist())
+            return words
+
+        def computed(numbered: tuple[int, Any]) -> Any:
+            # Random ops draw by an element's number, whichever thread comes first.
+            with element_keys(lambda: [*pass_words(), numbered[0]]):
+                return self.function(numbered[1])
+
+        elements = enumerate(parent)
+        before = randomness()
+        for numbered in itertools.islice(elements, 1):
+            yield computed(numbered)
+        try:
+            if same_randomness(before, randomness()):
+                yield from in_threads(computed, elements, self._threads)
+            else:
+                # Python's and NumPy's numbers are drawn in the elements' order.
+                yield from map(computed, elements)
+        finally:
+            if hasattr(parent, "close"):
+                parent.close()
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        if self._words is None:
+            self._words = seed_of(None)
+        return self._words
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run) if self.function.vectorizes else None
@@ -92,7 +128,7 @@ class Map(Unary):
 
     def _why_not_vectorized(self) -> str:
         reason = self.function.reason or super()._why_not_vectorized()
-        many = self._threads > 1 and self.function.runs_eagerly
+        many = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if many else reason
 
 

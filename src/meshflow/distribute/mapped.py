@@ -7,6 +7,7 @@ evaluated side by side, meeting at each collective.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -316,6 +317,8 @@ def _combined(equations: Sequence[Any], operands: Sequence[list[Any]]) -> list[l
             )
     if name == "psum":
         results = [sum(column[1:], start=column[0]) for column in columns]
+    elif name == "pmax":
+        results = [functools.reduce(jnp.maximum, column) for column in columns]
     elif name == "all_gather":
         axis = params["all_gather_dimension"]
         join = jnp.concatenate if params["tiled"] else jnp.stack

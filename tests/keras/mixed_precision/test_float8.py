@@ -100,6 +100,7 @@ KINDS = {
     "grouped": (lambda: LAYERS.Conv2D(4, 3, groups=2), (5, 5, 4)),
     "transposed": (lambda: LAYERS.Conv2DTranspose(4, 3, strides=2), (3, 3, 2)),
     "dense over time": (lambda: LAYERS.Dense(4), (3, 5)),
+    "einsum": (lambda: LAYERS.EinsumDense("abc,cde->abde", (None, 2, 3)), (3, 5)),
 }
 
 
@@ -357,8 +358,9 @@ def test_mirrored_training_remembers_what_one_device_does(rng):
         np.testing.assert_allclose(found, wanted, atol=2e-3)
 
 
-def test_replicas_share_a_history(rng):
-    x, y = data(rng)
+@pytest.mark.parametrize("count", [32, 30])
+def test_replicas_share_a_history(rng, count):
+    x, y = data(rng, count)
     strategy = tf.distribute.MirroredStrategy()
     with strategy.scope():
         made = model()

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from meshflow.core.module import Module
+from meshflow.keras import optimizers
 from meshflow.keras.engine.call_signature import call_state
 from meshflow.keras.engine.tracking import attributes
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["LayoutMap", "layout_map_scope"]
+__all__ = ["LayoutMap", "layout_map_scope", "optimizers"]
 
 _current: list[LayoutMap] = []
 

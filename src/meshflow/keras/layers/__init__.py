@@ -13,6 +13,7 @@ from meshflow.keras.layers import activation as _activation
 from meshflow.keras.layers import attention as _attention
 from meshflow.keras.layers import convolutional as _convolutional
 from meshflow.keras.layers import core as _core
+from meshflow.keras.layers import einsum_dense as _einsum_dense
 from meshflow.keras.layers import merging as _merging
 from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
@@ -24,6 +25,7 @@ from meshflow.keras.layers.activation import *
 from meshflow.keras.layers.attention import *
 from meshflow.keras.layers.convolutional import *
 from meshflow.keras.layers.core import *
+from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
@@ -37,6 +39,7 @@ _MODULES = (
     _attention,
     _convolutional,
     _core,
+    _einsum_dense,
     _merging,
     _normalization,
     _pooling,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,22 @@ from meshflow.keras import backend, identify
 from meshflow.ops import math
 
 
+def _accepting_mesh(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def wrapped(self: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> None:
+        del mesh
+        init(self, *args, **kwargs)
+
+    return wrapped
+
+
 class Metric:
     """Base class of metrics: state in variables, `update_state` and `result`.
 
     Args:
       name: the metric's name.
       dtype: dtype of the state; default `floatx()`.
-      **kwargs: nothing else is accepted.
+      **kwargs: `mesh`, accepted by all metrics: their state is replicated over any mesh it meets.
 
     Example:
       >>> import meshflow as tf
@@ -32,6 +43,11 @@ class Metric:
 
     _is_metric = True
     stateful = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__ and cls.__module__.startswith("meshflow."):
+            cls.__init__ = _accepting_mesh(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, name: str | None = None, dtype: Any = None, **kwargs: Any) -> None:
         kwargs.pop("mesh", None)

@@ -99,6 +99,9 @@ def pixels_of(contents: bytes, channels: int) -> np.ndarray:
 def _as_dtype(array: np.ndarray, dtype: Any) -> Tensor:
     from meshflow.ops.image.color import convert_image_dtype
 
+    if array.dtype == as_dtype(dtype).dtype:
+        # No op is needed, which XLA would compile for every size of images.
+        return Tensor(np.ascontiguousarray(array))
     return convert_image_dtype(convert_to_tensor(np.ascontiguousarray(array)), as_dtype(dtype))
 
 
@@ -195,7 +198,7 @@ def decode_jpeg(
     if ratio > 1:
         width, height = image.size
         image.draft(None, (width // ratio, height // ratio))
-    return convert_to_tensor(np.ascontiguousarray(_pixels(image, channels)))
+    return Tensor(np.ascontiguousarray(_pixels(image, channels)))
 
 
 def decode_and_crop_jpeg(

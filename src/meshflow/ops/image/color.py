@@ -58,6 +58,10 @@ def convert_image_dtype(
     if old.is_floating and new.is_floating:
         return cast(image, new)
     if old.is_integer:
+        held = image._value
+        if type(held) is np.ndarray and new.name in ("float32", "float64"):
+            # A decoded file: files have images of all sizes, for each of which XLA would compile.
+            return Tensor(held.astype(new.dtype) * new.as_numpy_dtype(1.0 / old.max))
         return cast(image, new) * (1.0 / old.max)  # type: ignore[operator]
     scaled = image * (new.max + 0.5)  # type: ignore[operator]
     return saturate_cast(scaled, new) if saturate else cast(scaled, new)

@@ -6,10 +6,12 @@ import collections
 from typing import Any
 
 from meshflow.core.names import name_scope
+from meshflow.keras.backend import experimental
 
 __all__ = [
     "clear_session",
     "epsilon",
+    "experimental",
     "floatx",
     "get_uid",
     "image_data_format",
