@@ -180,7 +180,8 @@ class BackupAndRestore(Callback):
 
     def _save(self, epoch: int, step: int, logs: Any) -> None:
         position = _Position()
-        if jax.process_index() != 0:
+        together = _parts_elsewhere(self.model)
+        if jax.process_index() != 0 and not together:
             # Reading what replicas have of their own, as metrics do, needs all workers.
             for _ in ObjectGraph(self._checkpoint(position)).values():
                 pass
@@ -193,6 +194,15 @@ class BackupAndRestore(Callback):
             "logs": {k: float(v) for k, v in (logs or {}).items() if isinstance(v, (int, float))},
         }
         self._checkpoint(position).write(self._path)
+
+
+def _parts_elsewhere(model: Any) -> bool:
+    """Whether workers hold different parts of variables, so that all must write."""
+    if jax.process_count() == 1:
+        return False
+    values = [v._value for v in [*model.variables, *model.optimizer.variables]]
+    arrays = [v for v in values if isinstance(v, jax.Array)]
+    return any(not (a.is_fully_addressable or a.is_fully_replicated) for a in arrays)
 
 
 def _anybody(told: bool) -> bool:
