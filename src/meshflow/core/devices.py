@@ -161,7 +161,8 @@ def make_virtual_cpus(count: int) -> None:
 
 def size_thread_pool() -> None:
     """Gives XLA enough threads for the CPU devices that JAX is told to make, unless NPROC is set."""
-    count = max(jax.config.jax_num_cpu_devices, 1)
+    # JAX defines its options at run time.
+    count = max(jax.config.jax_num_cpu_devices, 1)  # type: ignore[attr-defined]
     flag = re.search(r"host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     if flag is not None:
         count = max(count, int(flag[1]))

@@ -163,5 +163,5 @@ def variable_getitem(variable: Variable, key: Any) -> Tensor:
     return result
 
 
-Tensor.__getitem__ = getitem  # type: ignore[attr-defined]
-Variable.__getitem__ = variable_getitem  # type: ignore[attr-defined]
+Tensor.__getitem__ = getitem  # type: ignore[method-assign, assignment]
+Variable.__getitem__ = variable_getitem  # type: ignore[method-assign, assignment]

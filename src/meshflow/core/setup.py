@@ -31,6 +31,9 @@ def configure() -> None:
     if folder is None:
         root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         folder = str(Path(root) / "meshflow" / "compiled")
-    if folder and jax.config.jax_compilation_cache_dir is None:
+    # JAX defines its options at run time.
+    if folder and jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        # Convolutions on meshes call Python while they are compiled; their programs tell what it does.
+        jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)

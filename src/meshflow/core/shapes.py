@@ -39,7 +39,8 @@ class TensorShape:
         """The sizes as a list, None when the rank is unknown."""
         return None if self._dims is None else list(self._dims)
 
-    def as_list(self) -> list[int | None]:
+    # Sizes are `int | Any`: mostly known, so that type checkers need no test for None.
+    def as_list(self) -> list[int | Any]:
         """The sizes as a list.
 
         Raises:
@@ -47,7 +48,7 @@ class TensorShape:
         """
         return list(self._known())
 
-    def _known(self) -> tuple[int | None, ...]:
+    def _known(self) -> tuple[int | Any, ...]:
         if self._dims is None:
             raise ValueError("as_list() is not defined on an unknown TensorShape.")
         return self._dims
@@ -142,7 +143,7 @@ class TensorShape:
             return TensorShape(None) if isinstance(key, slice) else None
         return TensorShape(self._dims[key]) if isinstance(key, slice) else self._dims[key]
 
-    def __iter__(self) -> Iterator[int | None]:
+    def __iter__(self) -> Iterator[int | Any]:
         if self._dims is None:
             raise ValueError("Cannot iterate over a shape with unknown rank.")
         return iter(self._dims)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core import dtypes
 from meshflow.core.shapes import TensorShape, as_shape
@@ -12,6 +12,13 @@ class TypeSpec:
     """Base of the descriptions that stand for values: `TensorSpec` and the symbolic ones of Keras."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+        # Of every spec but those of datasets and of None.
+        @property
+        def dtype(self) -> Any: ...
+        @property
+        def name(self) -> str | None: ...
 
     def is_compatible_with(self, value: Any) -> bool:
         """Whether `value` (or another spec) satisfies this description."""

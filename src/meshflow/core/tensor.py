@@ -16,7 +16,7 @@ operators are installed by `meshflow.ops.operators`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -25,6 +25,13 @@ from meshflow.core import dtypes, errors
 from meshflow.core.context import context
 from meshflow.core.fetching import to_host
 from meshflow.core.shapes import TensorShape
+
+if TYPE_CHECKING:
+    from meshflow.core.operator_types import Operators
+
+    _Operators = Operators["Tensor"]
+else:
+    _Operators = object
 
 # Any value that `convert_to_tensor` takes: tensors, variables, arrays, numbers, nested lists.
 TensorLike = Any
@@ -36,7 +43,7 @@ _SYMBOLIC_HELP = (
 )
 
 
-class Tensor:
+class Tensor(_Operators):
     """An immutable multi-dimensional array of one dtype.
 
     Made by ops and by `tf.constant`, not by calling the class.
@@ -282,7 +289,7 @@ class Reference:
         return f"<Reference wrapping {self._target!r}>"
 
 
-def _on_device(value: Any) -> jax.Array:
+def _on_device(value: Any) -> Any:
     return jax.numpy.asarray(value)
 
 

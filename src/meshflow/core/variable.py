@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,6 +22,13 @@ from meshflow.core.dispatch import Op, apply
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.tensor import Reference, Tensor, TensorLike
 from meshflow.core.trace import init_scope
+
+if TYPE_CHECKING:
+    from meshflow.core.operator_types import Operators
+
+    _Operators = Operators[Tensor]
+else:
+    _Operators = object
 
 
 class VariableSynchronization(enum.Enum):
@@ -49,7 +56,7 @@ class VariableNeedsEagerError(Exception):
 _cast = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))
 
 
-class Variable:
+class Variable(_Operators):
     """A mutable tensor, shared by everything that refers to it.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ class Dataset(Transformations):
         """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._parents[0]._count()
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         """The elements as host arrays; the default hands out what `_vector` gathers."""
         vector = self._vector(run)
         assert vector is not None, type(self)

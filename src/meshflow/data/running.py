@@ -6,7 +6,7 @@ import collections
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -171,7 +171,7 @@ class Optional:
 _END = object()
 
 
-def ahead(elements: Iterator[Any], size: int) -> Iterator[Any]:
+def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
     """Elements made by a thread, up to `size` of them before they are asked for.
 
     The thread ends with the elements, and when this iterator is closed or forgotten.

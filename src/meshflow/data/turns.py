@@ -43,5 +43,5 @@ def in_turn(
             at = (at + 1) % len(active)
     finally:
         for iterator in (*active, sources):
-            if hasattr(iterator, "close"):
+            if iterator is not None and hasattr(iterator, "close"):
                 iterator.close()

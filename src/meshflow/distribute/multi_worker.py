@@ -41,6 +41,8 @@ class MultiWorkerExtended(StrategyExtended):
       strategy: the strategy.
     """
 
+    _strategy: MultiWorkerMirroredStrategy
+
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """Names of this worker's devices."""

@@ -286,8 +286,6 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
 def divide_convolutions() -> None:
     """Makes this package divide convolutions among the devices of a mesh, on every platform."""
     primitive = jax.lax.conv_general_dilated_p
-    lowered = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
-    special = mlir._platform_specific_lowerings["cpu"].get(primitive)  # type: ignore[attr-defined]
 
     def divided(usual: Any, on_cpu: bool) -> Any:
         def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
@@ -296,16 +294,21 @@ def divide_convolutions() -> None:
             avals = (*context.avals_in, *context.avals_out)
             # The parts run by the code of the whole, also the small ones: the same sums, the same bits.
             known = {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
-            heavy = known and _work(*avals, parameters) >= LEAST_WORK
-            choose = functools.partial(convolution, least=0) if on_cpu and heavy else None
-            call = partitioning.convolution(parameters, choose)
+            heavy = on_cpu and known and _work(*avals, parameters) >= LEAST_WORK
+            loaded = library.load() if on_cpu and known else None
+            choose = functools.partial(convolution, least=0) if heavy and loaded else None
+            code = f"{heavy} {loaded and loaded.version()} {LEAST_WORK}"
+            call = partitioning.convolution(parameters, choose, code)
             return mlir.lower_fun(call, multiple_results=False)(context, *operands)
 
         return rule
 
+    lowered = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
     mlir.register_lowering(primitive, divided(lowered, False))
-    if special is not None:
-        mlir.register_lowering(primitive, divided(special.rule, True), platform="cpu")
+    for platform, rules in mlir._platform_specific_lowerings.items():  # type: ignore[attr-defined]
+        if primitive in rules:
+            special = divided(rules[primitive].rule, platform == "cpu")
+            mlir.register_lowering(primitive, special, platform=platform)
     # The partitioner is told the devices.
     dispatch.prim_requires_devices_during_lowering.add(primitive)
 

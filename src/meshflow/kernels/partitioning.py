@@ -12,9 +12,12 @@ the image). Both need the same window of `x`; only the two steps change places.
 
 from __future__ import annotations
 
+import functools
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -251,28 +254,34 @@ def local(made: Plan, parameters: dict[str, Any], choose: Any = None) -> Any:
     return run
 
 
-def convolution(parameters: dict[str, Any], choose: Any = None) -> Any:
+def convolution(parameters: dict[str, Any], choose: Any = None, code: str = "") -> Any:
     """`conv_general_dilated` with fixed parameters, divided by the rules of this module.
 
     Args:
       parameters: those of the primitive.
       choose: from shapes of a part's image, kernel and result and its parameters, the code to run, or None.
+      code: what else the compiled parts depend on.
+
+    Returns:
+      A function of image and kernel.
     """
 
     @custom_partitioning
-    def conv(x: Any, k: Any) -> Any:
+    def conv(x: Any, k: Any, mark: Any) -> Any:
+        del mark
         return jax.lax.conv_general_dilated_p.bind(x, k, **parameters)
 
     def partition(mesh: Any, arguments: Any, result: Any) -> Any:
-        values = [*arguments, result]
+        values = [*arguments[:2], result]
         wanted = [_axes(v.sharding, mesh, len(v.shape)) for v in values]
         made = plan(parameters, [v.shape for v in values], wanted, dict(mesh.shape))
         place = lambda axes: NamedSharding(mesh, PartitionSpec(*(a or None for a in axes)))
+        run = local(made, parameters, choose)
         return (
             mesh,
-            local(made, parameters, choose),
+            lambda x, k, mark: run(x, k),
             place(made.out),
-            (place(made.left), place(made.right)),
+            (place(made.left), place(made.right), place([])),
         )
 
     conv.def_partition(
@@ -282,10 +291,19 @@ def convolution(parameters: dict[str, Any], choose: Any = None) -> Any:
         ),
         decode_shardings=False,
         sharding_rule=lambda mesh, operands, results: rule(
-            parameters, [list(t.shape) for t in (*operands, *results)]
+            parameters, [list(t.shape) for t in (*operands[:2], *results)]
         ),
     )
-    return conv
+    # The program's text does not tell the parameters nor these rules: a number that stands for them
+    # makes compiled programs in the cache different.
+    text = f"{sorted((k, str(v)) for k, v in parameters.items())} {code}"
+    mark = np.uint32(zlib.crc32(text.encode(), _rules()))
+    return lambda x, k: conv(x, k, mark)
+
+
+@functools.cache
+def _rules() -> int:
+    return zlib.crc32(Path(__file__).read_bytes())
 
 
 def _axes(sharding: Any, mesh: Any, rank: int) -> list[Axes]:
@@ -320,7 +338,7 @@ def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShar
     # Shardy wants them in the order of their first use.
     order = list(dict.fromkeys((*x, *k)))
     return SdyShardingRule(
-        (tuple(x), tuple(k)),
+        (tuple(x), tuple(k), ()),
         (tuple(y),),
         reduction_factors=tuple(sorted(sums, key=order.index)),
     )

@@ -418,4 +418,5 @@ def disable_traceback_filtering() -> None:
 
 def is_traceback_filtering_enabled() -> bool:
     """Whether tracebacks hide JAX's frames."""
-    return jax.config.jax_traceback_filtering != "off"
+    # JAX defines its options at run time.
+    return jax.config.jax_traceback_filtering != "off"  # type: ignore[attr-defined]

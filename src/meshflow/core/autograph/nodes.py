@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 # Generated names start with this, so they never meet a name of the user's.
 PREFIX = "ag__"
@@ -52,7 +53,8 @@ def function(identifier: str, params: Sequence[str], body: list[ast.stmt]) -> as
     definition = ast.FunctionDef(
         name=identifier, args=parameters(params), body=body or [ast.Pass()], decorator_list=[]
     )
-    definition.type_params = []  # required from Python 3.12 on, ignored before
+    # Required from Python 3.12 on, ignored (and unknown to type checkers) before.
+    definition.type_params = []  # type: ignore[attr-defined, unused-ignore]
     return definition
 
 
@@ -67,7 +69,7 @@ def none_of(flags: Sequence[str]) -> ast.expr:
     return terms[0] if len(terms) == 1 else ast.BoolOp(ast.And(), terms)
 
 
-def constants(values: Iterable[object]) -> ast.Tuple:
+def constants(values: Iterable[Any]) -> ast.Tuple:
     """A tuple of constants."""
     return ast.Tuple([ast.Constant(v) for v in values], ast.Load())
 

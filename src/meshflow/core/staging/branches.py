@@ -158,8 +158,9 @@ def _plan(branches: list[_Branch], merge: Merge) -> tuple[list[Template], list[l
             if model.difference(template) is not None:
                 if model.grew() or template.grew():
                     raise ArrayGrew
-                texts = [_describe(model), _describe(template)]
-                raise merge.different(position, "structure", *texts, number)
+                raise merge.different(
+                    position, "structure", _describe(model), _describe(template), number
+                )
             options.append(template)
         for i in range(len(model.leaves)):
             leaves = [None if t is None else t.leaves[i] for t in options]
@@ -186,6 +187,7 @@ def _unify(position: int, options: list[Any], leaves: list[Any], merge: Merge) -
         like = from_python(0.0, None).dtype
     chosen: list[Any] = [None] * len(leaves)
     first: Any = None
+    candidate: Any
     for number, leaf in given:
         if isinstance(leaf, _Traced):
             candidate, chosen[number] = leaf, leaf.index

@@ -108,6 +108,22 @@ class CallbackList:
       **params: `verbose`, `epochs`, `steps`.
     """
 
+    # Each calls the hook of that name of all callbacks; made below.
+    on_train_begin: Callable[..., None]
+    on_train_end: Callable[..., None]
+    on_test_begin: Callable[..., None]
+    on_test_end: Callable[..., None]
+    on_predict_begin: Callable[..., None]
+    on_predict_end: Callable[..., None]
+    on_epoch_begin: Callable[..., None]
+    on_epoch_end: Callable[..., None]
+    on_train_batch_begin: Callable[..., None]
+    on_train_batch_end: Callable[..., None]
+    on_test_batch_begin: Callable[..., None]
+    on_test_batch_end: Callable[..., None]
+    on_predict_batch_begin: Callable[..., None]
+    on_predict_batch_end: Callable[..., None]
+
     def __init__(
         self,
         callbacks: Any = None,

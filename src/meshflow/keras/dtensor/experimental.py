@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
 from meshflow.core.module import Module
-from meshflow.keras import optimizers
 from meshflow.keras.engine.call_signature import call_state
 from meshflow.keras.engine.tracking import attributes
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["LayoutMap", "layout_map_scope", "optimizers"]
+__all__ = ["LayoutMap", "layout_map_scope", "optimizers"]  # noqa: F822
+
+
+def __getattr__(name: str) -> Any:
+    # Layers import this module before there are optimizers.
+    if name == "optimizers":
+        return importlib.import_module("meshflow.keras.dtensor.optimizers")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _current: list[LayoutMap] = []
 

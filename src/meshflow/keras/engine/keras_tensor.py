@@ -8,13 +8,20 @@ objects. Any op called on one becomes a layer; see `meshflow.keras.engine.op_lay
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshflow.core import nest
 from meshflow.core.dtypes import DType
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Reference
+
+if TYPE_CHECKING:
+    from meshflow.core.operator_types import Operators
+
+    _Operators = Operators["KerasTensor"]
+else:
+    _Operators = object
 
 
 class History(NamedTuple):
@@ -25,7 +32,7 @@ class History(NamedTuple):
     tensor_index: int
 
 
-class KerasTensor:
+class KerasTensor(_Operators):
     """A symbolic tensor: the description of a value that a model will compute.
 
     Attributes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core import nest
 from meshflow.core.autograph.status import switched
@@ -18,6 +20,26 @@ from meshflow.keras.engine.layer_helpers import as_tuples, overrides
 
 class LayerGraph:
     """How a layer takes part in functional models; a base class of `Layer`."""
+
+    _name: str
+    _input_spec: Any
+    _build_input_shape: Any
+    _inbound_nodes: list[Node]
+    built: bool
+
+    if TYPE_CHECKING:
+        # What the rest of `Layer` gives it.
+        @property
+        def name(self) -> str: ...
+        @property
+        def compute_dtype(self) -> str | None: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        def build(self, input_shape: Any) -> None: ...
+        def _calling(self, training: Any) -> AbstractContextManager[None]: ...
+        def _maybe_build(self, inputs: Any) -> None: ...
+        def _flatten_layers(
+            self, recursive: bool = True, include_self: bool = True
+        ) -> Iterator[Any]: ...
 
     def _symbolic_call(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert_input_compatibility(self._input_spec, inputs, self._name)

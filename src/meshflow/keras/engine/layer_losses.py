@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
@@ -11,9 +11,22 @@ from meshflow.keras import backend
 from meshflow.keras.engine.keras_tensor import KerasTensor
 from meshflow.keras.engine.layer_helpers import unique
 
+if TYPE_CHECKING:
+    from meshflow.keras.engine.tracking import Tracker
+
 
 class LayerLosses:
     """What a layer collects of its sublayers; a base class of `Layer`."""
+
+    _losses: list[Any]
+    _own_metrics: list[Any]
+
+    if TYPE_CHECKING:
+        # What the rest of `Layer` gives it.
+        @property
+        def name(self) -> str: ...
+        @property
+        def _tracked(self) -> Tracker: ...
 
     def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
         if include_self:

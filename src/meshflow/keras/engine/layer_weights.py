@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,21 @@ from meshflow.keras.engine.tracking import Tracker
 
 class LayerWeights:
     """What a layer does with its weights; a base class of `Layer`."""
+
+    built: bool
+    _trainable: bool
+    _own_weights: list[Variable]
+    _regularized: list[tuple[Variable, Any]]
+
+    if TYPE_CHECKING:
+        # What the rest of `Layer` gives it.
+        @property
+        def name(self) -> str: ...
+        @property
+        def variable_dtype(self) -> str | None: ...
+        def _flatten_layers(
+            self, recursive: bool = True, include_self: bool = True
+        ) -> Iterator[Any]: ...
 
     def add_weight(
         self,

@@ -171,7 +171,7 @@ def _getitem(self: KerasTensor, key: Any) -> Any:
     return SlicingOpLambda()(self, slice_spec=encode_index(key))
 
 
-KerasTensor.__getitem__ = _getitem  # type: ignore[attr-defined]
+KerasTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]
 _unhashable = KerasTensor.__hash__
 install(KerasTensor)
 KerasTensor.__hash__ = _unhashable  # type: ignore[method-assign]

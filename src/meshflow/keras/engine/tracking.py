@@ -9,7 +9,7 @@ from meshflow.core.module import Module
 from meshflow.core.variable import Variable
 
 if TYPE_CHECKING:
-    from meshflow.keras.engine.base_layer import Layer
+    from meshflow.keras.engine.layer_weights import LayerWeights
 
 # Attributes that refer to things the layer does not own.
 _SKIPPED = frozenset(
@@ -36,7 +36,7 @@ class Tracker:
       metrics: metric objects.
     """
 
-    def __init__(self, owner: Layer) -> None:
+    def __init__(self, owner: LayerWeights) -> None:
         from meshflow.keras.engine.base_layer import Layer as LayerClass
 
         self.variables: list[Variable] = list(owner._own_weights)

@@ -31,12 +31,22 @@ from meshflow.keras.engine.training_steps import TrainingSteps
 
 if TYPE_CHECKING:
     from meshflow.keras.callbacks import CallbackList, History
+    from meshflow.keras.mixed_precision.policy import Policy
 
 
 class Trainer(TrainingSteps):
     """Training, evaluation and prediction; mixed into `Model`."""
 
     _is_compiled = False
+
+    if TYPE_CHECKING:
+        # What `Layer` and `Model` give it.
+        output_names: list[str]
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def dtype_policy(self) -> Policy: ...
 
     def _init_training(self) -> None:
         self.optimizer: Any = None
@@ -115,8 +125,8 @@ class Trainer(TrainingSteps):
         if isinstance(loss, LossesContainer):
             self.compiled_loss = loss
         else:
-            self.compiled_loss = LossesContainer(loss, loss_weights, self.output_names)  # type: ignore[attr-defined]
-        self.compiled_metrics = MetricsContainer(metrics, weighted_metrics, self.output_names)  # type: ignore[attr-defined]
+            self.compiled_loss = LossesContainer(loss, loss_weights, self.output_names)
+        self.compiled_metrics = MetricsContainer(metrics, weighted_metrics, self.output_names)
         self.loss = loss if loss is not None else {}
         self._compile_arguments = {
             "optimizer": optimizer,
@@ -166,7 +176,7 @@ class Trainer(TrainingSteps):
     def _assert_compiled(self) -> None:
         if not self._is_compiled:
             raise RuntimeError(
-                f"You must compile your model before training/testing. Use `model.compile(optimizer, loss)` ({self.name})."  # type: ignore[attr-defined]
+                f"You must compile your model before training/testing. Use `model.compile(optimizer, loss)` ({self.name})."
             )
 
     # ---- loops -----------------------------------------------------------------------------
@@ -286,7 +296,7 @@ class Trainer(TrainingSteps):
         listeners.on_train_end(_numbers(logs) if logs is not None else None)
         finalize = getattr(self.optimizer, "finalize_variable_values", None)
         if finalize is not None and getattr(self.optimizer, "use_ema", False) and epochs > 0:
-            finalize(self.trainable_variables)  # type: ignore[attr-defined]
+            finalize(self.trainable_variables)
         return self.history
 
     def _run_epoch(

@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core import nest
 from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.tape import GradientTape
 from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
 from meshflow.distribute.whole_batch import on_devices
-from meshflow.keras.engine.compile_utils import LossesContainer
+from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.step import CompiledStep, as_tensors
 
 
 class TrainingSteps:
     """The steps of a model, which users may override; a base class of `Trainer`."""
+
+    optimizer: Any
+    loss: Any
+    compiled_loss: LossesContainer | None
+    compiled_metrics: MetricsContainer | None
+    train_function: Any
+    test_function: Any
+    predict_function: Any
+    _steps: dict[str, Any]
+    _steps_per_execution: int
+
+    if TYPE_CHECKING:
+        # What `Trainer` and `Layer` give it.
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        @property
+        def losses(self) -> list[Any]: ...
+        @property
+        def metrics(self) -> list[Any]: ...
+        @property
+        def run_eagerly(self) -> bool: ...
+        @property
+        def trainable_variables(self) -> list[Variable]: ...
+        def _clear_losses(self) -> None: ...
 
     def train_step(self, data: Any) -> dict[str, Any]:
         """One training step on one batch.
@@ -29,10 +53,10 @@ class TrainingSteps:
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         with GradientTape() as tape:
-            y_pred = self(x, training=True)  # type: ignore[operator]
+            y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred, sample_weight)
         self._validate_loss(y, loss)
-        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)  # type: ignore[attr-defined]
+        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def _validate_loss(self, y: Any, loss: Any) -> None:
@@ -63,9 +87,9 @@ class TrainingSteps:
         """
         del x
         container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
-        if container._user_losses is not None and y is None and not self.losses:  # type: ignore[attr-defined]
+        if container._user_losses is not None and y is None and not self.losses:
             return None
-        return container(y, y_pred, sample_weight, regularization_losses=self.losses)  # type: ignore[attr-defined]
+        return container(y, y_pred, sample_weight, regularization_losses=self.losses)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
         """Updates the compiled metrics and returns the values of all metrics by name.
@@ -92,14 +116,14 @@ class TrainingSteps:
     def test_step(self, data: Any) -> dict[str, Any]:
         """One evaluation step on one batch; arguments and result as in `train_step`."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
-        y_pred = self(x, training=False)  # type: ignore[operator]
+        y_pred = self(x, training=False)
         self.compute_loss(x, y, y_pred, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def predict_step(self, data: Any) -> Any:
         """One prediction step: the model's outputs for one batch."""
         x, _, _ = unpack_x_y_sample_weight(data)
-        return self(x, training=False)  # type: ignore[operator]
+        return self(x, training=False)
 
     # ---- compiled steps --------------------------------------------------------------------
 
@@ -120,7 +144,7 @@ class TrainingSteps:
             try:
                 return convert_if_enabled(function)(batch)
             finally:
-                self._clear_losses()  # type: ignore[attr-defined]
+                self._clear_losses()
 
         return run
 

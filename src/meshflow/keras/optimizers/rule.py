@@ -21,6 +21,8 @@ class RuleOptimizer(Optimizer):
 
     # Fixed settings that the rule takes after `values`, in this order; also in the configuration.
     setting_names: tuple[str, ...] = ()
+    # One op for each class, made by its first update.
+    _op: Op
     # What a gradient of some rows leaves alone in the other rows: nothing, the variable, or all.
     _sparse_keeps = "nothing"
 

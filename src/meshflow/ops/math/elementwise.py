@@ -11,7 +11,57 @@ import jax.numpy as jnp
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
 
-__all__: list[str] = []
+__all__ = [
+    "abs",
+    "acos",
+    "acosh",
+    "angle",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bessel_i0",
+    "bessel_i0e",
+    "bessel_i1",
+    "bessel_i1e",
+    "ceil",
+    "conj",
+    "cos",
+    "cosh",
+    "digamma",
+    "erf",
+    "erfc",
+    "erfcinv",
+    "erfinv",
+    "exp",
+    "expm1",
+    "floor",
+    "imag",
+    "is_finite",
+    "is_inf",
+    "is_nan",
+    "lgamma",
+    "log",
+    "log1p",
+    "log_sigmoid",
+    "ndtri",
+    "negative",
+    "real",
+    "reciprocal",
+    "reciprocal_no_nan",
+    "rint",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinc",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+]
 
 
 def _define(
@@ -29,7 +79,6 @@ def _define(
     body.__name__ = body.__qualname__ = name
     body.__doc__ = doc
     body.__module__ = __name__
-    __all__.append(name)
     return op(body, kinds=kinds, differentiable=differentiable)
 
 

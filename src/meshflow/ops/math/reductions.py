@@ -28,6 +28,17 @@ __all__ = [
     "is_non_decreasing",
     "is_strictly_increasing",
     "polyval",
+    "reduce_all",
+    "reduce_any",
+    "reduce_euclidean_norm",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
     "top_k",
     "zero_fraction",
 ]
@@ -69,7 +80,6 @@ def _define(
     Returns:
       A tensor without the reduced dimensions.
     """
-    __all__.append(name)
     return op(body, kinds=kinds, differentiable=differentiable)
 
 

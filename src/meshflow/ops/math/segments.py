@@ -14,7 +14,19 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
-__all__: list[str] = []
+__all__ = [
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
+    "unsorted_segment_max",
+    "unsorted_segment_mean",
+    "unsorted_segment_min",
+    "unsorted_segment_prod",
+    "unsorted_segment_sqrt_n",
+    "unsorted_segment_sum",
+]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -98,7 +110,6 @@ def _segment(kind: str, fill_empty: bool) -> Callable[..., Any]:
     Returns:
       Tensor of shape [largest id + 1, ...].
     """
-    __all__.append(segment.__name__)
     return segment
 
 
@@ -133,7 +144,6 @@ def _unsorted(kind: str) -> Callable[..., Any]:
     Returns:
       Tensor of shape [num_segments, ...].
     """
-    __all__.append(segment.__name__)
     return segment
 
 
