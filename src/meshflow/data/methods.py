@@ -669,7 +669,8 @@ class Transformations:
         """
         from meshflow.data.resampling import Resample
 
-        return Resample(self, class_func, target_dist, initial_dist, seed)
+        # Only datasets have these methods.
+        return Resample(self, class_func, target_dist, initial_dist, seed)  # type: ignore[arg-type]
 
     # ---- running ---------------------------------------------------------------------------
 

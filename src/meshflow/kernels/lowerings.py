@@ -291,10 +291,10 @@ def divide_convolutions() -> None:
         def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
             if not partitioning.applies(context):
                 return usual(context, *operands, **parameters)
-            avals = (*context.avals_in, *context.avals_out)
+            (left, right), (out,) = context.avals_in, context.avals_out
             # The parts run by the code of the whole, also the small ones: the same sums, the same bits.
-            known = {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
-            heavy = known and _work(*avals, parameters) >= LEAST_WORK
+            known = {np.dtype(a.dtype).name for a in (left, right, out)} <= set(library.TYPES)
+            heavy = known and _work(left, right, out, parameters) >= LEAST_WORK
             choose = functools.partial(convolution, least=0) if on_cpu and heavy else None
             call = partitioning.convolution(parameters, choose)
             return mlir.lower_fun(call, multiple_results=False)(context, *operands)

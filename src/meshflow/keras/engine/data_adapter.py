@@ -181,7 +181,8 @@ class DataHandler:
         self._limit = steps_per_epoch
         self._class_weight = class_weight
         # Steps of the first epoch that were done before, and how to go on after them.
-        self._done, self._resumption = 0, None
+        self._done = 0
+        self._resumption: Resumption | None = None
         self._began: dict[str, Any] | None = None
         self._taken = 0
         self.tracked = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.shapes import TensorShape
+from meshflow.core.variable import Variable
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.float8_products import product
@@ -35,7 +36,7 @@ class _Projection(Layer):
         super().__init__(**kwargs)
         self._equation, self._kernel_shape, self._bias_shape = equation, kernel_shape, bias_shape
         self._settings = settings
-        self.bias = None
+        self.bias: Variable | None = None
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""

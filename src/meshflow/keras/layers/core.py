@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
 from meshflow.keras import activations, backend, constraints, identify, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.float8_products import product
@@ -90,7 +91,7 @@ class Dense(Layer):
         )
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
-        self.bias = None
+        self.bias: Variable | None = None
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""

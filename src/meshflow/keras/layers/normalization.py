@@ -200,8 +200,10 @@ class BatchNormalization(_Scaled):
             self._move(x, mean, variance, reduced)
         else:
             mean, variance = self.moving_mean.value(), self.moving_variance.value()
-        shaped = [self._shaped(v, x.shape) for v in (mean, variance, self.beta, self.gamma)]
-        outputs = nn.batch_normalization(x, *shaped, self.epsilon)
+        mean, variance, beta, gamma = (
+            self._shaped(v, x.shape) for v in (mean, variance, self.beta, self.gamma)
+        )
+        outputs = nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
         return math.cast(outputs, inputs.dtype)
 
     def _batch_statistics(self, x: Any, reduced: list[int], mask: Any) -> Any:
@@ -286,11 +288,11 @@ class LayerNormalization(_Scaled):
         x = self._widened(inputs)
         mean, variance = nn.moments(x, self._axes, keepdims=True)
         broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
-        shaped = [
+        beta, gamma = (
             None if v is None else array.reshape(v, broadcast) for v in (self.beta, self.gamma)
-        ]
+        )
         return math.cast(
-            nn.batch_normalization(x, mean, variance, *shaped, self.epsilon), inputs.dtype
+            nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon), inputs.dtype
         )
 
     def get_config(self) -> dict[str, Any]:

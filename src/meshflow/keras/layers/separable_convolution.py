@@ -55,7 +55,7 @@ class DepthwiseConv2D(Conv):
     ) -> None:
         super().__init__(
             2,
-            None,
+            None,  # type: ignore[arg-type]  # they follow from the inputs
             kernel_size,
             strides,
             padding,
@@ -66,7 +66,7 @@ class DepthwiseConv2D(Conv):
             use_bias,
             bias_initializer=bias_initializer,
             **kwargs,
-        )  # type: ignore[arg-type]
+        )
         self.depth_multiplier = depth_multiplier
         self.depthwise_initializer = initializers.get(depthwise_initializer)
         self.depthwise_regularizer = regularizers.get(depthwise_regularizer)

@@ -67,7 +67,7 @@ class ConvTranspose(Conv):
         self.built = True
 
     def _spatial(self, shape: list[Any]) -> list[Any]:
-        new = []
+        new: list[int | None] = []
         for i, size in enumerate(shape[2:] if self._first else shape[1:-1]):
             window = (self.kernel_size[i] - 1) * self.dilation_rate[i] + 1
             stride = self.strides[i]
