@@ -183,8 +183,10 @@ class FixedLengthRecordDataset(Files):
         num_parallel_reads: Any = None,
         name: str | None = None,
     ) -> None:
-        sizes = [0 if n is None else integer(n, "bytes") for n in (header_bytes, footer_bytes)]
-        read = fixed(integer(record_bytes, "record_bytes"), *sizes, compression_type)
+        header, footer = (
+            0 if n is None else integer(n, "bytes") for n in (header_bytes, footer_bytes)
+        )
+        read = fixed(integer(record_bytes, "record_bytes"), header, footer, compression_type)
         super().__init__(filenames, read, num_parallel_reads)
 
 

@@ -223,7 +223,7 @@ class WorkerMap(Unary):
                     return
                 busy = {w.connection: w for w in workers if w.number is not None}
                 for ready in connection.wait(list(busy)):
-                    worker = busy[ready]  # type: ignore[index]
+                    worker = busy[ready]
                     number = worker.number
                     assert number is not None
                     done[number] = worker.result()
@@ -234,7 +234,7 @@ class WorkerMap(Unary):
         finally:
             for worker in workers:
                 worker.stop()
-            elements.close()  # type: ignore[attr-defined]
+            elements.close()
 
     def _arguments(self, element: Any) -> Any:
         arguments = structure.normalize(element, lambda a: a[()])

@@ -160,7 +160,7 @@ class Trainer(TrainingSteps):
         if self._is_compiled:
             collected += self.compiled_loss.metrics  # type: ignore[union-attr]
             collected += self.compiled_metrics.metrics  # type: ignore[union-attr]
-        collected += super().metrics  # type: ignore[misc]
+        collected += super().metrics
         return list({id(m): m for m in collected}.values())
 
     @property
