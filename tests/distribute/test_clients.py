@@ -26,7 +26,9 @@ def test_clients_see_what_one_process_sees(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     devices = [f"CPU:{i}" for i in range(4)]
-    expected = clients.results(lambda dims: dtensor.create_mesh(dims, devices=devices))
+    expected = clients.results(
+        lambda dims: dtensor.create_mesh(dims, devices=devices), tmp_path / "one"
+    )
     for number in range(2):
         found = np.load(tmp_path / f"{number}.npz")
         assert found["client"] == number and found["clients"] == 2

@@ -89,6 +89,7 @@ class Job:
         self._local = all(_is_local(h) for h in self._hosts)
         self._address = address or ("127.0.0.1" if self._local else socket.getfqdn())
         self._devices, self._port, self._gpus = devices, port, gpus
+        self._visible = [self._own_gpus(number) for number in range(workers)]
         self._output = output or sys.stdout
         self._writing = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []
@@ -131,7 +132,7 @@ class Job:
                     **os.environ,
                     **supervisor.environment(restarts),
                     **(virtual_devices(self._devices) if self._devices is not None else {}),
-                    **self._own_gpus(number),
+                    **self._visible[number],
                     "TF_CONFIG": json.dumps(config),
                     # The same for `dtensor.initialize_accelerator_system`.
                     "DTENSOR_JOBS": ",".join(addresses),
@@ -188,10 +189,9 @@ class Job:
         if known:
             own = known[first : first + share]
             if len(own) < share:
-                raise Failure(
+                raise ValueError(
                     f"{sharing} workers of {share} GPUs each were asked for, but this machine has "
-                    f"{len(known)}: use fewer workers or another --gpus-per-worker.",
-                    2,
+                    f"{len(known)}: use fewer workers or another --gpus-per-worker."
                 )
         return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
 

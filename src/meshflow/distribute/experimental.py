@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
+from meshflow.distribute.saving import PreemptionCheckpointHandler, TerminationConfig
 from meshflow.distribute.strategy import CentralStorageStrategy
 from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
 
@@ -17,7 +18,9 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "PreemptionCheckpointHandler",
     "TPUStrategy",
+    "TerminationConfig",
     "ValueContext",
 ]
 

@@ -10,7 +10,7 @@ dtensor = tf.experimental.dtensor
 LAYERS = tf.keras.layers
 
 
-def results(make_mesh):
+def results(make_mesh, folder):
     """Values on a mesh of 2 x 2 devices, and training with data and model parallelism."""
     mesh = make_mesh([("batch", 2), ("model", 2)])
     rows = dtensor.Layout(["batch", dtensor.UNSHARDED], mesh)
@@ -34,7 +34,8 @@ def results(make_mesh):
         )
     model.compile(tf.keras.optimizers.SGD(0.01, momentum=0.9), "mse")
     x = np.linspace(0, 1, 12, dtype="float32").reshape(6, 2)
-    history = model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0)
+    backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup", save_freq=1)
+    history = model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[backup])
     return {
         "product": product.numpy(),
         "variable": variable.numpy(),
@@ -47,6 +48,7 @@ def results(make_mesh):
 
 if __name__ == "__main__":
     dtensor.initialize_accelerator_system("CPU")
-    found = results(lambda dims: dtensor.create_distributed_mesh(dims, device_type="CPU"))
+    make_mesh = lambda dims: dtensor.create_distributed_mesh(dims, device_type="CPU")
+    found = results(make_mesh, sys.argv[1])
     about = {"client": dtensor.client_id(), "clients": dtensor.num_clients()}
     np.savez(f"{sys.argv[1]}/{dtensor.client_id()}.npz", **found, **about)

@@ -12,16 +12,13 @@ from typing import Any
 import jax
 
 from meshflow.checkpoint import Checkpoint, PythonState
-from meshflow.checkpoint.graph import ObjectGraph
 from meshflow.checkpoint.storage import is_checkpoint, remove
 from meshflow.core.errors import FailedPreconditionError
+from meshflow.distribute.saving import PREEMPTED, anybody, write_once
 from meshflow.keras.callbacks.base import Callback
 from meshflow.keras.engine.resuming import Resumption, random_state
 
 __all__ = ["BackupAndRestore"]
-
-# What a process that was told to end says when it has saved its state.
-_PREEMPTED = 143
 
 
 class _Position(PythonState):
@@ -168,10 +165,10 @@ class BackupAndRestore(Callback):
         if isinstance(self.save_freq, int) and self.save_freq and self._since >= self.save_freq:
             self._since = 0
             self._save(self._epoch, batch + 1, logs)
-        if self.save_before_preemption and _anybody(self._told_to_end.is_set()):
+        if self.save_before_preemption and anybody(self._told_to_end.is_set()):
             self._save(self._epoch, batch + 1, logs)
             print(f"Told to end: training is saved in {self.backup_dir}.", file=sys.stderr)
-            sys.exit(_PREEMPTED)
+            sys.exit(PREEMPTED)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Saves, when `save_freq` is 'epoch'."""
@@ -180,11 +177,6 @@ class BackupAndRestore(Callback):
 
     def _save(self, epoch: int, step: int, logs: Any) -> None:
         position = _Position()
-        if jax.process_index() != 0:
-            # Reading what replicas have of their own, as metrics do, needs all workers.
-            for _ in ObjectGraph(self._checkpoint(position)).values():
-                pass
-            return
         position.value = {
             "epoch": epoch,
             "step": step,
@@ -192,13 +184,5 @@ class BackupAndRestore(Callback):
             "random": random_state(),
             "logs": {k: float(v) for k, v in (logs or {}).items() if isinstance(v, (int, float))},
         }
-        self._checkpoint(position).write(self._path)
-
-
-def _anybody(told: bool) -> bool:
-    """Whether something holds for any worker: all must save after the same step."""
-    if jax.process_count() == 1:
-        return told
-    from meshflow.distribute.exchange import everybodys
-
-    return any(everybodys(told))
+        checkpoint = self._checkpoint(position)
+        write_once(checkpoint, lambda: checkpoint.write(self._path))

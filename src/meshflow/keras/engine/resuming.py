@@ -72,7 +72,11 @@ def source_state(source: Any) -> dict[str, Any]:
     if source._rng is not None:
         state["rng"] = _plain(source._rng.bit_generator.state)
     nodes = _random_nodes(getattr(source, "_x", None))
-    state["nodes"] = {at: [[int(w) for w in n._words], n.epoch] for at, n in nodes.items()}
+    # A seed that was not drawn yet is drawn in the pass, from the state above.
+    state["nodes"] = {
+        at: [None if n._words is None else [int(w) for w in n._words], n.epoch]
+        for at, n in nodes.items()
+    }
     return state
 
 
