@@ -55,7 +55,9 @@ class TensorSlices(Dataset):
             )
         self._size = sizes[0]
         # Not those that keep changes to themselves, which would be lost with their pages.
-        self._mapped = [a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"]
+        self._mapped: list[Any] = [
+            a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"
+        ]
         self._read = 0
         self._own_spec = structure.unbatched(structure.spec_of(arrays))
 
