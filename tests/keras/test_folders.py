@@ -122,3 +122,32 @@ def test_host_and_compiled_resizing_agree():
         tape.watch(x)
         y = tf.reduce_sum(tf.image.resize(x, (5, 4)))
     np.testing.assert_allclose(tf.reduce_sum(tape.gradient(y, x)), 60, rtol=1e-5)
+
+
+def test_split_dataset():
+    split = utils.split_dataset
+    left, right = split(np.arange(10), left_size=0.6)
+    assert [int(x) for x in left] == list(range(6)) and [int(x) for x in right] == [6, 7, 8, 9]
+    left, right = split({"a": np.arange(5), "b": np.ones((5, 2))}, right_size=2)
+    assert len(left) == 3 and [int(e["a"]) for e in right] == [3, 4]
+    left, right = split((np.arange(6), np.arange(6)), 2, 2, shuffle=True, seed=1)
+    parts = [[int(x) for x, _ in part] for part in (left, right)]
+    assert [len(p) for p in parts] == [2, 2] and not set(parts[0]) & set(parts[1])
+    assert [[int(x) for x, _ in part] for part in (left, right)] == parts
+    odd = tf.data.Dataset.range(9).filter(lambda x: x % 2 == 1)
+    assert [[int(x) for x in part] for part in split(odd, 1)] == [[1], [3, 5, 7]]
+    assert [len(p) for p in split([1, 2, 3], 1)] == [1, 2]
+    for sizes in ((None, None), (0.0, None), (11, None), (6, 6), (None, 1.5)):
+        with pytest.raises(ValueError, match="size"):
+            split(np.arange(10), *sizes)
+    with pytest.raises(TypeError, match="left_size"):
+        split(np.arange(10), "half")
+    with pytest.raises(TypeError, match="dataset"):
+        split(3, 1)
+    with pytest.raises(ValueError, match="infinite"):
+        split(tf.data.Dataset.range(2).repeat(), 1)
+
+
+def test_to_ordinal():
+    assert utils.to_ordinal([0, 3, 1], dtype="int32").tolist() == [[0, 0, 0], [1, 1, 1], [1, 0, 0]]
+    assert utils.to_ordinal([[1], [0]], num_classes=3).tolist() == [[1, 0], [0, 0]]

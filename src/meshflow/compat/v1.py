@@ -205,6 +205,11 @@ def _record_iterator(path: Any, options: Any = None) -> Any:
     return read_records(path, options)
 
 
+def _parts(data: Any, part: Any) -> Any:
+    """Something of each part of a dataset's elements."""
+    return _tf.nest.map_structure(part, data.element_spec)
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
@@ -217,6 +222,13 @@ def __getattr__(name: str) -> Any:
         names.TFRecordWriter, names.TFRecordOptions = _tf.io.TFRecordWriter, _tf.io.TFRecordOptions
         names.TFRecordCompressionType = _SimpleNamespace(NONE=0, ZLIB=1, GZIP=2)
         names.tf_record_iterator = _record_iterator
+        return names
+    if name == "data":
+        names = _SimpleNamespace(**{n: getattr(_tf.data, n) for n in _tf.data.__all__})
+        names.get_output_types = lambda data: _parts(data, lambda spec: spec.dtype)
+        names.get_output_shapes = lambda data: _parts(data, lambda spec: spec.shape)
+        names.get_output_classes = lambda data: _parts(data, lambda spec: _tf.Tensor)
+        names.make_one_shot_iterator = names.make_initializable_iterator = iter
         return names
     if name == "mixed_precision":
         from meshflow.keras.mixed_precision import graph_rewrite as rewrite

@@ -44,6 +44,23 @@ class Source:
         """
         raise NotImplementedError
 
+    def __iter__(self) -> Source:
+        return self
+
+    def __next__(self) -> Any:
+        return self.pull()
+
+    def get_next(self) -> Any:
+        """The next element.
+
+        Raises:
+          OutOfRangeError: at the end.
+        """
+        try:
+            return self.pull()
+        except StopIteration:
+            raise OutOfRangeError("End of sequence") from None
+
     def _kind(self) -> Hashable:
         """What functions are cached by when they get this iterator as an argument."""
         return id(self)

@@ -9,6 +9,11 @@ from meshflow.core.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
 from meshflow.data.csv_files import CsvDataset, make_csv_dataset
+from meshflow.data.databases import (
+    SqlDataset,
+    make_batched_features_dataset,
+    parse_example_dataset,
+)
 from meshflow.data.dataset import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -28,6 +33,7 @@ __all__ = [
     "SHARD_HINT",
     "UNKNOWN_CARDINALITY",
     "AutoShardPolicy",
+    "AutotuneAlgorithm",
     "AutotuneOptions",
     "Counter",
     "CsvDataset",
@@ -36,6 +42,8 @@ __all__ = [
     "OptimizationOptions",
     "Optional",
     "RandomDataset",
+    "Reducer",
+    "SqlDataset",
     "TFRecordWriter",
     "ThreadingOptions",
     "assert_cardinality",
@@ -44,6 +52,7 @@ __all__ = [
     "choose_from_datasets",
     "copy_to_device",
     "dense_to_ragged_batch",
+    "enable_debug_mode",
     "enumerate_dataset",
     "explain",
     "from_arrow",
@@ -55,13 +64,17 @@ __all__ = [
     "get_next_as_optional",
     "get_single_element",
     "get_structure",
+    "group_by_reducer",
     "group_by_window",
     "ignore_errors",
     "load",
+    "make_batched_features_dataset",
     "make_csv_dataset",
     "map_and_batch",
     "map_with_workers",
+    "pad_to_cardinality",
     "parallel_interleave",
+    "parse_example_dataset",
     "prefetch_to_device",
     "rejection_resample",
     "sample_from_datasets",
@@ -75,6 +88,7 @@ __all__ = [
 ]
 
 AutoShardPolicy = _options.AutoShardPolicy
+AutotuneAlgorithm = _options.AutotuneAlgorithm
 AutotuneOptions = _options.AutotuneOptions
 DistributeOptions = _options.DistributeOptions
 ExternalStatePolicy = _options.ExternalStatePolicy
@@ -232,6 +246,83 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
 def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
     """`Dataset.random`."""
     return Dataset.random(seed, **kwargs)
+
+
+class Reducer:
+    """What `group_by_reducer` does with the elements of a group.
+
+    Args:
+      init_func: from the key to the first state.
+      reduce_func: from (state, element) to the next state.
+      finalize_func: from the last state to the result.
+    """
+
+    def __init__(
+        self,
+        init_func: Callable[..., Any],
+        reduce_func: Callable[..., Any],
+        finalize_func: Callable[..., Any],
+    ) -> None:
+        self.init_func, self.reduce_func = init_func, reduce_func
+        self.finalize_func = finalize_func
+
+
+def group_by_reducer(
+    key_func: Callable[..., Any], reducer: Reducer
+) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that reduces the elements of each group to one, in the keys' order.
+
+    Args:
+      key_func: from an element to an int64 scalar.
+      reducer: what is done with the elements of a group.
+
+    Example:
+      >>> import meshflow as tf
+      >>> total = tf.data.experimental.Reducer(
+      ...     lambda key: tf.constant(0, tf.int64), lambda state, x: state + x, lambda state: state)
+      >>> groups = tf.data.Dataset.range(6).apply(
+      ...     tf.data.experimental.group_by_reducer(lambda x: x % 2, total))
+      >>> [int(x) for x in groups]
+      [6, 9]
+    """
+
+    return lambda dataset: transformations.GroupByReducer(dataset, key_func, reducer)
+
+
+def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that fills a dataset of dictionaries up with zeros.
+
+    Args:
+      cardinality: how many elements there are to be.
+      mask_key: the name of a new part that is True for the elements that were there.
+
+    Raises:
+      TypeError: for elements that are not dictionaries.
+      ValueError: when there are more elements, or `mask_key` is taken.
+    """
+
+    def padded(dataset: Dataset) -> Dataset:
+        spec = dataset.element_spec
+        if not isinstance(spec, dict):
+            raise TypeError(f"The elements must be dictionaries, got {spec}.")
+        if mask_key in spec:
+            raise ValueError(f"Elements have a part {mask_key!r} already: {list(spec)}.")
+        missing = cardinality - len(dataset)
+        if missing < 0:
+            raise ValueError(f"The dataset has more than {cardinality} elements: {len(dataset)}.")
+        zeros = structure.map_specs(structure.zeros, spec)
+        there = dataset.map(lambda element: {**element, mask_key: True})
+        more = Dataset.from_tensors({**zeros, mask_key: False}).repeat(missing)
+        return there.concatenate(more)
+
+    return padded
+
+
+def enable_debug_mode() -> None:
+    """Lets functions of datasets that are made from now on run eagerly, one element at a time."""
+    from meshflow.data import functions
+
+    functions.DEBUG["eager"] = True
 
 
 class TFRecordWriter:

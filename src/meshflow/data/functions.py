@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -22,9 +22,12 @@ from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace, trace_shapes
 from meshflow.data import structure
+from meshflow.ops.pending import Found, Parsing, Pending
 
 # Sizes that stand for unknown ones while a function's results are inferred.
 _STAND_INS = (7, 11)
+# Set by tf.data.experimental.enable_debug_mode.
+DEBUG = {"eager": False}
 
 
 class ElementFunction:
@@ -49,6 +52,8 @@ class ElementFunction:
         self._eager = False
         self._traced: dict[Any, tuple[Traced, Any]] = {}
         self._vectorized: Any = None
+        # How it makes numbers of strings, when it begins with that.
+        self.parsing: Parsing | None = None
         self.reason = ""
         self._output_spec: Any = None
         self._infer()
@@ -60,10 +65,13 @@ class ElementFunction:
 
     def _infer(self) -> None:
         leaves = nest.flatten(self._spec)
-        if not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
+        if DEBUG["eager"]:
+            self._run_eagerly("tf.data is in debug mode")
+        elif not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
             self._run_eagerly("its elements have no known rank")
         elif any(s.dtype is dtypes.string for s in leaves):
-            self._run_eagerly("its elements hold strings")
+            if not self._parses():
+                self._run_eagerly("its elements hold strings")
         elif structure.static(self._spec):
             traced = self._trace(self._spec)
             if traced is None:
@@ -80,6 +88,62 @@ class ElementFunction:
             found = [self._shapes(size) for size in _STAND_INS]
             if None not in found:
                 self._output_spec = structure.merged(*found)
+
+    def _parses(self) -> bool:
+        """Whether it parses strings to numbers of known sizes and goes on with numbers only."""
+        spec = self._spec
+        if not isinstance(spec, TensorSpec) or spec.shape.rank != 0:
+            return False
+        try:
+            with switched(True):
+                self._call(Pending())  # type: ignore[arg-type]
+        except Found as found:
+            parsing = found.parsing
+        except Exception:
+            return False
+        else:
+            return False
+        if not structure.static(parsing.spec):
+            return False
+        try:
+            with switched(True):
+                rest = lambda parsed: self._call(Pending(parsed))  # type: ignore[arg-type]
+                traced = trace(rest, (parsing.spec,), name=self._what, isolated=True)
+        except Exception:
+            return False
+        if traced.writes or traced.closed.effects or not _only_tensors(traced):
+            return False
+        self.parsing, self._vectorized = parsing, traced
+        self._output_spec = traced.rebuild(traced.out_specs)
+        return True
+
+    def _parsed(self, texts: np.ndarray) -> list[Any]:
+        """The leaves that parsing strings gives."""
+        assert self.parsing is not None
+        found = nest.flatten(self.parsing.batch(Tensor(texts)))
+        return [np.asarray(t._value) for t in found]
+
+    def records(self, texts: list[np.ndarray], size: int) -> Iterator[Any]:
+        """The results for strings that it parses, computed at once.
+
+        Args:
+          texts: the strings, at most `size`.
+          size: for how many the program is made.
+        """
+        batch = np.empty(size, object)
+        # The last ones are filled up, so that there is one program.
+        batch[:] = [t[()] for t in (*texts, *[texts[-1]] * (size - len(texts)))]
+        try:
+            leaves = self.many([batch])
+        except Exception:
+            if len(texts) == 1:
+                raise
+            # Those before the one that cannot be parsed are given first.
+            for text in texts:
+                yield from self.records([text], 1)
+            return
+        for row in zip(*(leaf[: len(texts)] for leaf in leaves), strict=True):
+            yield nest.pack_sequence_as(self._output_spec, [np.asarray(v) for v in row])
 
     def _shapes(self, size: int) -> Any:
         spec = structure.map_specs(
@@ -101,12 +165,7 @@ class ElementFunction:
             # What is wrong with it, if anything, shows when it runs on real elements.
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
             return None
-        if not all(
-            isinstance(leaf, Tensor)
-            for leaf in nest.flatten(
-                traced.rebuild([Tensor(np.zeros(())) for _ in traced.out_specs])
-            )
-        ):
+        if not _only_tensors(traced):
             self._run_eagerly("it returns something other than tensors")
             return None
         return traced
@@ -152,6 +211,8 @@ class ElementFunction:
 
     def __call__(self, element: Any) -> Any:
         """The result for one element, host arrays (and datasets)."""
+        if self.parsing is not None:
+            return next(self.records([element], 1))
         if not self._eager:
             leaves = nest.flatten(element)
             key = tuple((a.shape, a.dtype.str) for a in leaves)
@@ -170,6 +231,8 @@ class ElementFunction:
 
     def many(self, leaves: list[Any]) -> list[Any]:
         """The results for many elements, given and returned as stacked leaves."""
+        if self.parsing is not None:
+            leaves = self._parsed(leaves[0])
         traced = self._vectorized
         if not isinstance(self._vectorized, tuple):
             every = jax.jit(jax.vmap(traced.arrays, in_axes=(0, None)))
@@ -177,6 +240,12 @@ class ElementFunction:
         traced, every = self._vectorized
         results = every(list(leaves), [c._value for c in traced.captures])
         return [np.asarray(r) for r in results]
+
+
+def _only_tensors(traced: Traced) -> bool:
+    """Whether a traced function returns nothing but tensors."""
+    found = traced.rebuild([Tensor(np.zeros(())) for _ in traced.out_specs])
+    return all(isinstance(leaf, Tensor) for leaf in nest.flatten(found))
 
 
 def randomness() -> tuple[Any, ...]:

@@ -16,6 +16,16 @@ class AutoShardPolicy(enum.IntEnum):
     HINT = 3
 
 
+class AutotuneAlgorithm(enum.Enum):
+    """How tuning searches; accepted."""
+
+    DEFAULT = 0
+    HILL_CLIMB = 1
+    GRADIENT_DESCENT = 2
+    MAX_PARALLELISM = 3
+    STAGE_BASED = 4
+
+
 class ExternalStatePolicy(enum.Enum):
     """What saving an iterator does about state outside; accepted."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.pulls import Source
 from meshflow.data import structure
 
@@ -76,10 +76,8 @@ class OwnedIterator(Source):
         """The spec of the elements."""
         return self._dataset.element_spec
 
-    def __iter__(self) -> OwnedIterator:
-        return self
-
-    def __next__(self) -> Any:
+    def next(self) -> Any:
+        """The next element; `next(iterator)`."""
         return self.pull()
 
     def _produce(self) -> Any:
@@ -105,19 +103,6 @@ class OwnedIterator(Source):
                 "A `for` loop over an iterator in a compiled function: loop over the dataset itself, or over "
                 "tf.range(steps) and call next(iterator)."
             )
-
-    next = __next__
-
-    def get_next(self) -> Any:
-        """The next element.
-
-        Raises:
-          OutOfRangeError: at the end.
-        """
-        try:
-            return next(self)
-        except StopIteration:
-            raise OutOfRangeError("End of sequence") from None
 
     def get_next_as_optional(self) -> Optional:
         """The next element, or nothing at the end."""

@@ -76,7 +76,7 @@ class TensorSlices(Dataset):
                 # Pages that were read stay in the system's cache, but no longer count as ours.
                 self._read = 0
                 for array in self._mapped:
-                    array._mmap.madvise(mmap.MADV_DONTNEED)
+                    array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
         return rows
 
 

@@ -102,6 +102,14 @@ def is_strings(spec: Any) -> bool:
     )
 
 
+def zeros(spec: TensorSpec) -> np.ndarray:
+    """An array of zeros, or of empty strings, of a spec; open sizes are 0."""
+    shape = [n or 0 for n in spec.shape.as_list()]
+    if spec.dtype is dtypes.string:
+        return np.full(shape, b"", object)
+    return np.zeros(shape, spec.dtype.as_numpy_dtype)
+
+
 def map_specs(fn: Callable[..., Any], *specs: Any) -> Any:
     """A function of the leaves of specs of the same structure."""
     return nest.map_structure(fn, *specs)

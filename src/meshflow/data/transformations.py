@@ -32,11 +32,13 @@ from meshflow.data.dataset import (
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.options import Options
 from meshflow.data.running import Run, ahead, in_threads
-from meshflow.data.sources import seed_of
+from meshflow.data.sources import Generator, seed_of
 from meshflow.data.turns import in_turn
 
 # Elements that a vectorized map computes at once, and the bytes they may take.
 _CHUNK, _CHUNK_BYTES = 1024, 1 << 24
+# Records that are parsed at once.
+_RECORDS = 64
 
 
 class Unary(Dataset):
@@ -78,6 +80,14 @@ class Map(Unary):
             yield from super()._elements(run)
             return
         parent = self._parent._elements(run)
+        if self.function.parsing is not None:
+            size = 1 if _is_live(self._parent) else _RECORDS
+            for texts, error in _chunks(parent, size):
+                if texts:
+                    yield from self.function.records(texts, size)
+                if error is not None:
+                    raise error
+            return
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
             yield from self._in_threads(parent, run)
             return
@@ -127,9 +137,31 @@ class Map(Unary):
         return parent._replace(gather=lambda i: self.function.many(parent.gather(i)))
 
     def _why_not_vectorized(self) -> str:
+        if self.function.parsing is not None:
+            return "it parses records, then vectorized"
         reason = self.function.reason or super()._why_not_vectorized()
         many = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if many else reason
+
+
+def _is_live(dataset: Dataset) -> bool:
+    """Whether elements may come in slowly, so that none is waited for while another is there."""
+    return isinstance(dataset, Generator) or any(map(_is_live, dataset._parents))
+
+
+def _chunks(elements: Iterator[Any], size: int) -> Iterator[tuple[list[Any], BaseException | None]]:
+    """Several elements at a time, with the error that ended them."""
+    while True:
+        chunk: list[Any] = []
+        try:
+            for element in itertools.islice(elements, size):
+                chunk.append(element)
+        except Exception as error:
+            yield chunk, error
+            return
+        if not chunk:
+            return
+        yield chunk, None
 
 
 class HostMap(Unary):
@@ -866,6 +898,40 @@ class GroupByWindow(Unary):
         for key in list(groups):
             dataset = self._reduced(key, groups.pop(key))
             yield from dataset._elements(Run(dataset))
+
+
+class GroupByReducer(Unary):
+    """What a function makes of each group of elements, by ascending key."""
+
+    def __init__(self, parent: Dataset, key_func: Callable[..., Any], reducer: Any) -> None:
+        super().__init__(parent)
+        self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
+        self._reducer = reducer
+
+    def _known_spec(self) -> Any:
+        return None
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Iterator[Any]:
+        from meshflow.core.convert import convert_to_tensor
+
+        states: dict[int, Any] = {}
+        function: ElementFunction | None = None
+        for element in self._parent._elements(run):
+            key = int(self._key(element))
+            if key not in states:
+                first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
+                states[key] = structure.to_arrays(first)
+            if function is None:
+                spec = structure.spec_of(states[key]), self._parent.element_spec
+                function = ElementFunction(self._reducer.reduce_func, spec, "group_by_reducer")
+            states[key] = function((states[key], element))
+        for key in sorted(states):
+            state = structure.to_tensors(states[key])
+            parts = state if type(state) is tuple else (state,)
+            yield structure.to_arrays(self._reducer.finalize_func(*parts))
 
 
 class Unique(Unary):

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError, OutOfRangeError
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.pulls import Source
 from meshflow.core.tensor import Tensor
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas
@@ -182,25 +182,8 @@ class DistributedIterator(Source):
         super().__init__()
         self._batches, self._known_by = batches, kind
 
-    def __iter__(self) -> DistributedIterator:
-        return self
-
-    def __next__(self) -> Any:
-        return self.pull()
-
     def _produce(self) -> Any:
         return next(self._batches)
 
     def _kind(self) -> Any:
         return id(self) if self._known_by is None else self._known_by
-
-    def get_next(self) -> Any:
-        """The next batch.
-
-        Raises:
-          OutOfRangeError: at the end.
-        """
-        try:
-            return next(self)
-        except StopIteration:
-            raise OutOfRangeError("End of sequence") from None

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core import nest
-from meshflow.core.errors import InvalidValueError, OutOfRangeError
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.pulls import Source
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
-from meshflow.core.trace import init_scope
 from meshflow.data.dataset import Dataset
 from meshflow.data.running import Run, ahead
 from meshflow.placement.layout import UNSHARDED, Layout, put
@@ -188,7 +188,7 @@ class DTensorDataset:
         return self._batches._count() == -1
 
 
-class DTensorIterator:
+class DTensorIterator(Source):
     """An iterator over a `DTensorDataset`.
 
     Args:
@@ -197,6 +197,7 @@ class DTensorIterator:
     """
 
     def __init__(self, batches: Iterator[Any], element_spec: Any) -> None:
+        super().__init__()
         self._batches, self._spec = batches, element_spec
 
     @property
@@ -204,21 +205,8 @@ class DTensorIterator:
         """Specs of the global batch."""
         return self._spec
 
-    def __iter__(self) -> DTensorIterator:
-        return self
+    def _produce(self) -> Any:
+        return next(self._batches)
 
-    def __next__(self) -> Any:
-        # Batches are made now, also while a function around this is traced.
-        with init_scope():
-            return next(self._batches)
-
-    def get_next(self) -> Any:
-        """The next batch.
-
-        Raises:
-          OutOfRangeError: at the end.
-        """
-        try:
-            return next(self)
-        except StopIteration:
-            raise OutOfRangeError("End of sequence") from None
+    def _kind(self) -> Any:
+        return str(self._spec)

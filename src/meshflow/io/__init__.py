@@ -18,8 +18,10 @@ from meshflow.io.records import TFRecordOptions, TFRecordWriter
 from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.files import (
     decode_base64,
+    decode_compressed,
     decode_raw,
     encode_base64,
+    match_filenames_once,
     matching_files,
     read_file,
     write_file,
@@ -49,6 +51,7 @@ __all__ = [
     "decode_and_crop_jpeg",
     "decode_base64",
     "decode_bmp",
+    "decode_compressed",
     "decode_csv",
     "decode_gif",
     "decode_image",
@@ -61,6 +64,7 @@ __all__ = [
     "extract_jpeg_shape",
     "gfile",
     "is_jpeg",
+    "match_filenames_once",
     "matching_files",
     "parse_example",
     "parse_sequence_example",

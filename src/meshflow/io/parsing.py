@@ -12,6 +12,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.io.features import (
     FixedLenFeature,
@@ -20,6 +21,7 @@ from meshflow.io.features import (
     VarLenFeature,
 )
 from meshflow.ops.files import host_bytes
+from meshflow.ops.pending import Pending
 
 __all__ = [
     "parse_example",
@@ -355,10 +357,24 @@ def parse_single_example(
       InvalidArgumentError: for a feature that is missing, or of another dtype or size.
       ValueError: when `features` is empty or cannot be read.
     """
+    if isinstance(serialized, Pending):
+        # A map function is looked at: what follows becomes a program of numbers.
+        return serialized.through(lambda texts: parse_example(texts, features), _specs(features))
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim:
         raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
     return parse_example(serialized, features, example_names)
+
+
+def _specs(features: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    """The specs of features of fixed sizes.
+
+    Raises:
+      ValueError: for others.
+    """
+    if not all(isinstance(feature, FixedLenFeature) for feature in features.values()):
+        raise ValueError("Features of other kinds have no known sizes.")
+    return {k: TensorSpec(_sizes(k, f.shape), as_dtype(f.dtype)) for k, f in features.items()}
 
 
 def parse_single_sequence_example(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import zlib
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor, from_python
 from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import DataLossError, InvalidArgumentError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import gfile
 
 __all__ = [
     "decode_base64",
+    "decode_compressed",
     "decode_raw",
     "encode_base64",
+    "match_filenames_once",
     "matching_files",
     "read_file",
     "write_file",
@@ -167,3 +170,49 @@ def _from_base64(word: bytes) -> bytes:
         raise InvalidArgumentError(
             f"Invalid character found in base64: {word!r} is not web-safe base64."
         ) from None
+
+
+def decode_compressed(
+    bytes: TensorLike, compression_type: str = "", name: str | None = None
+) -> Tensor:
+    """Strings, decompressed.
+
+    Args:
+      bytes: strings.
+      compression_type: '', 'GZIP' or 'ZLIB'.
+      name: ignored.
+
+    Raises:
+      ValueError: for another compression.
+      DataLossError: for a string that is not compressed so.
+
+    Example:
+      >>> import zlib
+      >>> import meshflow as tf
+      >>> tf.io.decode_compressed(zlib.compress(b"text"), "ZLIB").numpy()
+      b'text'
+    """
+    if compression_type not in ("", "GZIP", "ZLIB"):
+        raise ValueError(
+            f"compression_type must be '', 'GZIP' or 'ZLIB', got {compression_type!r}."
+        )
+    words = host_bytes(bytes, "a compressed string")
+    result = np.empty(words.shape, object)
+    wide = zlib.MAX_WBITS + 16 if compression_type == "GZIP" else zlib.MAX_WBITS
+    try:
+        result.reshape(-1)[:] = [
+            zlib.decompress(w, wide) if compression_type else w for w in words.reshape(-1)
+        ]
+    except zlib.error as error:
+        raise DataLossError(f"A string is not compressed by {compression_type}: {error}") from None
+    return Tensor(result)
+
+
+def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Tensor:
+    """The files that patterns match; `matching_files` under its name in input queues.
+
+    Args:
+      pattern: a pattern with wildcards, or several.
+      name: ignored.
+    """
+    return matching_files(pattern)

@@ -12,8 +12,10 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType, as_dtype
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.files import host_bytes
+from meshflow.ops.pending import Pending
 
 __all__ = ["Column", "columns_of", "decode_csv"]
 
@@ -138,6 +140,11 @@ def decode_csv(
       >>> [c.numpy().tolist() for c in tf.io.decode_csv(["1,2.5", "3,"], [0, 9.0])]
       [[1, 3], [2.5, 9.0]]
     """
+    if isinstance(records, Pending):
+        # A map function is looked at: what follows becomes a program of numbers.
+        options = (record_defaults, field_delim, use_quote_delim, na_value, select_cols)
+        specs = [TensorSpec([], c.kind) for c in columns_of(record_defaults)]
+        return list(records.through(lambda texts: tuple(decode_csv(texts, *options)), tuple(specs)))
     words = host_bytes(records, "a row of a table")
     columns = columns_of(record_defaults)
     select = selected(select_cols, len(columns))

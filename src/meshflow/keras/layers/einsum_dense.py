@@ -72,7 +72,8 @@ class EinsumDense(Layer):
         self.bias_regularizer = regularizers.get(bias_regularizer)
         self.kernel_constraint = constraints.get(kernel_constraint)
         self.bias_constraint = constraints.get(bias_constraint)
-        self.bias = None
+        self.kernel: Any = None
+        self.bias: Any = None
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""

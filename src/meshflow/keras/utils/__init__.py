@@ -13,7 +13,9 @@ from meshflow.keras.utils.arrays import (
     normalize,
     pad_sequences,
     set_random_seed,
+    split_dataset,
     to_categorical,
+    to_ordinal,
 )
 from meshflow.keras.utils.directories import (
     image_dataset_from_directory,
@@ -54,8 +56,10 @@ __all__ = [
     "save_img",
     "set_random_seed",
     "smart_resize",
+    "split_dataset",
     "text_dataset_from_directory",
     "timeseries_dataset_from_array",
     "to_categorical",
+    "to_ordinal",
     "unpack_x_y_sample_weight",
 ]

@@ -59,6 +59,105 @@ def to_categorical(y: Any, num_classes: int | None = None, dtype: Any = "float32
     return np.eye(count, dtype=dtype)[y]
 
 
+def to_ordinal(y: Any, num_classes: int | None = None, dtype: Any = "float32") -> np.ndarray:
+    """Class numbers as ones up to them: number n has n ones, of one fewer than there are classes.
+
+    Args:
+      y: integers.
+      num_classes: default the largest number plus 1.
+      dtype: dtype of the result.
+
+    Returns:
+      Array with a new last dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.to_ordinal([0, 2, 1])
+      array([[0., 0.],
+             [1., 1.],
+             [1., 0.]], dtype=float32)
+    """
+    y = np.array(y, dtype="int64")
+    if y.ndim > 1 and y.shape[-1] == 1:
+        y = y[..., 0]
+    count = int(y.max()) + 1 if num_classes is None else num_classes
+    return (np.arange(count - 1) < y[..., None]).astype(dtype)
+
+
+def split_dataset(
+    dataset: Any,
+    left_size: float | int | None = None,
+    right_size: float | int | None = None,
+    shuffle: bool = False,
+    seed: int | None = None,
+) -> tuple[Any, Any]:
+    """Two datasets of the first and the last samples of one.
+
+    Args:
+      dataset: a `tf.data.Dataset`, an array, or tuples, lists or dictionaries of arrays.
+      left_size: how many samples the first has, or which part of them; default what is left.
+      right_size: the same of the second.
+      shuffle: whether samples are brought into a random order first.
+      seed: of that order.
+
+    Returns:
+      Two `tf.data.Dataset`s.
+
+    Raises:
+      ValueError: for sizes that do not fit, or without a size.
+      TypeError: for a size that is no number, or another kind of dataset.
+
+    Example:
+      >>> import numpy as np
+      >>> import meshflow as tf
+      >>> left, right = tf.keras.utils.split_dataset(np.arange(10), left_size=0.7)
+      >>> len(left), [int(x) for x in right]
+      (7, [7, 8, 9])
+    """
+    from meshflow.data import Dataset
+
+    if isinstance(dataset, list):
+        dataset = tuple(dataset) if dataset and hasattr(dataset[0], "shape") else np.array(dataset)
+    if not isinstance(dataset, Dataset):
+        if not isinstance(dataset, (tuple, dict)) and not hasattr(dataset, "shape"):
+            raise TypeError(
+                f"`dataset` must be a tf.data.Dataset, an array, or arrays, got {type(dataset).__name__}."
+            )
+        dataset = Dataset.from_tensor_slices(dataset)
+    if dataset.infinite:
+        raise ValueError("An infinite dataset cannot be split: use take(count) first.")
+    total = len(dataset) if dataset._count() >= 0 else sum(1 for _ in dataset)
+    left, right = (_size(s, total, n) for s, n in ((left_size, "left"), (right_size, "right")))
+    if left is None and right is None:
+        raise ValueError("At least one of `left_size` and `right_size` must be given.")
+    left = total - (right or 0) if left is None else left
+    right = total - left if right is None else right
+    if left + right > total or not left or not right:
+        raise ValueError(
+            f"left_size={left_size} and right_size={right_size} do not split {total} samples into two parts that both "
+            "have some."
+        )
+    if shuffle:
+        chosen = int(np.random.randint(1_000_000)) if seed is None else seed
+        dataset = dataset.shuffle(total, seed=chosen, reshuffle_each_iteration=False)
+    return dataset.take(left), dataset.skip(total - right).take(right)
+
+
+def _size(size: Any, total: int, side: str) -> int | None:
+    """A number of samples."""
+    if size is None:
+        return None
+    if isinstance(size, bool) or not isinstance(size, (int, float, np.integer, np.floating)):
+        raise TypeError(f"`{side}_size` must be an integer or a float, got {size!r}.")
+    if isinstance(size, (float, np.floating)):
+        if not 0 < size < 1:
+            raise ValueError(f"`{side}_size` as a float must be between 0 and 1, got {size}.")
+        return round(size * total)
+    if not 0 < size < total:
+        raise ValueError(f"`{side}_size` must be between 1 and {total - 1}, got {size}.")
+    return int(size)
+
+
 def normalize(x: Any, axis: int = -1, order: int = 2) -> np.ndarray:
     """Scales vectors to norm 1.
 
