@@ -218,7 +218,7 @@ def aggregated(variable: Variable, value: Tensor) -> Tensor:
     if how is VariableAggregation.MEAN:
         return apply(_pmean, (value,))
     if how is VariableAggregation.ONLY_FIRST_REPLICA:
-        return apply(_stack, (value,))[0]  # type: ignore[index]
+        return apply(_stack, (value,))[0]
     return value
 
 
@@ -257,7 +257,7 @@ class SyncOnReadVariable(Variable):
             self._stacked._layout = layout(self._stacked.ndim)
 
     @property
-    def _value(self) -> Any:  # type: ignore[override]
+    def _value(self) -> Any:
         if "_stacked" not in self.__dict__:
             return self.__dict__["_first"]
         return self._merged(Tensor(self._stacked._value))._value
@@ -285,7 +285,7 @@ class SyncOnReadVariable(Variable):
             return reduce_sum(stacked, 0)
         if self.aggregation is VariableAggregation.MEAN:
             return reduce_mean(stacked, 0)
-        return stacked[0]  # type: ignore[index]
+        return stacked[0]
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -265,8 +265,8 @@ def _is_whole(context: Any) -> bool:
 
 def override(primitive: Any, choose: Callable[..., Any]) -> None:
     """Makes oneDNN the CPU's lowering of a primitive where `choose` finds code for it."""
-    common = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
-    special = mlir._platform_specific_lowerings["cpu"].get(primitive)  # type: ignore[attr-defined]
+    common = mlir._lowerings[primitive].rule
+    special = mlir._platform_specific_lowerings["cpu"].get(primitive)
     usual = special.rule if special is not None else common
 
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
@@ -284,17 +284,17 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
 def divide_convolutions() -> None:
     """Makes this package divide convolutions among the devices of a mesh, on every platform."""
     primitive = jax.lax.conv_general_dilated_p
-    lowered = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
-    special = mlir._platform_specific_lowerings["cpu"].get(primitive)  # type: ignore[attr-defined]
+    lowered = mlir._lowerings[primitive].rule
+    special = mlir._platform_specific_lowerings["cpu"].get(primitive)
 
     def divided(usual: Any, on_cpu: bool) -> Any:
         def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
             if not partitioning.applies(context):
                 return usual(context, *operands, **parameters)
-            avals = (*context.avals_in, *context.avals_out)
+            (left, right), (out,) = context.avals_in, context.avals_out
             # The parts run by the code of the whole, also the small ones: the same sums, the same bits.
-            known = {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
-            heavy = known and _work(*avals, parameters) >= LEAST_WORK
+            known = {np.dtype(a.dtype).name for a in (left, right, out)} <= set(library.TYPES)
+            heavy = known and _work(left, right, out, parameters) >= LEAST_WORK
             choose = functools.partial(convolution, least=0) if on_cpu and heavy else None
             call = partitioning.convolution(parameters, choose)
             return mlir.lower_fun(call, multiple_results=False)(context, *operands)
