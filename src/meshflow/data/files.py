@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Files(Dataset):
             for name in np.asarray(element, object).reshape(-1):
                 yield name.decode() if isinstance(name, bytes) else str(name)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         return in_turn(
             self._paths(run), self._records, self._cycle, 1 if self._cycle > 1 else 1 << 62
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob as globbing
 import mmap
+from collections import abc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,7 +124,7 @@ class Tensors(Dataset):
     def _count(self) -> int:
         return 1
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
         yield self._element
 
 
@@ -167,7 +168,7 @@ class Generator(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
         iterator = iter(self._generator(*self._args))
         specs = nest.flatten(self._signature)
         number = 0
@@ -254,7 +255,7 @@ class Random(Dataset):
     def _count(self) -> int:
         return INFINITE_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
         rng = run.generator(self)
         while True:
             yield from (np.asarray(n) for n in rng.integers(0, 1 << 32, 256))

@@ -41,8 +41,8 @@ class Trainer(TrainingSteps):
 
     if TYPE_CHECKING:
         # What `Layer` and `Model` give it.
-        output_names: list[str]
-
+        @property
+        def output_names(self) -> list[str] | None: ...
         @property
         def name(self) -> str: ...
         @property
