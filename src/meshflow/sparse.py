@@ -124,7 +124,7 @@ def reduce_max(
     kind = sp_input.dtype
     found = math.reduce_max(to_dense(sp_input, kind.min), axis, bool(keepdims))
     stored = to_dense(sp_input.with_values(array.ones_like(sp_input.values)))
-    anything = math.reduce_max(stored, axis, bool(keepdims)) > 0  # type: ignore[operator]
+    anything = math.reduce_max(stored, axis, bool(keepdims)) > 0
     found = array.where(anything, found, array.zeros_like(found))
     return from_dense(found) if output_is_sparse else found
 

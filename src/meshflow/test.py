@@ -141,8 +141,8 @@ class TestCase(unittest.TestCase):
         ):
             if name in kinds:
                 rtol, atol = max(rtol, r), max(atol, t)
-        wide = [x.astype(np.float32) if str(x.dtype) == "bfloat16" else x for x in (a, b)]
-        self.assertAllClose(*wide, rtol=rtol, atol=atol, msg=msg)
+        a, b = (x.astype(np.float32) if str(x.dtype) == "bfloat16" else x for x in (a, b))
+        self.assertAllClose(a, b, rtol=rtol, atol=atol, msg=msg)
 
     def assertNear(self, f1: Any, f2: Any, err: float, msg: str | None = None) -> None:
         """Fails unless two numbers differ by at most `err`."""

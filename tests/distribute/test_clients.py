@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 
+from distribute.launching import WORKERS, environment
+from distribute.workers import clients
 from meshflow.experimental import dtensor
-
-sys.path.insert(0, str(Path(__file__).parent))
-from launching import WORKERS, environment
-from workers import clients
 
 
 def test_clients_see_what_one_process_sees(tmp_path):

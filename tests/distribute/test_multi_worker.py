@@ -2,17 +2,13 @@
 
 import contextlib
 import socket
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import meshflow as tf
-
-sys.path.insert(0, str(Path(__file__).parent))
-from launching import WORKERS, finish, free_ports, start
-from workers import training
+from distribute.launching import WORKERS, finish, free_ports, start
+from distribute.workers import training
 
 FITS = ["fit", "fit_transformer", "fit_many_steps", "fit_dataset"]
 LOOPS = ["loop", "loop_from_function"]

@@ -100,7 +100,7 @@ class Restoration:
         if not self.slots:
             return
         at = {position: id(item) for position, item in self.objects.items()}
-        slots = {
+        slots: dict[tuple[int, int | None, str], Variable] = {
             (id(item), id(variable), name): slot
             for item in {id(x): x for x in self.objects.values()}.values()
             for variable, name, slot in slots_of(item)
@@ -273,7 +273,7 @@ class InitializationOnlyStatus(CheckpointLoadStatus):
     def __init__(self) -> None:
         pass
 
-    def _nothing(self) -> Any:
+    def _nothing(self, session: Any = None) -> Any:
         raise AssertionError("No checkpoint specified (save_path=None); nothing is being restored.")
 
     assert_consumed = assert_existing_objects_matched = assert_nontrivial_match = _nothing

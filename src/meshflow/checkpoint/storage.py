@@ -148,7 +148,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def _checksum(array: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _write_array(path: Path, array: np.ndarray) -> None:

@@ -184,7 +184,7 @@ def _string_array(value: Any, array: np.ndarray, dtype: DType | None) -> np.ndar
             f"({type(value).__name__}, holding {', '.join(kinds)}) to a Tensor."
         )
     if dtype not in (None, dtypes.string):
-        raise TypeError(f"Cannot convert {value!r} to a Tensor of dtype {dtype.name}.")  # type: ignore[union-attr]
+        raise TypeError(f"Cannot convert {value!r} to a Tensor of dtype {dtype.name}.")
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [s.encode() if isinstance(s, str) else s for s in flat]
     return result

@@ -597,7 +597,7 @@ def _as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, Tensor) or hasattr(value, "_as_tensor") or isinstance(value, np.ndarray):
-        return list(convert_to_tensor(value)) if value.shape else [value]  # type: ignore[call-overload]
+        return list(convert_to_tensor(value)) if value.shape else [value]
     raise TypeError(f"{op_name}: `{name}` must be a list of tensors, got {type(value).__name__}.")
 
 

@@ -248,7 +248,9 @@ class Function:
         self._instance = instance
         self.input_signature = None if input_signature is None else tuple(input_signature)
         self._autograph = autograph
-        self._name = name or getattr(python_function, "__name__", type(python_function).__name__)
+        self._name = name or str(
+            getattr(python_function, "__name__", type(python_function).__name__)
+        )
         self._cache: dict[Any, ConcreteFunction] = {}
         self._kept: dict[int, Any] = {}
         self._bound = IdentityWeakDict()
@@ -613,7 +615,7 @@ def _fit(name: str, spec: Any, value: Any) -> Any:
     if isinstance(value, TensorSpec):
         return value
     try:
-        tensor = convert_to_tensor(value, dtype_hint=spec.dtype)  # type: ignore[attr-defined]
+        tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name}: when input_signature is provided, all inputs must be convertible to tensors: {error}"

@@ -57,7 +57,7 @@ class TensorShape:
         """Number of elements, None when not fully defined."""
         if not self.is_fully_defined():
             return None
-        return functools.reduce(operator.mul, self._known(), 1)  # type: ignore[arg-type, return-value]
+        return functools.reduce(operator.mul, self._known(), 1)
 
     def is_fully_defined(self) -> bool:
         """Whether rank and all sizes are known."""

@@ -185,8 +185,8 @@ class Tensor(_Operators):
         if not self.ndim:
             raise TypeError("Cannot iterate over a scalar tensor.")
         if isinstance(self._value, jax.core.Tracer) and context.trace is None:
-            return iter([self[i] for i in range(len(self))])  # type: ignore[index]
-        return (self[i] for i in range(len(self)))  # type: ignore[index]
+            return iter([self[i] for i in range(len(self))])
+        return (self[i] for i in range(len(self)))
 
     def __hash__(self) -> int:
         raise TypeError("Tensor is unhashable. Instead, use tensor.ref() as the key.")

@@ -340,7 +340,7 @@ def trace(
         result["count"] = len(arrays)
         return arrays + scope.final_values()
 
-    run.__name__ = name or getattr(fn, "__name__", "function")
+    run.__name__ = name or str(getattr(fn, "__name__", "function"))
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
     try:
         with enter(scope, outer_tapes):

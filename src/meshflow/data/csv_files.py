@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ class CsvDataset(Dataset):
         made._names = names
         return made
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for path in self._names:
             if not gfile.exists(path):
                 raise NotFoundError(f"{path}; No such file or directory")

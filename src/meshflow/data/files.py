@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Files(Dataset):
             for name in np.asarray(element, object).reshape(-1):
                 yield name.decode() if isinstance(name, bytes) else str(name)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         return in_turn(
             self._paths(run), self._records, self._cycle, 1 if self._cycle > 1 else 1 << 62
         )
@@ -183,8 +183,10 @@ class FixedLengthRecordDataset(Files):
         num_parallel_reads: Any = None,
         name: str | None = None,
     ) -> None:
-        sizes = [0 if n is None else integer(n, "bytes") for n in (header_bytes, footer_bytes)]
-        read = fixed(integer(record_bytes, "record_bytes"), *sizes, compression_type)
+        header, footer = (
+            0 if n is None else integer(n, "bytes") for n in (header_bytes, footer_bytes)
+        )
+        read = fixed(integer(record_bytes, "record_bytes"), header, footer, compression_type)
         super().__init__(filenames, read, num_parallel_reads)
 
 

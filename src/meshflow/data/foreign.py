@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Rows(Dataset):
             return INFINITE_CARDINALITY
         return self._size if self._all_there else UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         made = lambda number: _arrays(self._row(number))
         for element in in_threads(made, iter(range(self._size)), os.cpu_count() or 1):
             if element is not None:
@@ -66,7 +66,7 @@ class Passes(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for element in self._iterable:
             yield _arrays(element)
 

@@ -96,7 +96,7 @@ class ElementFunction:
             return False
         try:
             with switched(True):
-                self._call(Pending())  # type: ignore[arg-type]
+                self._call(Pending())
         except Found as found:
             parsing = found.parsing
         except Exception:
@@ -107,7 +107,7 @@ class ElementFunction:
             return False
         try:
             with switched(True):
-                rest = lambda parsed: self._call(Pending(parsed))  # type: ignore[arg-type]
+                rest = lambda parsed: self._call(Pending(parsed))
                 traced = trace(rest, (parsing.spec,), name=self._what, isolated=True)
         except Exception:
             return False

@@ -404,7 +404,7 @@ class Transformations:
         cycle = cycle_length if cycle_length not in (None, -1) else (os.cpu_count() or 1)
         return _nodes().FlatMap(
             self, map_func, int(cycle), 1 if block_length is None else int(block_length)
-        )  # type: ignore[arg-type]
+        )
 
     # ---- groups ----------------------------------------------------------------------------
 
@@ -729,7 +729,8 @@ class Transformations:
         """
         from meshflow.data.resampling import Resample
 
-        return Resample(self, class_func, target_dist, initial_dist, seed)
+        # Only datasets have these methods.
+        return Resample(self, class_func, target_dist, initial_dist, seed)  # type: ignore[arg-type]
 
     # ---- running ---------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ class _Group:
         self._set[name] = value
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._set == other._set  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._set == other._set
 
     def __hash__(self) -> int:
         return hash(type(self))

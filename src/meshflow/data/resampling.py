@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Resample(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         rng = run.generator(self)
         # Uniform shares to begin with, as if that many had been seen.
         seen = np.full(len(self._target), 2.0) if self._present is None else None

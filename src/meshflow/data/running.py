@@ -201,7 +201,9 @@ def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
         thread.join(timeout=5)
 
 
-def in_threads(fn: Callable[[Any], Any], items: Iterator[Any], workers: int) -> Iterator[Any]:
+def in_threads(
+    fn: Callable[[Any], Any], items: Iterator[Any], workers: int
+) -> Generator[Any, None, None]:
     """A function of items, computed ahead by several threads, in the items' order.
 
     Args:

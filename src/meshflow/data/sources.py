@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob as globbing
 import mmap
+from collections import abc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,7 +56,9 @@ class TensorSlices(Dataset):
             )
         self._size = sizes[0]
         # Not those that keep changes to themselves, which would be lost with their pages.
-        self._mapped = [a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"]
+        self._mapped: list[Any] = [
+            a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"
+        ]
         self._read = 0
         self._own_spec = structure.unbatched(structure.spec_of(arrays))
 
@@ -76,7 +79,7 @@ class TensorSlices(Dataset):
                 # Pages that were read stay in the system's cache, but no longer count as ours.
                 self._read = 0
                 for array in self._mapped:
-                    array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+                    array._mmap.madvise(mmap.MADV_DONTNEED)
         return rows
 
 
@@ -121,7 +124,7 @@ class Tensors(Dataset):
     def _count(self) -> int:
         return 1
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
         yield self._element
 
 
@@ -165,7 +168,7 @@ class Generator(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
         iterator = iter(self._generator(*self._args))
         specs = nest.flatten(self._signature)
         number = 0
@@ -252,7 +255,7 @@ class Random(Dataset):
     def _count(self) -> int:
         return INFINITE_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
         rng = run.generator(self)
         while True:
             yield from (np.asarray(n) for n in rng.integers(0, 1 << 32, 256))

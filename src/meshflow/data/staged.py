@@ -32,7 +32,7 @@ class Shapes(NamedTuple):
     """
 
     spec: Any
-    count: int
+    count: int  # type: ignore[assignment]  # hides a method of tuples
     last: Any
 
 

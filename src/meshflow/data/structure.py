@@ -197,7 +197,7 @@ def stack(elements: Sequence[Any]) -> Any:
       InvalidArgumentError: when their shapes differ.
     """
     columns = [nest.flatten(e) for e in elements]
-    leaves = []
+    leaves: list[Any] = []
     for component, arrays in enumerate(zip(*columns, strict=True)):
         first = arrays[0]
         if first is None:
@@ -225,7 +225,7 @@ def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
       DataLossError: never; InvalidArgumentError when an element is larger than its shape.
     """
     columns = [nest.flatten(e) for e in elements]
-    leaves = []
+    leaves: list[Any] = []
     for component, arrays in enumerate(zip(*columns, strict=True)):
         wanted = shapes[component]
         if wanted is None:
@@ -242,7 +242,7 @@ def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
                 f"Attempted to pad to a smaller size than the input element: component {component} has an element of "
                 f"sizes up to {largest}, padded shape {full}."
             )
-        batch = np.full([len(arrays), *full], values[component], arrays[0].dtype)
+        batch: Any = np.full([len(arrays), *full], values[component], arrays[0].dtype)
         for i, array in enumerate(arrays):
             batch[(i, *(slice(0, n) for n in array.shape))] = array
         leaves.append(batch)

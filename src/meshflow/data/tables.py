@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ class Chunks(Dataset):
     def _why_not_vectorized(self) -> str:
         return "its rows have different sizes" if self._uneven else "it has no rows"
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for number, size in enumerate(self._sizes):
             columns = self._chunk(number)
             for i in range(size):

@@ -6,7 +6,7 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class _Tars(Dataset):
     def _of_files(self, names: list[str]) -> Dataset:
         return _Tars(names, self._keys, self._cycle)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         block = 1 if self._cycle > 1 else 1 << 62
         return in_turn(iter(self._names), self._of_tar, self._cycle, block)
 

@@ -10,7 +10,7 @@ import math
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from meshflow.core import dtypes, nest
 from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from meshflow.core.random import element_keys
 from meshflow.core.specs import TensorSpec
-from meshflow.data import structure
+from meshflow.data import sources, structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -32,7 +32,7 @@ from meshflow.data.dataset import (
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.options import Options
 from meshflow.data.running import Run, ahead, in_threads
-from meshflow.data.sources import Generator, seed_of
+from meshflow.data.sources import seed_of
 from meshflow.data.turns import in_turn
 
 # Elements that a vectorized map computes at once, and the bytes they may take.
@@ -75,7 +75,7 @@ class Map(Unary):
     def _known_spec(self) -> Any:
         return self.function.output_spec
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self.function.vectorizes and self._parent._vector(Run(self._parent)) is not None:
             yield from super()._elements(run)
             return
@@ -146,7 +146,7 @@ class Map(Unary):
 
 def _is_live(dataset: Dataset) -> bool:
     """Whether elements may come in slowly, so that none is waited for while another is there."""
-    return isinstance(dataset, Generator) or any(map(_is_live, dataset._parents))
+    return isinstance(dataset, sources.Generator) or any(map(_is_live, dataset._parents))
 
 
 def _chunks(elements: Iterator[Any], size: int) -> Iterator[tuple[list[Any], BaseException | None]]:
@@ -184,7 +184,7 @@ class HostMap(Unary):
     def _known_spec(self) -> Any:
         return self._own_spec
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         return in_threads(self._fn, self._parent._elements(run), self._workers)
 
     def _why_not_vectorized(self) -> str:
@@ -201,7 +201,7 @@ class Filter(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for element in self._parent._elements(run):
             if bool(self._predicate(element)):
                 yield element
@@ -226,7 +226,7 @@ class Batch(Unary):
             return count
         return count // self._size if self._drop else math.ceil(count / self._size)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         vector = self._parent._vector(run)
         if vector is not None:
             yield from self._gathered(vector)
@@ -293,7 +293,7 @@ class PaddedBatch(Unary):
     def _count(self) -> int:
         return Batch._count(self)  # type: ignore[arg-type]
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         elements = self._parent._elements(run)
         while chunk := list(itertools.islice(elements, self._size)):
             if len(chunk) == self._size or not self._drop:
@@ -358,7 +358,7 @@ class Shuffle(Unary):
         """The words of the seed."""
         return self._words
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self._reaches(self._parent._vector(Run(self._parent))):
             yield from super()._elements(run)
             return
@@ -425,7 +425,7 @@ class Repeat(Unary):
     def _turns(self) -> Iterator[int]:
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for _ in self._turns():
             empty = True
             for element in self._parent._elements(run):
@@ -470,7 +470,7 @@ class Slice(Unary):
             return 0 if self._stop == 0 else count
         return len(range(count)[self._start : self._stop : self._step])
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self._stop == 0:
             return
         parent = self._parent._elements(run)
@@ -500,7 +500,7 @@ class Slice(Unary):
 class ShardHint(Unary):
     """Where a dataset is to be divided between workers."""
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         raise FailedPreconditionError(
             "`shard(SHARD_HINT, SHARD_HINT)` is filled in where a dataset is distributed under the auto-shard policy "
             "HINT; elsewhere give numbers."
@@ -517,7 +517,7 @@ class TakeWhile(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for element in self._parent._elements(run):
             if not bool(self._predicate(element)):
                 return
@@ -540,7 +540,7 @@ class Concatenate(Dataset):
             return INFINITE_CARDINALITY
         return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for parent in self._parents:
             yield from parent._elements(run)
 
@@ -567,7 +567,7 @@ class Zip(Dataset):
             return UNKNOWN_CARDINALITY
         return min(finite) if finite else INFINITE_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         iterators = [p._elements(run) for p in self._parents]
         try:
             for parts in zip(*iterators, strict=False):
@@ -609,7 +609,7 @@ class Enumerate(Unary):
     def _known_spec(self) -> Any:
         return TensorSpec([], dtypes.int64), self._parent.element_spec
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for number, element in enumerate(self._parent._elements(run), self._start):
             yield np.asarray(np.int64(number)), element
 
@@ -628,7 +628,7 @@ class Cache(Unary):
         if self._file is not None:
             self._file = self._file.with_name(f"{self._file.stem}.{part}.meshflow")
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self._kept is None and self._file is not None and self._file.exists():
             with open(self._file, "rb") as file:
                 try:
@@ -668,7 +668,7 @@ class Prefetch(Unary):
         size = 2 if buffer_size is None else integer(buffer_size, "buffer_size")
         self._size = 2 if size < 0 else size
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         elements = self._parent._elements(run)
         return elements if self._size == 0 else ahead(elements, self._size)
 
@@ -711,7 +711,7 @@ class FlatMap(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         def opened(element: Any) -> Iterator[Any]:
             inner = self._inner(element)
             return inner._elements(Run(inner))
@@ -747,7 +747,7 @@ class Window(Unary):
         span = (self._size - 1) * self._stride + 1
         return max(0, (count - span) // self._shift + 1)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         span = (self._size - 1) * self._stride + 1
         elements = self._parent._elements(run)
         buffer: list[Any] = []
@@ -792,7 +792,7 @@ class Fixed(Dataset):
     def _count(self) -> int:
         return len(self._held)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         yield from self._held
 
 
@@ -810,7 +810,7 @@ class Unbatch(Unary):
             return count
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for element in self._parent._elements(run):
             leaves = nest.flatten(element)
             if len({len(a) for a in leaves}) > 1:
@@ -838,7 +838,7 @@ class Scan(Unary):
         found = self._function.output_spec
         return None if found is None else found[1]
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         state = self._state
         for element in self._parent._elements(run):
             state, result = self._function((state, element))
@@ -880,7 +880,7 @@ class GroupByWindow(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
         for element in self._parent._elements(run):
@@ -940,7 +940,7 @@ class Unique(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         seen = set()
         for element in self._parent._elements(run):
             key = tuple(
@@ -972,7 +972,7 @@ class Choose(Dataset):
             return self._parents[0]._count()
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         choices, *iterators = [p._elements(run) for p in self._parents]
         left: list[Iterator[Any] | None] = list(iterators)
         for choice in choices:
@@ -1012,7 +1012,7 @@ class Drawn(Dataset):
     def _count(self) -> int:
         return INFINITE_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         rng = run.generator(self)
         while True:
             yield from rng.choice(len(self._weights), 256, p=self._weights)
@@ -1029,7 +1029,7 @@ class WithOptions(Unary):
     def _options(self) -> Options:
         return self._parent._options.merge(self._own)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         return self._parent._elements(run)
 
     def _vector(self, run: Run) -> Vector | None:
@@ -1051,7 +1051,7 @@ class Arranged(Unary):
     def _known_spec(self) -> Any:
         return self._arrange(self._parent.element_spec)
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         for element in self._parent._elements(run):
             yield self._arrange(element)
 
@@ -1066,7 +1066,7 @@ class AssertCardinality(Unary):
     def _count(self) -> int:
         return self._expected
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         number = 0
         for element in self._parent._elements(run):
             number += 1
@@ -1093,7 +1093,7 @@ class IgnoreErrors(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         if hasattr(self._parent, "_without_errors"):
             parent = self._parent._without_errors(lambda error: _report(error, self._warn))
             yield from parent._elements(run)

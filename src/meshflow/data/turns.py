@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 _NOTHING = object()
@@ -10,7 +10,7 @@ _NOTHING = object()
 
 def in_turn(
     sources: Iterator[Any], opened: Callable[[Any], Iterator[Any]], cycle: int, block: int
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Elements of the sequences that a function makes of sources.
 
     Args:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,7 +184,7 @@ class WorkerMap(Unary):
     def _why_not_vectorized(self) -> str:
         return f"it runs in {self._workers} worker processes"
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         # A thread keeps the workers busy while nobody asks for elements.
         return ahead(self._computed(run), 2 * self._workers)
 
@@ -223,7 +223,7 @@ class WorkerMap(Unary):
                     return
                 busy = {w.connection: w for w in workers if w.number is not None}
                 for ready in connection.wait(list(busy)):
-                    worker = busy[ready]  # type: ignore[index]
+                    worker = busy[ready]
                     number = worker.number
                     assert number is not None
                     done[number] = worker.result()
@@ -234,7 +234,7 @@ class WorkerMap(Unary):
         finally:
             for worker in workers:
                 worker.stop()
-            elements.close()  # type: ignore[attr-defined]
+            elements.close()
 
     def _arguments(self, element: Any) -> Any:
         arguments = structure.normalize(element, lambda a: a[()])

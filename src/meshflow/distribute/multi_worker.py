@@ -301,7 +301,7 @@ def _rows(stacked: Tensor, numbers: Sequence[int]) -> list[Tensor]:
     """This worker's rows of a tensor whose first axis goes over the replicas."""
     array: Any = stacked._value
     if isinstance(array, jax.core.Tracer) or array.is_fully_addressable:
-        return [stacked[i] for i in numbers]  # type: ignore[index]
+        return [stacked[i] for i in numbers]
     found: dict[int, Any] = {}
     for shard in array.addressable_shards:
         first = shard.index[0].start or 0

@@ -219,7 +219,7 @@ def aggregated(variable: Variable, value: Tensor) -> Tensor:
     if how is VariableAggregation.MEAN:
         return apply(_pmean, (value,))
     if how is VariableAggregation.ONLY_FIRST_REPLICA:
-        return apply(_stack, (value,))[0]  # type: ignore[index]
+        return apply(_stack, (value,))[0]
     return value
 
 
@@ -258,7 +258,7 @@ class SyncOnReadVariable(Variable):
             self._stacked._layout = layout(self._stacked.ndim)
 
     @property
-    def _value(self) -> Any:  # type: ignore[override]
+    def _value(self) -> Any:
         if "_stacked" not in self.__dict__:
             return self.__dict__["_first"]
         return self._merged(Tensor(self._stacked._value))._value
@@ -286,7 +286,7 @@ class SyncOnReadVariable(Variable):
             return reduce_sum(stacked, 0)
         if self.aggregation is VariableAggregation.MEAN:
             return reduce_mean(stacked, 0)
-        return stacked[0]  # type: ignore[index]
+        return stacked[0]
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -302,7 +302,7 @@ class SyncOnReadVariable(Variable):
             return self._cell._as_tensor()
         stacked = self._stacked._as_tensor()
         parts, merged = self._written().get(id(self), (None, None))
-        return merged if parts is stacked._value else self._merged(stacked)  # type: ignore[return-value]
+        return merged if parts is stacked._value else self._merged(stacked)
 
     def _write(self, value: Tensor) -> None:
         if spanning() is not None:

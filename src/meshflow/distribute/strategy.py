@@ -311,7 +311,7 @@ class Strategy:
                     tensor = reducer(tensor, axis)
                 # The same value on every replica counts once for each.
                 if self.num_replicas_in_sync > 1 and not mean and axis is None:
-                    tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)  # type: ignore[operator]
+                    tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)
                 return tensor
             values = [convert_to_tensor(v) for v in leaf.values]
             if axis is not None:

@@ -50,10 +50,15 @@ class Stacked(PerReplica):
 
 DistributedValues = PerReplica
 
-for _kind in (PerReplica, Stacked):
+
+def _register(kind: type[Any]) -> None:
     jax.tree_util.register_pytree_node(
-        _kind, lambda v: (tuple(v), None), lambda _, children, kind=_kind: kind(children)
+        kind, lambda v: (tuple(v), None), lambda _, children: kind(children)
     )
+
+
+_register(PerReplica)
+_register(Stacked)
 
 
 def map_replicas(function: Callable[[Any], Any], structure: Any) -> Any:

@@ -64,7 +64,9 @@ class Explanation:
         same = Counter[Collective]()
         for c in self.collectives:
             same[c] += c.times
-        rows = [("collective", "times", "shape", "bytes", "sent", "mesh dimension", "for")]
+        rows: list[tuple[str, ...]] = [
+            ("collective", "times", "shape", "bytes", "sent", "mesh dimension", "for")
+        ]
         for c, times in same.items():
             shape = c.shape if len(c.shape) < 40 else c.shape[:37] + "..."
             source = c.source if len(c.source) < 60 else "..." + c.source[-57:]
@@ -113,7 +115,7 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
     """
     concrete, arrays = _traced(fn, args, kwargs)
     captured = [c._value for c in concrete.traced.captures]
-    compiled = concrete._compiled.lower(*arrays, *captured).compile()
+    compiled: Any = concrete._compiled.lower(*arrays, *captured).compile()
     mesh = _mesh_of([*arrays, *captured])
     memory = compiled.memory_analysis()
     text = compiled.as_text()

@@ -275,6 +275,7 @@ class DVariable(Variable):
                 f"DVariable: conflicting layouts: the initial value has {found.sharding_specs}, "
                 f"layout= says {layout.sharding_specs}."
             )
-        super().__init__(initial_value, *args, dtype=dtype, **kwargs)
+        # Were there a dtype among `args`, Python would say so.
+        super().__init__(initial_value, *args, dtype=dtype, **kwargs)  # type: ignore[misc]
         self._layout = layout or found
         self.save_as_bf16 = False

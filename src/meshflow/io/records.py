@@ -243,7 +243,7 @@ def opened(path: str, compression: Any = None, buffer_size: int | None = None) -
         # The caller closes it.
         file = open(path, "rb", buffering=size)  # noqa: SIM115
     if kind == "GZIP":
-        return io.BufferedReader(gzip.GzipFile(fileobj=file, mode="rb"), size)  # type: ignore[arg-type]
+        return io.BufferedReader(gzip.GzipFile(fileobj=file, mode="rb"), size)
     return io.BufferedReader(_Inflated(file), size) if kind == "ZLIB" else file
 
 

@@ -54,7 +54,7 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
         )
     if clone_function is None:
         return type(model).from_config(model.get_config())
-    made = {
+    made: dict[Any, Any] = {
         layer.name: clone_function(layer)
         for layer in model.layers
         if type(layer).__name__ != "InputLayer"

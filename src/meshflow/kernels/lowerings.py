@@ -267,8 +267,8 @@ def _is_whole(context: Any) -> bool:
 
 def override(primitive: Any, choose: Callable[..., Any]) -> None:
     """Makes oneDNN the CPU's lowering of a primitive where `choose` finds code for it."""
-    common = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
-    special = mlir._platform_specific_lowerings["cpu"].get(primitive)  # type: ignore[attr-defined]
+    common = mlir._lowerings[primitive].rule
+    special = mlir._platform_specific_lowerings["cpu"].get(primitive)
     usual = special.rule if special is not None else common
 
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
@@ -291,10 +291,10 @@ def divide_convolutions() -> None:
         def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
             if not partitioning.applies(context):
                 return usual(context, *operands, **parameters)
-            avals = (*context.avals_in, *context.avals_out)
+            (left, right), (out,) = context.avals_in, context.avals_out
             # The parts run by the code of the whole, also the small ones: the same sums, the same bits.
-            known = {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES)
-            heavy = on_cpu and known and _work(*avals, parameters) >= LEAST_WORK
+            known = {np.dtype(a.dtype).name for a in (left, right, out)} <= set(library.TYPES)
+            heavy = on_cpu and known and _work(left, right, out, parameters) >= LEAST_WORK
             loaded = library.load() if on_cpu and known else None
             choose = functools.partial(convolution, least=0) if heavy and loaded else None
             code = f"{heavy} {loaded and loaded.version()} {LEAST_WORK}"
@@ -303,9 +303,9 @@ def divide_convolutions() -> None:
 
         return rule
 
-    lowered = mlir._lowerings[primitive].rule  # type: ignore[attr-defined]
+    lowered = mlir._lowerings[primitive].rule
     mlir.register_lowering(primitive, divided(lowered, False))
-    for platform, rules in mlir._platform_specific_lowerings.items():  # type: ignore[attr-defined]
+    for platform, rules in mlir._platform_specific_lowerings.items():
         if primitive in rules:
             special = divided(rules[primitive].rule, platform == "cpu")
             mlir.register_lowering(primitive, special, platform=platform)

@@ -22,7 +22,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+from jax.experimental.custom_partitioning import (
+    ArrayMapping,
+    SdyShardingRule,
+    custom_partitioning,
+)
 from jax.sharding import NamedSharding, PartitionSpec
 
 Axes = tuple[str, ...]
@@ -338,7 +342,7 @@ def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShar
     # Shardy wants them in the order of their first use.
     order = list(dict.fromkeys((*x, *k)))
     return SdyShardingRule(
-        (tuple(x), tuple(k), ()),
-        (tuple(y),),
+        (ArrayMapping(*x), ArrayMapping(*k), ArrayMapping()),
+        (ArrayMapping(*y),),
         reduction_factors=tuple(sorted(sums, key=order.index)),
     )

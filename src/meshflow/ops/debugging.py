@@ -212,7 +212,7 @@ def assert_near(
         f"{message or ''} x and y not equal to tolerance".strip(),
         ["x =", x, "y =", y],
         summarize or 3,
-    )  # type: ignore[operator]
+    )
 
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
@@ -364,7 +364,7 @@ def assert_shapes(
       message: put before the error's text.
       name: ignored.
     """
-    sizes: dict[Any, int] = {}
+    sizes: dict[Any, Any] = {}
     for tensor, wanted in shapes.items() if isinstance(shapes, dict) else shapes:
         tensor = tensor.deref() if hasattr(tensor, "deref") else tensor
         got = TensorShape(_shape(tensor)).as_list()

@@ -109,7 +109,7 @@ class Generator:
     @property
     def key(self) -> Tensor:
         """The key part of the state."""
-        return self._stream.state.read_value()[:2]  # type: ignore[index]
+        return self._stream.state.read_value()[:2]
 
     @property
     def algorithm(self) -> int:

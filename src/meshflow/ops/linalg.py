@@ -291,7 +291,7 @@ def normalize(
     """Tensors divided by their norms, and the norms."""
     tensor = convert_to_tensor(tensor)
     norms = norm(tensor, ord, axis, True)
-    return tensor / norms, norms  # type: ignore[operator]
+    return tensor / norms, norms
 
 
 @op(kinds="ifc")

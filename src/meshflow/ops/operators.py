@@ -140,4 +140,4 @@ _hash = {cls: cls.__hash__ for cls in (Tensor, Variable)}
 for _cls in (Tensor, Variable):
     install(_cls)
     # Defining __eq__ from outside does not drop __hash__, which explains why tensors have none.
-    _cls.__hash__ = _hash[_cls]  # type: ignore[method-assign, assignment]
+    _cls.__hash__ = _hash[_cls]  # type: ignore[method-assign]

@@ -37,7 +37,8 @@ _TOKENS = re.compile(
 @functools.cache
 def _category(name: str) -> tuple[str, str]:
     """What is inside and outside a general category of Unicode, as bodies of bracket classes."""
-    inside, outside = [], []
+    inside: list[str] = []
+    outside: list[str] = []
     start = 0
     previous = None
     for point in range(sys.maxunicode + 2):

@@ -151,12 +151,12 @@ def decode_csv(
     rows = []
     for number, word in enumerate(words.reshape(-1)):
         text = io.StringIO(word.decode("utf-8", "surrogateescape"), newline="")
-        fields = next(reader(text, field_delim, use_quote_delim), [])
+        fields: list[str] = next(reader(text, field_delim, use_quote_delim), [])
         rows.append(row_values(fields, columns, select, na_value, f"record {number}"))
     results = []
     for place, column in enumerate(columns):
-        kind = object if column.kind.name == "string" else column.kind.as_numpy_dtype
-        array = np.empty(words.size, kind)
+        kind: Any = object if column.kind.name == "string" else column.kind.as_numpy_dtype
+        array: np.ndarray = np.empty(words.size, kind)
         array[:] = [row[place] for row in rows]
         results.append(Tensor(array.reshape(words.shape)))
     return results
@@ -188,5 +188,8 @@ def reader(text: Any, field_delim: str, use_quote_delim: bool) -> Any:
     """
     if len(field_delim) != 1:
         raise InvalidValueError(f"field_delim must be one character, got {field_delim!r}.")
-    quoting = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
-    return csv.reader(text, delimiter=field_delim, quoting=quoting)
+    return csv.reader(
+        text,
+        delimiter=field_delim,
+        quoting=csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE,
+    )

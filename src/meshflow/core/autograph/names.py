@@ -132,7 +132,7 @@ class Names(ast.NodeVisitor):
         self.writes.add(node.name)
         self._capture(free_names(node))
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         for part in (*node.decorator_list, *node.bases, *node.keywords):
@@ -167,7 +167,7 @@ class Names(ast.NodeVisitor):
         if isinstance(node, ast.GeneratorExp):
             self.captured |= inner.reads - bound
 
-    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp  # type: ignore[assignment]
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
 
     def _defaults(self, args: ast.arguments) -> None:
         for default in (*args.defaults, *args.kw_defaults):

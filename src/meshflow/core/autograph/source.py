@@ -109,7 +109,7 @@ def _copy(node: Any, lines: list[str]) -> Definition:
     if _starts_line(node, lines):
         try:
             tree = ast.parse("if 1:\n" + text if indented else text)
-            found = tree.body[0].body[0] if indented else tree.body[0]  # type: ignore[attr-defined]
+            found: Any = tree.body[0].body[0] if indented else tree.body[0]  # type: ignore[attr-defined]
             ast.increment_lineno(found, start)
             found.decorator_list = []
             return found

@@ -277,7 +277,7 @@ class _Function(ExpressionTransformer):
                 options = {
                     k.arg: self.expression(k.value) for k in given if k.arg == "maximum_iterations"
                 }
-                return options, rest or [ast.Pass()]  # type: ignore[return-value]
+                return options, rest or [ast.Pass()]
         return {}, body
 
     def _next(self) -> int:

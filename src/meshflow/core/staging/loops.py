@@ -201,7 +201,7 @@ def scan(
     Returns:
       The state after the loop, and the outputs with one more leading dimension.
     """
-    count = int(elements.count) if count is None else count  # type: ignore[arg-type]
+    count = int(elements.count) if count is None else count
     return with_known_arrays(
         lambda: _scan(elements, body, list(init), needed, invariants, reverse, count)
     )

@@ -47,7 +47,8 @@ _KNOWN_KWARGS = {
 }
 
 
-class Layer(LayerWeights, LayerLosses, LayerGraph, Module):
+# The variables of a layer are lists, those of a `Module` tuples, as in TensorFlow.
+class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc]
     """A computation with weights; subclass it and define `build` and `call`.
 
     Args:

@@ -50,7 +50,7 @@ def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
         raise ValueError(
             f"Data is expected to be in format `x`, `(x,)`, `(x, y)`, or `(x, y, sample_weight)`, found: {len(data)} parts."
         )
-    return (*data, *[None] * (3 - len(data)))  # type: ignore[return-value]
+    return (*data, *[None] * (3 - len(data)))
 
 
 def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
@@ -181,7 +181,8 @@ class DataHandler:
         self._limit = steps_per_epoch
         self._class_weight = class_weight
         # Steps of the first epoch that were done before, and how to go on after them.
-        self._done, self._resumption = 0, None
+        self._done = 0
+        self._resumption: Resumption | None = None
         self._began: dict[str, Any] | None = None
         self._taken = 0
         self.tracked = False

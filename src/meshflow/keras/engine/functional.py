@@ -23,6 +23,8 @@ class Functional(Model):
       **kwargs: arguments of `Layer`.
     """
 
+    _graph: Graph
+
     def __init__(
         self,
         inputs: Any = None,
@@ -112,7 +114,7 @@ def _node_numbers(graph: Graph) -> dict[int, int]:
 
 
 def _place(tensor: KerasTensor, numbers: dict[int, int]) -> list[Any]:
-    layer, _, index = tensor._keras_history  # type: ignore[misc]
+    layer, _, index = tensor._keras_history
     return [layer.name, numbers[id(tensor.node)], index]
 
 

@@ -83,12 +83,12 @@ class Graph:
             by_layer[id(node.layer)] = max(by_layer.get(id(node.layer), 0), depth[id(node)])
         deepest = max(by_layer.values(), default=0)
         for tensor in self.flat_inputs:
-            layer = tensor._keras_history.layer  # type: ignore[union-attr]
+            layer = tensor._keras_history.layer
             if id(layer) not in by_layer:
                 by_layer[id(layer)] = deepest
         layers = unique(
             [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
-        )  # type: ignore[union-attr]
+        )
         names: dict[str, Layer] = {}
         for layer in layers:
             if layer.name in names:
@@ -128,7 +128,7 @@ class Graph:
             if isinstance(self.inputs, dict):
                 names = [n for n, _ in sorted(self.inputs.items())]
             else:
-                names = [t._keras_history.layer.name for t in self.flat_inputs]  # type: ignore[union-attr]
+                names = [t._keras_history.layer.name for t in self.flat_inputs]
             missing = [n for n in names if n not in inputs]
             if missing:
                 raise ValueError(

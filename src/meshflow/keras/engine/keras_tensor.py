@@ -48,7 +48,8 @@ class KerasTensor(_Operators):
     def __init__(self, type_spec: TensorSpec, name: str | None = None) -> None:
         self._type_spec = type_spec
         self._name = name
-        self._keras_history: History | None = None
+        # None until a node sets it; what a graph refers to has one.
+        self._keras_history: History | Any = None
         self._keras_mask = None
         # Values for the stand-ins of unknown sizes, for tensors made of shapes only.
         self._known: dict[int, Any] = {}
@@ -78,7 +79,7 @@ class KerasTensor(_Operators):
     @property
     def node(self) -> Node:
         """The layer call that makes it."""
-        layer, index, _ = self._keras_history  # type: ignore[misc]
+        layer, index, _ = self._keras_history
         return layer._inbound_nodes[index]
 
     def get_shape(self) -> TensorShape:
@@ -119,7 +120,7 @@ class KerasTensor(_Operators):
     def __float__(self) -> float:
         raise self._unavailable("a Python number")
 
-    __int__ = __index__ = __float__  # type: ignore[assignment]
+    __int__ = __index__ = __float__
 
     def __len__(self) -> int:
         raise self._unavailable("a Python sequence")
@@ -130,7 +131,7 @@ class KerasTensor(_Operators):
             raise TypeError(
                 "Cannot iterate over a symbolic Keras tensor with unknown first dimension."
             )
-        return iter([self[i] for i in range(size)])  # type: ignore[index]
+        return iter([self[i] for i in range(size)])
 
     def __repr__(self) -> str:
         created = (

@@ -236,7 +236,7 @@ def _weight_shape(layer: str, name: str | None, shape: Any) -> tuple[int, ...]:
             f"Layer {layer}: weight {name} has the undefined shape {tuple(sizes)}. The last dimension of the inputs "
             "must be known when a layer is built; give the model an `input_shape`."
         )
-    return tuple(sizes)  # type: ignore[arg-type]
+    return tuple(sizes)
 
 
 def _weight_name(layer: Any, name: str | None) -> str:

@@ -15,7 +15,7 @@ from meshflow.keras.engine.layer_helpers import unique
 from meshflow.keras.engine.training import Trainer
 
 
-class Model(Trainer, Layer):
+class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
     """Layers grouped into something that trains and predicts.
 
     Made in one of three ways: from symbolic inputs and outputs (Functional API), by subclassing and
@@ -189,7 +189,7 @@ class Model(Trainer, Layer):
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs."""
-        return [t._keras_history.layer.name for t in self._graph_or_error("inputs").flat_inputs]  # type: ignore[union-attr]
+        return [t._keras_history.layer.name for t in self._graph_or_error("inputs").flat_inputs]
 
     @property
     def output_names(self) -> list[str] | None:
@@ -201,7 +201,7 @@ class Model(Trainer, Layer):
             return sorted(graph.outputs)
         names: list[str] = []
         for tensor in graph.flat_outputs:
-            base = tensor._keras_history.layer.name  # type: ignore[union-attr]
+            base = tensor._keras_history.layer.name
             repeats = sum(1 for n in names if n == base or n.startswith(base + "_"))
             names.append(base if base not in names else f"{base}_{repeats}")
         return names

@@ -56,7 +56,7 @@ class Sequential(Model):
           ValueError: when a layer of that name is in the model already.
         """
         if isinstance(layer, KerasTensor):
-            layer = layer._keras_history.layer  # type: ignore[union-attr]
+            layer = layer._keras_history.layer
         if not isinstance(layer, Layer):
             if callable(layer) and hasattr(layer, "variables"):
                 from meshflow.keras.layers import Lambda
@@ -208,7 +208,7 @@ class Sequential(Model):
 
         configs = []
         if self._input is not None and self._declared_input:
-            input_layer = self._input._keras_history.layer  # type: ignore[union-attr]
+            input_layer = self._input._keras_history.layer
             configs.append(layers_module.serialize(input_layer))
         configs += [layers_module.serialize(layer) for layer in self._stack]
         config: dict[str, Any] = {"name": self.name, "layers": configs}

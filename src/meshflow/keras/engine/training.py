@@ -41,8 +41,8 @@ class Trainer(TrainingSteps):
 
     if TYPE_CHECKING:
         # What `Layer` and `Model` give it.
-        output_names: list[str]
-
+        @property
+        def output_names(self) -> list[str] | None: ...
         @property
         def name(self) -> str: ...
         @property
@@ -160,7 +160,7 @@ class Trainer(TrainingSteps):
         if self._is_compiled:
             collected += self.compiled_loss.metrics  # type: ignore[union-attr]
             collected += self.compiled_metrics.metrics  # type: ignore[union-attr]
-        collected += super().metrics  # type: ignore[misc]
+        collected += super().metrics
         return list({id(m): m for m in collected}.values())
 
     @property

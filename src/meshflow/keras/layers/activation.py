@@ -48,7 +48,7 @@ class ReLU(_Elementwise):
             )
         self.max_value, self.negative_slope, self.threshold = max_value, negative_slope, threshold
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The activation."""
         return activations.relu(inputs, self.negative_slope, self.max_value, self.threshold)
 
@@ -79,7 +79,7 @@ class LeakyReLU(_Elementwise):
             )
         self.alpha = float(alpha)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The activation."""
         return nn.leaky_relu(inputs, self.alpha)
 
@@ -100,7 +100,7 @@ class ELU(_Elementwise):
         super().__init__(**kwargs)
         self.alpha = float(alpha)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The activation."""
         return activations.elu(inputs, self.alpha)
 
@@ -123,7 +123,7 @@ class ThresholdedReLU(_Elementwise):
             raise ValueError(f"Theta must be >= 0, got {theta}.")
         self.theta = float(theta)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The activation."""
         return inputs * math.cast(inputs > self.theta, inputs.dtype)
 
@@ -144,7 +144,7 @@ class Softmax(_Elementwise):
         super().__init__(**kwargs)
         self.axis = axis
 
-    def call(self, inputs: Any, mask: Any = None) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any, mask: Any = None) -> Any:
         """The probabilities."""
         if mask is not None:
             low = -3e4 if inputs.dtype.name == "float16" else -1e9
@@ -208,7 +208,7 @@ class PReLU(_Elementwise):
         self.input_spec = InputSpec(ndim=len(shape) + 1)
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The activation."""
         return nn.relu(inputs) - self.alpha * nn.relu(-inputs)
 

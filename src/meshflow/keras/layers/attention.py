@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.shapes import TensorShape
+from meshflow.core.variable import Variable
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.float8_products import product
@@ -35,7 +36,7 @@ class _Projection(Layer):
         super().__init__(**kwargs)
         self._equation, self._kernel_shape, self._bias_shape = equation, kernel_shape, bias_shape
         self._settings = settings
-        self.bias = None
+        self.bias: Variable | None = None
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""
@@ -57,7 +58,7 @@ class _Projection(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The map's value."""
         outputs = product(
             self, lambda x, w: einsum(self._equation, x, w), inputs, self.kernel.value()
@@ -190,7 +191,7 @@ class MultiHeadAttention(Layer):
             finally:
                 context.autocast = saved
 
-    def call(  # type: ignore[override]
+    def call(
         self,
         query: Any,
         value: Any,
@@ -281,7 +282,7 @@ class _BaseAttention(Layer):
         self.supports_masking = True
         self._dropout_layer = Dropout(dropout)
 
-    def call(  # type: ignore[override]
+    def call(
         self,
         inputs: Any,
         mask: Any = None,

@@ -174,7 +174,7 @@ class Conv(Layer):
             self.bias = self._add_kernel((self.filters,), "bias")
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The layer's output."""
         padding = self.padding
         if padding == "causal":

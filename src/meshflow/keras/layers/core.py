@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
 from meshflow.keras import activations, backend, constraints, identify, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.float8_products import product
@@ -90,7 +91,7 @@ class Dense(Layer):
         )
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
-        self.bias = None
+        self.bias: Variable | None = None
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""
@@ -117,7 +118,7 @@ class Dense(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The layer's output."""
         outputs = product(self, _last_axis_product, inputs, self.kernel)
         if self.bias is not None:
@@ -157,7 +158,7 @@ def weight_config(layer: Any, *names: str) -> dict[str, Any]:
         (constraints, "constraint"),
     ):
         for name in names:
-            config[f"{name}_{suffix}"] = module.serialize(getattr(layer, f"{name}_{suffix}"))  # type: ignore[attr-defined]
+            config[f"{name}_{suffix}"] = module.serialize(getattr(layer, f"{name}_{suffix}"))
     return config
 
 
@@ -174,7 +175,7 @@ class Activation(Layer):
         self.supports_masking = True
         self.activation = activations.get(activation)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The activation."""
         return self.activation(inputs)
 
@@ -230,7 +231,7 @@ class Flatten(Layer):
         self.data_format = backend.standard_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The flat tensor."""
         rank = len(inputs.shape)
         if self.data_format == "channels_first" and rank > 2:
@@ -240,7 +241,7 @@ class Flatten(Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         """[batch, product of the other sizes]."""
         batch, *sizes = TensorShape(input_shape).as_list()
-        return TensorShape([batch, None if None in sizes else int(np.prod(sizes, dtype=np.int64))])  # type: ignore[arg-type]
+        return TensorShape([batch, None if None in sizes else int(np.prod(sizes, dtype=np.int64))])
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -259,7 +260,7 @@ class Reshape(Layer):
         super().__init__(**kwargs)
         self.target_shape = tuple(target_shape)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The reshaped tensor."""
         return array.reshape(inputs, [inputs.shape[0], *self._sizes(inputs.shape.as_list()[1:])])
 
@@ -301,7 +302,7 @@ class Permute(Layer):
             )
         self.input_spec = InputSpec(ndim=len(self.dims) + 1)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The permuted tensor."""
         return array.transpose(inputs, (0, *self.dims))
 
@@ -330,7 +331,7 @@ class RepeatVector(Layer):
         self.n = n
         self.input_spec = InputSpec(ndim=2)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The repeated vectors."""
         return array.tile(array.expand_dims(inputs, 1), [1, self.n, 1])
 
@@ -425,7 +426,7 @@ class Masking(Layer):
         """True where a timestep counts."""
         return math.reduce_any(math.not_equal(inputs, self.mask_value), axis=-1)
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The inputs, 0 where masked."""
         kept = math.reduce_any(math.not_equal(inputs, self.mask_value), axis=-1, keepdims=True)
         outputs = inputs * math.cast(kept, inputs.dtype)
@@ -509,7 +510,7 @@ class Embedding(Layer):
         """True where the number is not 0, if 0 is padding."""
         return math.not_equal(inputs, 0) if self.mask_zero else None
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The vectors."""
         if not inputs.dtype.is_integer:
             inputs = math.cast(inputs, "int32")

@@ -97,7 +97,7 @@ class EinsumDense(Layer):
             setattr(self, name, weight)
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The layer's output."""
         outputs = product(
             self, lambda x, w: einsum(self.equation, x, w), inputs, self.kernel.value()

@@ -47,7 +47,7 @@ class Merge(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The combination."""
         rank = max(len(x.shape) for x in inputs)
         # Missing dimensions belong after the batch.
@@ -170,7 +170,7 @@ class Concatenate(Merge):
                         f"A `Concatenate` layer requires inputs with matching shapes except for the concatenation axis. Received: input_shape={shapes}"
                     )
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The joined tensor."""
         return array.concat(list(inputs), self.axis)
 
@@ -206,7 +206,7 @@ class Dot(Merge):
         super().__init__(**kwargs)
         self.axes, self.normalize = axes, normalize
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The products."""
         from meshflow.ops.linalg import einsum
 

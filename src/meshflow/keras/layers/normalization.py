@@ -200,8 +200,10 @@ class BatchNormalization(_Scaled):
             self._move(x, mean, variance, reduced)
         else:
             mean, variance = self.moving_mean.value(), self.moving_variance.value()
-        shaped = [self._shaped(v, x.shape) for v in (mean, variance, self.beta, self.gamma)]
-        outputs = nn.batch_normalization(x, *shaped, self.epsilon)
+        mean, variance, beta, gamma = (
+            self._shaped(v, x.shape) for v in (mean, variance, self.beta, self.gamma)
+        )
+        outputs = nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
         return math.cast(outputs, inputs.dtype)
 
     def _batch_statistics(self, x: Any, reduced: list[int], mask: Any) -> Any:
@@ -281,16 +283,16 @@ class LayerNormalization(_Scaled):
         self.beta = self._add("beta", size) if self.center else None
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The normalized tensor."""
         x = self._widened(inputs)
         mean, variance = nn.moments(x, self._axes, keepdims=True)
         broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
-        shaped = [
+        beta, gamma = (
             None if v is None else array.reshape(v, broadcast) for v in (self.beta, self.gamma)
-        ]
+        )
         return math.cast(
-            nn.batch_normalization(x, mean, variance, *shaped, self.epsilon), inputs.dtype
+            nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon), inputs.dtype
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -343,7 +345,7 @@ class GroupNormalization(_Scaled):
         self.beta = self._add("beta", (channels,)) if self.center else None
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The normalized tensor."""
         x = self._widened(inputs)
         shape = x.shape.as_list()
@@ -388,7 +390,7 @@ class UnitNormalization(Layer):
         self.axis = axis
         self.supports_masking = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The scaled tensor."""
         return math.l2_normalize(inputs, axis=self.axis, epsilon=1e-12)
 

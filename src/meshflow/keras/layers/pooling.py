@@ -70,7 +70,7 @@ class Pooling(_Spatial):
                 f"The `padding` argument must be one of 'valid', 'same'. Received: {padding}"
             )
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The pooled tensor."""
         return type(self).function(
             inputs, self.pool_size, self.strides, self.padding.upper(), self._format
@@ -109,7 +109,7 @@ class GlobalPooling(_Spatial):
         super().__init__(data_format, **kwargs)
         self.keepdims = keepdims
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The pooled tensor."""
         start = 2 if self._first else 1
         return type(self).function(
@@ -141,7 +141,7 @@ class _MaskedAverage(GlobalPooling):
         super().__init__(data_format, **kwargs)
         self.supports_masking = True
 
-    def call(self, inputs: Any, mask: Any = None) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any, mask: Any = None) -> Any:
         """The pooled tensor."""
         axis = 2 if self._first else 1
         if mask is None:
@@ -238,7 +238,7 @@ class UpSampling(_Spatial):
         self.size = sizes(size, self.rank, "size")
         self.interpolation = interpolation
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The larger tensor."""
         start = 2 if self._first else 1
         if self.interpolation != "nearest":
@@ -269,10 +269,10 @@ def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
     if isinstance(value, int):
         return ((value, value),) * rank
     if rank == 1 and len(value) == 2 and all(isinstance(v, int) for v in value):
-        return (tuple(value),)  # type: ignore[return-value]
+        return (tuple(value),)
     if len(value) != rank:
         raise ValueError(f"`{name}` should have {rank} elements. Received: {value}.")
-    return tuple((v, v) if isinstance(v, int) else tuple(v) for v in value)  # type: ignore[misc]
+    return tuple((v, v) if isinstance(v, int) else tuple(v) for v in value)
 
 
 class ZeroPadding(_Spatial):
@@ -282,7 +282,7 @@ class ZeroPadding(_Spatial):
         super().__init__(data_format, **kwargs)
         self.padding = _pairs(padding, self.rank, "padding")
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The padded tensor."""
         edge = [(0, 0)]
         return array.pad(
@@ -306,7 +306,7 @@ class Cropping(_Spatial):
         super().__init__(data_format, **kwargs)
         self.cropping = _pairs(cropping, self.rank, "cropping")
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The cropped tensor."""
         spatial = inputs.shape.as_list()[2:] if self._first else inputs.shape.as_list()[1:-1]
         cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))

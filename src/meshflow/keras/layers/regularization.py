@@ -36,7 +36,7 @@ class RandomLayer(Layer):
         """The input's shape."""
         return TensorShape(input_shape)
 
-    def call(self, inputs: Any, training: Any = None) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any, training: Any = None) -> Any:
         """Noise in training, the input otherwise."""
         from meshflow.core.tensor import Tensor
 

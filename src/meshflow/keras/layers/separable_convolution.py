@@ -55,7 +55,7 @@ class DepthwiseConv2D(Conv):
     ) -> None:
         super().__init__(
             2,
-            None,
+            None,  # type: ignore[arg-type]  # they follow from the inputs
             kernel_size,
             strides,
             padding,
@@ -66,7 +66,7 @@ class DepthwiseConv2D(Conv):
             use_bias,
             bias_initializer=bias_initializer,
             **kwargs,
-        )  # type: ignore[arg-type]
+        )
         self.depth_multiplier = depth_multiplier
         self.depthwise_initializer = initializers.get(depthwise_initializer)
         self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
@@ -87,7 +87,7 @@ class DepthwiseConv2D(Conv):
             self.bias = self._add_kernel((self.filters,), "bias")
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The layer's output."""
         return self._finish(
             nn.depthwise_conv2d(
@@ -208,7 +208,7 @@ class SeparableConv(Conv):
             constraint=getattr(self, f"{name}_constraint"),
         )
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The layer's output."""
         depthwise, pointwise = self.depthwise_kernel.value(), self.pointwise_kernel.value()
         if self.rank == 2:

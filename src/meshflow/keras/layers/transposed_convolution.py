@@ -67,7 +67,7 @@ class ConvTranspose(Conv):
         self.built = True
 
     def _spatial(self, shape: list[Any]) -> list[Any]:
-        new = []
+        new: list[int | None] = []
         for i, size in enumerate(shape[2:] if self._first else shape[1:-1]):
             window = (self.kernel_size[i] - 1) * self.dilation_rate[i] + 1
             stride = self.strides[i]
@@ -84,7 +84,7 @@ class ConvTranspose(Conv):
                 new.append((size - 1) * stride + window - 2 * pad + self.output_padding[i])
         return new
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The layer's output."""
         shape = inputs.shape.as_list()
         spatial = self._spatial(shape)

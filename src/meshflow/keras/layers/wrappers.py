@@ -88,7 +88,7 @@ class Rescaling(Layer):
         super().__init__(**kwargs)
         self.scale, self.offset = scale, offset
 
-    def call(self, inputs: Any) -> Any:  # type: ignore[override]
+    def call(self, inputs: Any) -> Any:
         """The scaled tensor, in the compute dtype."""
         return math.cast(inputs, self.compute_dtype) * self.scale + self.offset
 

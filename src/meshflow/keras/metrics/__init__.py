@@ -77,7 +77,10 @@ MeanSquaredLogarithmicError = define(
 Poisson = define("Poisson", _losses.poisson, "Mean Poisson loss.")
 
 
-def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
+# In place of the loss of that name, which the import above brought.
+def cosine_similarity(  # type: ignore[no-redef]
+    y_true: Any, y_pred: Any, axis: int = -1
+) -> Any:
     """Cosine of the angle between labels and predictions; the loss of this name is its negative."""
     return -_losses.cosine_similarity(y_true, y_pred, axis)
 

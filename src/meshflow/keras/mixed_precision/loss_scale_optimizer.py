@@ -342,12 +342,13 @@ class LossScaleOptimizer(Optimizer):
         """The inner optimizer's name."""
         return self._optimizer.name
 
-    @property
+    # Setting these goes to the inner optimizer, by `__setattr__`.
+    @property  # type: ignore[misc]
     def iterations(self) -> Variable:
         """Number of steps, skipped ones included, an int64 variable."""
         return self._optimizer.iterations
 
-    @property
+    @property  # type: ignore[misc]
     def learning_rate(self) -> Any:
         """The inner optimizer's learning rate."""
         return self._optimizer.learning_rate

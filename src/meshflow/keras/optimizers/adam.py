@@ -37,7 +37,7 @@ class Adam(RuleOptimizer):
       (0.9, 1)
     """
 
-    slot_names = ("m", "v")
+    slot_names: tuple[str, ...] = ("m", "v")
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon", "amsgrad")
 

@@ -374,6 +374,8 @@ class Optimizer(Hyperparameters, State):
 
     def _apply_dense(self, grad: Tensor, var: Variable, state: Any) -> None:
         cls = type(self)
+        hook: Callable[..., None]
+        extra: tuple[Any, ...]
         if cls.update_step is Optimizer.update_step:
             hook = self._resource_apply_dense
             extra = (state,) if _accepts(cls._resource_apply_dense, "apply_state", 3) else ()

@@ -72,7 +72,8 @@ def clip_gradients(
         values = [g.values if isinstance(g, IndexedSlices) else g for g, _ in grads_and_vars]
         clipped, _ = math.clip_by_global_norm(values, float(global_clipnorm))
         grads_and_vars = [
-            (_on_values(g, lambda _, c=c: c), v)
+            # mypy does not infer lambdas with defaults.
+            (_on_values(g, lambda _, c=c: c), v)  # type: ignore[misc]
             for (g, v), c in zip(grads_and_vars, clipped, strict=True)
         ]
     return grads_and_vars

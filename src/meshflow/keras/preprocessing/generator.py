@@ -218,7 +218,7 @@ class ImageDataGenerator:
             *("interpolation", "keep_aspect_ratio"),
         )
         given = _by_name("flow_from_directory", names, args, kwargs)
-        common = {"data_format": self.data_format, "dtype": self.dtype}
+        common: dict[str, Any] = {"data_format": self.data_format, "dtype": self.dtype}
         return DirectoryIterator(directory, self, **common, **given)
 
     def flow_from_dataframe(
@@ -241,7 +241,7 @@ class ImageDataGenerator:
         )
         kwargs.pop("drop_duplicates", None)
         given = _by_name("flow_from_dataframe", names, args, kwargs)
-        common = {"data_format": self.data_format, "dtype": self.dtype}
+        common: dict[str, Any] = {"data_format": self.data_format, "dtype": self.dtype}
         return DataFrameIterator(dataframe, directory, self, **common, **given)
 
     # ---- one image -------------------------------------------------------------------------
@@ -268,7 +268,8 @@ class ImageDataGenerator:
         if self.shear_range:
             chosen["shear"] = uniform(-self.shear_range, self.shear_range)
         if self.zoom_range != [1, 1]:
-            chosen["zx"], chosen["zy"] = uniform(*self.zoom_range, 2)
+            low, high = self.zoom_range
+            chosen["zx"], chosen["zy"] = uniform(low, high, 2)
         chosen["flip_horizontal"] = (np.random.random() < 0.5) * self.horizontal_flip
         chosen["flip_vertical"] = (np.random.random() < 0.5) * self.vertical_flip
         chosen["channel_shift_intensity"] = chosen["brightness"] = None

@@ -154,7 +154,7 @@ def _nested_with_inputs(config: dict[str, Any]) -> list[str]:
     for entry in config["layers"]:
         inner = entry.get("config", {})
         inner = inner if isinstance(inner, dict) else {}
-        first = next(iter(inner.get("layers", [])), {})
+        first: dict[str, Any] = next(iter(inner.get("layers", [])), {})
         known = "input_layers" in inner or "batch_input_shape" in first.get("config", {})
         if entry["class_name"] in _NESTED and known:
             found.append(entry["name"])
@@ -168,7 +168,7 @@ def _listed_call(call: Any) -> Any:
     args, kwargs = call["args"], call["kwargs"]
     if len(args) != 1 or any(isinstance(v, (dict, list)) for v in kwargs.values()):
         return None
-    tensors = args[0].get("list", [args[0]]) if isinstance(args[0], dict) else [None]
+    tensors: list[Any] = args[0].get("list", [args[0]]) if isinstance(args[0], dict) else [None]
     if not tensors or not all(isinstance(t, dict) and "keras_tensor" in t for t in tensors):
         return None
     if "list" in args[0] and len(tensors) == 1:

@@ -198,7 +198,7 @@ def smart_resize(x: Any, size: Any, interpolation: str = "bilinear") -> Any:
 
     if len(size) != 2:
         raise ValueError(f"Expected `size` to be a tuple of 2 integers, got {size!r}.")
-    image = x if hasattr(x, "_keras_history") else convert_to_tensor(x)
+    image: Any = x if hasattr(x, "_keras_history") else convert_to_tensor(x)
     if len(image.shape) not in (3, 4):
         raise ValueError(
             f"Expected an image [height, width, channels] or a batch of them, got shape {tuple(image.shape)}."

@@ -80,7 +80,7 @@ def timeseries_dataset_from_array(
         seed = int(np.random.randint(1_000_000)) if seed is None else seed
         np.random.RandomState(seed).shuffle(beginnings)
     offsets = np.arange(sequence_length) * sampling_rate
-    spec = TensorSpec([sequence_length, *data.shape[1:]], data.dtype)
+    spec: Any = TensorSpec([sequence_length, *data.shape[1:]], data.dtype)
 
     def gather(index: np.ndarray) -> list[Any]:
         first = beginnings[index]

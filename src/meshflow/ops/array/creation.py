@@ -435,7 +435,7 @@ def grad_pass_through(f: Any) -> Any:
 
     def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
         x = convert_to_tensor(x)
-        return x + stop_gradient(f(x, *args, **kwargs) - x)  # type: ignore[operator]
+        return x + stop_gradient(f(x, *args, **kwargs) - x)
 
     return wrapped
 
@@ -481,4 +481,4 @@ def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> 
 @op(same=(), differentiable=False, name="shape")
 def shape_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
     """`tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
-    return np.array(input.shape, out_type.dtype)  # type: ignore[return-value]
+    return np.array(input.shape, out_type.dtype)

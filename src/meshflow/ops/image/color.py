@@ -53,8 +53,8 @@ def convert_image_dtype(
     if old.is_integer and new.is_integer:
         wide = cast(image, "int64")
         if old.max > new.max:
-            return saturate_cast(wide // ((old.max + 1) // (new.max + 1)), new)  # type: ignore[operator]
-        return saturate_cast(wide * ((new.max + 1) // (old.max + 1)), new)  # type: ignore[operator]
+            return saturate_cast(wide // ((old.max + 1) // (new.max + 1)), new)
+        return saturate_cast(wide * ((new.max + 1) // (old.max + 1)), new)
     if old.is_floating and new.is_floating:
         return cast(image, new)
     if old.is_integer:
@@ -62,8 +62,8 @@ def convert_image_dtype(
         if type(held) is np.ndarray and new.name in ("float32", "float64"):
             # A decoded file: files have images of all sizes, for each of which XLA would compile.
             return Tensor(held.astype(new.dtype) * new.as_numpy_dtype(1.0 / old.max))
-        return cast(image, new) * (1.0 / old.max)  # type: ignore[operator]
-    scaled = image * (new.max + 0.5)  # type: ignore[operator]
+        return cast(image, new) * (1.0 / old.max)
+    scaled = image * (new.max + 0.5)
     return saturate_cast(scaled, new) if saturate else cast(scaled, new)
 
 

@@ -93,7 +93,7 @@ def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"image_gradients expects a 4D tensor [batch_size, h, w, d], not {tuple(image.shape)}."
         )
-    return tuple(_gradients(image))  # type: ignore[return-value]
+    return tuple(_gradients(image))
 
 
 @op(kinds="f")
@@ -168,7 +168,7 @@ def _leading(a: Any, b: Any) -> tuple[int, ...]:
 
 def _batched(a: Any, b: Any) -> tuple[Any, Any]:
     shape = np.broadcast_shapes(a.shape, b.shape)
-    return tuple(jnp.broadcast_to(v, shape).reshape(-1, *shape[-3:]) for v in (a, b))  # type: ignore[return-value]
+    return tuple(jnp.broadcast_to(v, shape).reshape(-1, *shape[-3:]) for v in (a, b))
 
 
 def _floats(a: TensorLike, b: TensorLike, max_val: Any, size: int, op_name: str) -> Any:

@@ -117,7 +117,7 @@ def resize(
     if preserve_aspect_ratio:
         scale = min(height / images.shape[-3], width / images.shape[-2])
         height, width = round(images.shape[-3] * scale), round(images.shape[-2] * scale)
-    held = getattr(images, "_value", None)
+    held: Any = getattr(images, "_value", None)
     on_host = type(held) is np.ndarray and held.ndim == 3 and held.dtype != np.float64
     if on_host and not antialias and not any(t.watches(images) for t in context.tapes):
         # Files have images of all sizes, for each of which XLA would compile a program.
@@ -174,7 +174,7 @@ def crop_to_bounding_box(
         offset_height : offset_height + target_height,
         offset_width : offset_width + target_width,
         :,
-    ]  # type: ignore[index]
+    ]
 
 
 def pad_to_bounding_box(

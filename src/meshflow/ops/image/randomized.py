@@ -41,7 +41,7 @@ def _uniform(key: Tensor, shape: Any, low: float, high: float) -> Tensor:
 def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     image = convert_to_tensor(image)
     batch = image.shape.as_list()[:-3]
-    chosen = _uniform(key, batch, 0.0, 1.0) < 0.5  # type: ignore[operator]
+    chosen = _uniform(key, batch, 0.0, 1.0) < 0.5
     return where(reshape(chosen, [*batch, 1, 1, 1]), flip(image), image)
 
 
@@ -139,7 +139,7 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
         )
     share = _uniform(key, [len(shape)], 0.0, 1.0)
     room = convert_to_tensor([float(n - s + 1) for n, s in zip(shape, sizes, strict=True)])
-    return slice_(value, cast(floor(share * room), "int32"), sizes)  # type: ignore[operator]
+    return slice_(value, cast(floor(share * room), "int32"), sizes)
 
 
 def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:

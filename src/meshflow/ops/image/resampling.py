@@ -67,7 +67,7 @@ def weights(new: int, old: int, method: str, antialias: bool) -> np.ndarray:
     scale = old / new
     if method == "area":
         low = np.arange(new)[:, None] * scale
-        pixels = np.arange(old)[None, :]
+        pixels: np.ndarray = np.arange(old)[None, :]
         covered = np.minimum(low + scale, pixels + 1) - np.maximum(low, pixels)
         found = np.maximum(covered, 0.0)
     elif method == "bicubic" and not antialias:

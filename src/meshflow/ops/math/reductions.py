@@ -506,5 +506,5 @@ def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
     x = convert_to_tensor(x)
     result = x * 0
     for coefficient in coeffs:
-        result = coefficient + result * x  # type: ignore[operator]
+        result = coefficient + result * x
     return result

@@ -72,7 +72,7 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
         return {"sum": total, "mean": total / divisor, "sqrt_n": total / jnp.sqrt(divisor)}[
             kind
         ].astype(data.dtype)
-    function = {
+    function: Any = {
         "max": jax.ops.segment_max,
         "min": jax.ops.segment_min,
         "prod": _segment_prod,

@@ -241,7 +241,7 @@ def general_dropout(
     shape = x.shape.as_list() if noise_shape is None else static_value(noise_shape, "noise_shape")
     shape = [n if s is None else s for s, n in zip(shape, x.shape, strict=True)]
     kept = uniform_sampler(shape, x.dtype) >= rate
-    return where(kept, x * (1.0 / (1.0 - rate)), zeros_like(x))  # type: ignore[operator]
+    return where(kept, x * (1.0 / (1.0 - rate)), zeros_like(x))
 
 
 def stateless_dropout(

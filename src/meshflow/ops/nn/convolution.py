@@ -179,7 +179,7 @@ def convolution(
     rank = len(filters.shape) - 2
     first = _channels_first(data_format)
     symbolic = hasattr(input, "_keras_history")
-    shape = input.shape if symbolic else convert_to_tensor(input).shape  # type: ignore[attr-defined]
+    shape = input.shape if symbolic else convert_to_tensor(input).shape
     depth = shape[-(rank + 1) if first else -1] if len(shape) > rank else None
     groups = max(int(depth) // int(filters.shape[-2]), 1) if depth else 1
     return conv(

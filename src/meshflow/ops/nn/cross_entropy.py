@@ -216,8 +216,8 @@ def log_poisson_loss(
     targets = convert_to_tensor(targets)
     loss = exp(log_input) - log_input * targets
     if compute_full_loss:
-        constant = targets * log(targets) - targets + 0.5 * log(6.283185307179586 * targets)  # type: ignore[operator]
-        loss = loss + where((targets >= 0.0) & (targets <= 1.0), zeros_like(loss), constant)  # type: ignore[operator]
+        constant = targets * log(targets) - targets + 0.5 * log(6.283185307179586 * targets)
+        loss = loss + where((targets >= 0.0) & (targets <= 1.0), zeros_like(loss), constant)
     return loss
 
 
@@ -262,7 +262,7 @@ def compute_average_loss(
             "Invalid value passed for `per_example_loss`. Expected a tensor with at least rank 1, got a scalar."
         )
     if sample_weight is not None:
-        losses = losses * cast(convert_to_tensor(sample_weight), losses.dtype)  # type: ignore[operator]
+        losses = losses * cast(convert_to_tensor(sample_weight), losses.dtype)
     if global_batch_size is None:
         global_batch_size = losses.shape[0] * Replicas.count
     return reduce_sum(losses) / cast(global_batch_size, losses.dtype)

@@ -69,7 +69,7 @@ def weighted_moments(
     from meshflow.ops.math import cast, divide_no_nan, reduce_sum, square
 
     x = convert_to_tensor(x)
-    weights = cast(convert_to_tensor(frequency_weights), x.dtype) + x * 0  # type: ignore[operator]
+    weights = cast(convert_to_tensor(frequency_weights), x.dtype) + x * 0
     total = reduce_sum(weights, axes, True)
     mean = divide_no_nan(reduce_sum(weights * x, axes, True), total)
     variance = divide_no_nan(
@@ -87,7 +87,7 @@ def sufficient_statistics(
     from meshflow.ops.math import reduce_sum, square
 
     x = convert_to_tensor(x)
-    moved = x if shift is None else x - shift  # type: ignore[operator]
+    moved = x if shift is None else x - shift
     count = 1
     for axis in [axes] if isinstance(axes, int) else axes:
         count *= x.shape[axis]

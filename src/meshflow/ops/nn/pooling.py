@@ -44,10 +44,10 @@ def _windows(
     dilations = full(dilations or (1,) * rank, 1)
     if isinstance(padding, str):
         extents = tuple((k - 1) * d + 1 for k, d in zip(size, dilations, strict=True))
-        pads = jax.lax.padtype_to_pads(shape, extents, strides, padding)
+        given: Any = jax.lax.padtype_to_pads(shape, extents, strides, padding)
     else:
-        pads = full(padding, (0, 0))
-    pads = tuple((int(low), int(high)) for low, high in pads)
+        given = full(padding, (0, 0))
+    pads = tuple((int(low), int(high)) for low, high in given)
     return Windows(size, strides, pads, dilations)
 
 

@@ -44,7 +44,7 @@ class Windows(NamedTuple):
     dilations: tuple[int, ...]
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # hides a method of tuples
         """Number of elements of a window."""
         return math.prod(self.size)
 

@@ -104,8 +104,8 @@ class Zipped(Staged):
         if any(p is None or not isinstance(p.count, int) for p in parts):
             return None
         known: list[Elements] = parts  # type: ignore[assignment]
-        count = min(p.count for p in known)  # type: ignore[type-var]
-        return Elements(count, lambda i: tuple(p.at(i) for p in known))  # type: ignore[arg-type]
+        count = min(p.count for p in known)
+        return Elements(count, lambda i: tuple(p.at(i) for p in known))
 
     def __iter__(self) -> Iterator[Any]:
         return zip(*self.inner, strict=False)
