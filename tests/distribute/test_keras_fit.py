@@ -157,3 +157,16 @@ def test_layout_map_finds_by_attributes_of_a_subclass():
     assert specs[:2] == [[UNSHARDED, "model"], ["model"]]
     assert specs[2:4] == [[UNSHARDED, UNSHARDED], [UNSHARDED]]
     assert specs[4] == ["model", UNSHARDED]
+
+
+def test_keys_of_a_layout_map_that_match_nothing_are_named():
+    mesh = dtensor.create_mesh([("batch", 4)])
+    layouts = tf.keras.dtensor.experimental.LayoutMap(mesh=mesh)
+    layouts["dense.kernel"] = layouts["dens.bias"] = Layout([UNSHARDED, UNSHARDED], mesh)
+    with layouts.scope():
+        model = tf.keras.Sequential([LAYERS.Dense(2, input_shape=(3,))])
+    model.compile("sgd", "mse")
+    data = np.ones([4, 3], "float32"), np.ones([4, 2], "float32")
+    with pytest.warns(UserWarning, match=r"no weight of a model matches \['dens\.bias'\]"):
+        model.fit(*data, verbose=0)
+    model.evaluate(*data, verbose=0)

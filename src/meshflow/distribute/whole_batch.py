@@ -36,6 +36,9 @@ def on_devices(model: Any, step: Any) -> Any:
     mesh = next((v.layout.mesh for v in _variables(model) if v.layout is not None), None)
     if mesh is not None:
         step.place = lambda batch: jax.tree.map(lambda a: _over(mesh, a), batch)
+        for layer in model._flatten_layers():
+            if getattr(layer, "_layout_map", None) is not None:
+                layer._layout_map.warn_of_unused()
     return step
 
 

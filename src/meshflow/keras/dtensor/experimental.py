@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -46,14 +47,41 @@ class LayoutMap(MutableMapping[str, Layout]):
     def __init__(self, mesh: Mesh | None = None) -> None:
         self._mesh = mesh
         self._layouts: dict[str, Layout] = {}
+        self._used: set[str] = set()
 
     def __getitem__(self, key: str) -> Layout:
+        found = self._matching(key)
+        if found is None:
+            raise KeyError(key)
+        return self._layouts[found]
+
+    def _matching(self, key: str) -> str | None:
         if key in self._layouts:
-            return self._layouts[key]
-        for pattern, layout in self._layouts.items():
-            if re.match(pattern, key):
-                return layout
-        raise KeyError(key)
+            return key
+        return next((pattern for pattern in self._layouts if re.match(pattern, key)), None)
+
+    def of_weight(self, key: str) -> Layout | None:
+        """The layout for a new weight, or None; the key it was found by counts as used.
+
+        Args:
+          key: the weight's name.
+        """
+        found = self._matching(key)
+        if found is None:
+            return None
+        self._used.add(found)
+        return self._layouts[found]
+
+    def warn_of_unused(self) -> None:
+        """Warns once of keys that no weight had: a typing mistake leaves weights whole."""
+        unused = [key for key in self._layouts if key not in self._used]
+        self._used.update(unused)
+        if unused:
+            warnings.warn(
+                f"LayoutMap: no weight of a model matches {unused}; keys are matched from the start of names "
+                "such as 'dense.kernel' or 'encoder.dense.kernel'. What is not matched is replicated.",
+                stacklevel=2,
+            )
 
     def get(self, key: str, default: Any = None) -> Any:
         """The layout for a name: of the same key, or of the first expression that matches its start.
@@ -120,10 +148,10 @@ def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
     layout = layer.__dict__.get("_weight_layouts", {}).get(f"{name}_layout")
     maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
     if layout is None and maps:
-        layout = maps[0].get(f"{layer.name}.{name}")
+        layout = maps[0].of_weight(f"{layer.name}.{name}")
         root = call_state.layers[0] if call_state.layers else None
         if layout is None and len(maps[0]) and isinstance(root, Module):
-            found = (maps[0].get(f"{path}.{name}") for path in _paths(root, layer, 0))
+            found = (maps[0].of_weight(f"{path}.{name}") for path in _paths(root, layer, 0))
             layout = next((one for one in found if one is not None), None)
         mesh = maps[0].get_default_mesh()
         if layout is None and mesh is not None:
