@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
@@ -460,6 +460,27 @@ def static_value(value: Any, name: str = "argument") -> Any:
     return value
 
 
+@overload
+def op(
+    function: F,
+    *,
+    name: str | None = None,
+    same: Sequence[str] | None = None,
+    kinds: str | None = None,
+    differentiable: bool = True,
+    heavy: bool = False,
+    strings: str | None = None,
+) -> F: ...
+@overload
+def op(
+    *,
+    name: str | None = None,
+    same: Sequence[str] | None = None,
+    kinds: str | None = None,
+    differentiable: bool = True,
+    heavy: bool = False,
+    strings: str | None = None,
+) -> Callable[[F], F]: ...
 def op(
     function: F | None = None,
     *,

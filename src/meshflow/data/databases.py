@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class SqlDataset(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         # A prefetching thread may end what another began.
         connection = sqlite3.connect(self._path, check_same_thread=False)
         try:

@@ -11,7 +11,7 @@ import gzip
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class Saved(Dataset):
     def _count(self) -> int:
         return self._size
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         with self._open(self._path, "rb") as file:
             for number in range(self._size):
                 try:

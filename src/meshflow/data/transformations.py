@@ -914,7 +914,7 @@ class GroupByReducer(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Iterator[Any]:
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
         from meshflow.core.convert import convert_to_tensor
 
         states: dict[int, Any] = {}

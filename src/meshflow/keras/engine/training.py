@@ -78,7 +78,7 @@ class Trainer(TrainingSteps):
         loss_weights: Any = None,
         weighted_metrics: Any = None,
         run_eagerly: bool | None = None,
-        steps_per_execution: int | None = None,
+        steps_per_execution: int | str | None = None,
         jit_compile: bool | None = None,
         **kwargs: Any,
     ) -> None:

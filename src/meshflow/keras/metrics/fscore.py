@@ -83,7 +83,7 @@ class FBetaScore(Metric):
         else:
             positive = y_pred > self.threshold
         positive = math.cast(positive, self._dtype)
-        weights = 1.0
+        weights: Any = 1.0
         if sample_weight is not None:
             weights = array.reshape(self._float(sample_weight), [-1, 1])
         axis = None if self.average == "micro" else 0

@@ -318,12 +318,12 @@ def non_max_suppression_padded(
       (numbers, how many of them are valid).
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
-    limits = _numbers(iou_threshold, score_threshold)
+    limit, least = _numbers(iou_threshold, score_threshold)
     most = int(static_value(max_output_size, "max_output_size"))
     if boxes.ndim > 2:
-        numbers, _, count = _suppress_batch(boxes, scores, most, *limits)
+        numbers, _, count = _suppress_batch(boxes, scores, most, limit, least)
         return numbers, count
-    numbers, _, count = _suppress(boxes, scores, most, *limits, 0.0)
+    numbers, _, count = _suppress(boxes, scores, most, limit, least, 0.0)
     if not pad_to_max_output_size:
         return _cut((numbers, numbers, count), "tf.image.non_max_suppression_padded")[0], count
     return numbers, count
@@ -429,8 +429,9 @@ def combined_non_max_suppression(
     total = int(static_value(max_total_size, "max_total_size"))
     if pad_per_class:
         total = min(total, per_class * scores.shape[-1])
-    limits = _numbers(iou_threshold, score_threshold)
-    return CombinedNMSResult(*_combined(boxes, scores, per_class, total, *limits, clip_boxes))
+    limit, least = _numbers(iou_threshold, score_threshold)
+    found = _combined(boxes, scores, per_class, total, limit, least, clip_boxes)
+    return CombinedNMSResult(*found)
 
 
 # Yellow, blue, red, lime, purple, olive, maroon, navy, aqua, fuchsia.

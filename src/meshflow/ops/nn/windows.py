@@ -44,7 +44,7 @@ class Windows(NamedTuple):
     dilations: tuple[int, ...]
 
     @property
-    def count(self) -> int:  # hides a method of tuples
+    def count(self) -> int:  # type: ignore[override]  # hides a method of tuples
         """Number of elements of a window."""
         return math.prod(self.size)
 
