@@ -17,6 +17,15 @@ import pytest
 
 import meshflow as tf
 
+# Programs that tests run in processes of their own.
+collect_ignore_glob = [
+    "*/scripts/*",
+    "*/workers/*",
+    "dtensor/articles.py",
+    "dtensor/in_two_processes.py",
+    "dtensor/on_eight_devices.py",
+]
+
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.
 NAN_CHECKED = {"core", "data", "keras", "kernels", "passes"}
 
