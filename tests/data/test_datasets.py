@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import meshflow as tf
 from meshflow.data.dataset import Dataset
 from meshflow.data.running import Run
+from meshflow.data.transformations import shuffled, shuffled_blocks
 
 D = tf.data.Dataset
 
@@ -313,3 +314,13 @@ def test_printed_names_are_tensorflows():
     assert str(slices).startswith("<TensorSliceDataset element_spec=TensorSpec(shape=(), ")
     assert str(slices.map(lambda x: x).batch(2)).startswith("<BatchDataset element_spec=")
     assert str(tf.data.Dataset.zip((slices, slices))).startswith("<ZipDataset element_spec=(")
+
+
+@given(count=st.integers(0, 60), buffer=st.integers(1, 70), block=st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_blocks_are_shuffled_as_elements_are(count, buffer, block):
+    numbers = np.arange(count)
+    one_by_one = shuffled(iter(numbers.tolist()), buffer, np.random.default_rng(7))
+    blocks = (numbers[i : i + block] for i in range(0, count, block))
+    found = list(shuffled_blocks(blocks, buffer, np.random.default_rng(7)))
+    assert [int(i) for b in found for i in b] == list(one_by_one)

@@ -369,12 +369,11 @@ class Shuffle(Unary):
         if parent is None or not self._reaches(parent):
             return None
 
-        def numbers() -> Iterator[int]:
+        def blocks() -> Iterator[np.ndarray]:
             # The epoch begins with the first number, not when somebody asks whether there are any.
-            flat = (i for block in parent.blocks for i in block.tolist())
-            yield from shuffled(flat, self._buffer, run.generator(self))
+            yield from shuffled_blocks(parent.blocks, self._buffer, run.generator(self))
 
-        return parent._replace(blocks=_blocks(numbers()))
+        return parent._replace(blocks=blocks())
 
     def _reaches(self, parent: Vector | None) -> bool:
         return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
@@ -400,9 +399,38 @@ def shuffled(items: Iterator[Any], buffer_size: int, rng: np.random.Generator) -
         yield buffer.pop()
 
 
-def _blocks(numbers: Iterator[int], size: int = 256) -> Iterator[np.ndarray]:
-    while block := list(itertools.islice(numbers, size)):
-        yield np.array(block)
+def shuffled_blocks(
+    blocks: Iterator[np.ndarray], buffer_size: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """What `shuffled` makes of the numbers in some blocks, a block at a time."""
+    waiting: list[np.ndarray] = []
+    held = 0
+    while held < buffer_size:
+        block = next(blocks, None)
+        if block is None:
+            break
+        waiting.append(block)
+        held += len(block)
+    everything = np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
+    buffer, rest = everything[:buffer_size].copy(), everything[buffer_size:]
+    if len(buffer) == buffer_size:
+        for items in itertools.chain([rest], blocks):
+            at = (rng.random(len(items)) * buffer_size).astype(np.int64)
+            # A place that an earlier item of this block took gives that item; others what they held.
+            order = np.argsort(at, kind="stable")
+            again = np.flatnonzero(at[order[1:]] == at[order[:-1]])
+            found = buffer[at]
+            found[order[again + 1]] = items[order[again]]
+            buffer[at] = items
+            if len(found):
+                yield found
+    left = buffer.tolist()
+    draws = rng.random(len(left)).tolist()
+    for size, draw in zip(range(len(left), 0, -1), draws, strict=True):
+        at = int(draw * size)
+        left[at], left[size - 1] = left[size - 1], left[at]
+    drained = np.array(left[::-1], np.int64)
+    yield from (drained[i : i + 256] for i in range(0, len(drained), 256))
 
 
 class Repeat(Unary):
