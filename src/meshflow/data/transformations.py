@@ -427,8 +427,8 @@ def shuffled_blocks(
     left = buffer.tolist()
     draws = rng.random(len(left)).tolist()
     for size, draw in zip(range(len(left), 0, -1), draws, strict=True):
-        at = int(draw * size)
-        left[at], left[size - 1] = left[size - 1], left[at]
+        place = int(draw * size)
+        left[place], left[size - 1] = left[size - 1], left[place]
     drained = np.array(left[::-1], np.int64)
     yield from (drained[i : i + 256] for i in range(0, len(drained), 256))
 
