@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent / "src" / "meshflow" / "kernels"
-SOURCES = [FOLDER / name for name in ("onednn.cc", "pooling.cc", "pages.cc", "amx.cc")]
+SOURCES = sorted(FOLDER.glob("*.cc"))
 TARGET = FOLDER / "libmeshflow_onednn.so"
 
 

@@ -19,6 +19,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "blocks.h"
+
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
 
 namespace meshflow {
@@ -29,30 +31,11 @@ constexpr int64_t kSums = 640 << 10;  // bytes of sums per task: a third of a se
 
 using bfloat16 = uint16_t;
 
-// Tasks: blocks of pairs of tiles (32 channels, 32 features) of the gradient.
-struct Blocks {
-  int64_t channels, features;  // pairs of tiles per block
-  int64_t down, across;        // blocks
-  int64_t count() const { return down * across; }
-};
-
 int64_t pairs(int64_t channels) { return (channels + 31) / 32; }
 
 Blocks blocks(const KernelGradient& s, int threads) {
-  int64_t c = pairs(s.channels), k = pairs(s.features);
   int64_t most = std::max<int64_t>(1, kSums / (4 * kTile * s.taps[0] * s.taps[1]));
-  Blocks b{c, k, 1, 1};
-  auto divide = [](int64_t whole, int64_t parts) { return (whole + parts - 1) / parts; };
-  while (b.channels * b.features > 1 && (b.channels * b.features > most || b.count() < threads)) {
-    if (b.channels >= b.features) {
-      b.channels = divide(b.channels, 2);
-    } else {
-      b.features = divide(b.features, 2);
-    }
-    b.down = divide(c, b.channels);
-    b.across = divide(k, b.features);
-  }
-  return b;
+  return divide(s.channels, s.features, most, threads);
 }
 
 // Rows of the image that a row of the result can meet.

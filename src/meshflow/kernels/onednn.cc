@@ -16,6 +16,7 @@
 
 #include "amx.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "winograd.h"
 #include "worker.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -144,6 +145,33 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   return true;
 }
 
+// A convolution with 3 x 3 kernels or their gradient by code of our own, where that is faster; says
+// whether it is.
+bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                 const Dims& strides, const Dims& dilations, const Dims& low) {
+  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
+  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
+  if (xd.size() != 4 || wd.size() != 4 || wd[2] != 3 || wd[3] != 3 || xs[1] != 1 || ys[1] != 1) return false;
+  for (auto& operand : {x, w, y})
+    if (operand.get_data_type() != Type::f32) return false;
+  if (strides != Dims{1, 1} || dilations != Dims{0, 0}) return false;
+  meshflow::Winograd sizes{xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {low[0], low[1]},
+                           {xs[0], xs[2], xs[3]}, {ys[0], ys[2], ys[3]}, {ws[2], ws[3], ws[1], ws[0]}};
+  int threads = omp_get_max_threads();
+  if (!(gradient ? meshflow::differentiates(sizes, threads) : meshflow::suits(sizes))) return false;
+  kernel.operands = {{0, x, x, false}, {0, gradient ? y : w, gradient ? y : w, false},
+                     {0, gradient ? w : y, gradient ? w : y, true}};
+  kernel.scratch_bytes = gradient ? meshflow::gradient_scratch_bytes(sizes, threads)
+                                  : meshflow::scratch_bytes(sizes, threads);
+  kernel.implementation = "meshflow:winograd";
+  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
+    auto floats = [&](int i) { return static_cast<float*>(buffers[i]); };
+    auto compute = gradient ? meshflow::differentiate : meshflow::convolve;
+    compute(sizes, floats(0), floats(1), floats(2), scratch, threads);
+  };
+  return true;
+}
+
 // Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
 // result, the strides, dilations (minus one) and paddings, epilogue, bias?, residual?.
 void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::vector<Type>& types) {
@@ -166,7 +194,11 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
   memory::desc b;
   if (bias) b = memory::desc({y_dims[1]}, types[computation == kForward ? 2 : 3], Dims{1});
 
-  if (computation == kKernelGradient && !grouped && !bias && by_tiles(kernel, x, w, y, strides, dilations, low))
+  bool plain = !grouped && !bias && !residual && epilogue == kNone;
+  bool gradient = computation == kKernelGradient;
+  if (plain && computation != kInputGradient &&
+      (by_winograd(kernel, gradient, x, w, y, strides, dilations, low) ||
+       (gradient && by_tiles(kernel, x, w, y, strides, dilations, low))))
     return;
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
