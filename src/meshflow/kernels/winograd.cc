@@ -100,8 +100,8 @@ void block(const Winograd& s, const Layout& l, const float* image, const float* 
 }  // namespace
 
 bool suits(const Winograd& s) {
-  return __builtin_cpu_supports("avx512f") && s.channels % kLanes == 0 && s.features % kLanes == 0 &&
-         s.channels >= 64 && s.features >= 64;
+  // Fewer tiles do not pay for the kernel's transform.
+  return transforms(s) && Tiles(s).count >= 96;
 }
 
 size_t scratch_bytes(const Winograd& s, int threads) {

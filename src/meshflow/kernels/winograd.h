@@ -17,8 +17,9 @@ struct Winograd {
   int64_t kernel[4];                  // strides: y, x, in, out
 };
 
-// Whether this code exists for the processor and is the faster one for these channels.
+// Whether the code exists for the processor and is the fastest for these sizes.
 bool suits(const Winograd& sizes);
+bool differentiates(const Winograd& sizes, int threads);
 
 // result[n, i, j, k] = sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k].
 // Same bits for any number of threads.
@@ -31,8 +32,6 @@ size_t scratch_bytes(const Winograd& sizes, int threads);
 // Same bits for any number of threads.
 void differentiate(const Winograd& sizes, const float* image, const float* result, float* kernel,
                    char* scratch, int threads);
-
-bool differentiates(const Winograd& sizes, int threads);  // whether there is work for every thread
 
 size_t gradient_scratch_bytes(const Winograd& sizes, int threads);
 

@@ -104,7 +104,7 @@ void task(const Winograd& s, const Plan& p, const float* image, const float* res
 
 bool differentiates(const Winograd& s, int threads) {
   Plan p(s, threads);
-  return suits(s) && s.kernel[3] == 1 && p.grid.count() >= threads &&
+  return transforms(s) && Tiles(s).count >= 32 && s.kernel[3] == 1 && p.grid.count() >= threads &&
          p.floats() * 4 * threads <= size_t(256) << 20;
 }
 

@@ -41,6 +41,12 @@ struct Tile {
         x(number % tiles.across * 2) {}
 };
 
+// Whether vectors are full and products large.
+inline bool transforms(const Winograd& s) {
+  return __builtin_cpu_supports("avx512f") && s.channels % kLanes == 0 && s.features % kLanes == 0 &&
+         s.channels >= 64 && s.features >= 64;
+}
+
 // [1 0 -1 0; 0 1 1 0; 0 -1 1 0; 0 1 0 -1], applied to four values.
 inline void difference(const Vector* d, int64_t step, Vector* to) {
   to[0] = d[0] - d[2 * step], to[step] = d[step] + d[2 * step];
