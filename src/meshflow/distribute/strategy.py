@@ -32,6 +32,7 @@ from meshflow.distribute.replica import (
     ReplicaContext,
     SyncOnReadVariable,
     entered,
+    gatherable,
     stacks,
 )
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
@@ -141,6 +142,27 @@ class StrategyExtended:
         yield
 
 
+class Scope:
+    """What `Strategy.scope()` gives: a context manager that may be entered again and again.
+
+    Args:
+      strategy: the strategy.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._open: list[Any] = []
+
+    def __enter__(self) -> Strategy:
+        entered = self._strategy._entered()
+        strategy = entered.__enter__()
+        self._open.append(entered)
+        return strategy
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._open.pop().__exit__(*error)
+
+
 class Strategy:
     """Synchronous training on the devices of a mesh; the base of all strategies.
 
@@ -171,9 +193,11 @@ class Strategy:
 
     # ---- scope -----------------------------------------------------------------------------
 
-    @contextmanager
-    def scope(self) -> Iterator[Strategy]:
+    def scope(self) -> Scope:
         """Makes this the current strategy: variables made inside are on all its devices.
+
+        Returns:
+          A context manager, which may be entered several times.
 
         Raises:
           RuntimeError: inside the scope of another strategy.
@@ -186,11 +210,19 @@ class Strategy:
           >>> strategy.extended.variable_created_in_scope(v)
           True
         """
+        return Scope(self)
+
+    @contextmanager
+    def _entered(self) -> Iterator[Strategy]:
         if stacks.entries and has_strategy() and get_strategy() is not self:
             raise RuntimeError(
                 f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
                 "Leave the scope of the one before entering the other."
             )
+        if _default and self is _default[0]:
+            # TensorFlow's default strategy has no scope of its own.
+            yield self
+            return
         saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
         try:
             with entered(self), variable_creator_scope(self._create_variable):
@@ -339,10 +371,12 @@ class Strategy:
         from meshflow.ops.array import concat
 
         def joined(leaf: Any) -> Any:
-            if isinstance(leaf, PerReplica):
-                return concat([convert_to_tensor(v) for v in leaf.values], axis)
-            tensor = convert_to_tensor(leaf)
-            return concat([tensor] * self.num_replicas_in_sync, axis)
+            if not isinstance(leaf, PerReplica):
+                tensor = gatherable(leaf, "gather")
+                return concat([tensor] * self.num_replicas_in_sync, axis)
+            values = [gatherable(v, "gather") for v in leaf.values]
+            _check_joinable(values, axis)
+            return concat(values, axis)
 
         return map_replicas(joined, value)
 
@@ -352,7 +386,8 @@ class Strategy:
         Args:
           value: what `run` returned.
         """
-        return value.values if isinstance(value, PerReplica) else (value,)
+        several = (PerReplica, MirroredVariable, SyncOnReadVariable)
+        return value.values if isinstance(value, several) else (value,)
 
     unwrap = experimental_local_results
 
@@ -427,6 +462,21 @@ class Strategy:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
 
 
+def _check_joinable(values: Sequence[Any], axis: int) -> None:
+    shapes = [tuple(v.shape.as_list()) for v in values]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise InvalidArgumentError(
+            f"Strategy.gather: Ranks of all input tensors should match, got replicas' shapes {shapes}."
+        )
+    rank = len(shapes[0])
+    for dim in range(rank):
+        if dim != axis % max(rank, 1) and len({shape[dim] for shape in shapes}) > 1:
+            raise InvalidArgumentError(
+                f"Strategy.gather: Dimension {dim} in both shapes must be equal, but the replicas' shapes "
+                f"are {shapes}, joined along axis {axis}."
+            )
+
+
 def _only(leaf: Any) -> Any:
     return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
 
@@ -492,6 +542,7 @@ class CentralStorageStrategy(MirroredStrategy):
 
 
 _default: list[Strategy] = []
+_default_context: list[ReplicaContext] = []
 
 
 def get_strategy() -> Strategy:
@@ -523,7 +574,9 @@ def in_cross_replica_context() -> bool:
 def get_replica_context() -> ReplicaContext | None:
     """The replica context, or None in cross-replica context."""
     if not stacks.entries:
-        return ReplicaContext(get_strategy(), 0)
+        if not _default_context:
+            _default_context.append(ReplicaContext(get_strategy(), 0))
+        return _default_context[0]
     entry = stacks.entries[-1]
     return entry if isinstance(entry, ReplicaContext) else None
 
@@ -533,7 +586,15 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
 
     Args:
       strategy: the strategy, or None.
+
+    Raises:
+      RuntimeError: inside the scope of a strategy.
     """
+    if len(stacks.entries) > len(_held):
+        raise RuntimeError(
+            "tf.distribute.experimental_set_strategy: Must not be called inside a "
+            "`tf.distribute.Strategy` scope."
+        )
     if _held:
         _held.pop().__exit__(None, None, None)
     if strategy is not None:

@@ -278,7 +278,7 @@ def test_names_of_tensorflow_2_1():
     again = old.LossScaleOptimizer.from_config(config)
     assert float(again.loss_scale) == 8 and float(again.learning_rate) == 0.5
     config["loss_scale"] = {"class_name": "DynamicLossScale", "config": {"multiplier": 4.0}}
-    with pytest.raises(ValueError, match="multiplier is not 2. Got DynamicLossScale"):
+    with pytest.raises(ValueError, match=r"multiplier is not 2\. Got DynamicLossScale"):
         mixed_precision.LossScaleOptimizer.from_config(config)
     policy = old.Policy("mixed_float16", loss_scale=None)
     assert repr(policy) == '<PolicyV1 "mixed_float16", loss_scale=None>' and not policy.loss_scale
