@@ -87,6 +87,7 @@ class _Stacks(threading.local):
     def __init__(self) -> None:
         # ReplicaContext, or a strategy for its cross-replica context; innermost last.
         self.entries: list[Any] = []
+        self.together = False
 
 
 stacks = _Stacks()
@@ -102,6 +103,16 @@ def entered(entry: Any) -> Iterator[None]:
     finally:
         stacks.entries.pop()
         context.replicas = saved
+
+
+@contextmanager
+def reading_together() -> Iterator[None]:
+    """In replicas, lets variables synchronized on read give what they are of all replicas together."""
+    saved, stacks.together = stacks.together, True
+    try:
+        yield
+    finally:
+        stacks.together = saved
 
 
 def spanning() -> ReplicaContext | None:
@@ -422,7 +433,8 @@ class SyncOnReadVariable(Variable):
 
     def _as_tensor(self) -> Tensor:
         if spanning() is not None:
-            return self._cell._as_tensor()
+            own = self._cell._as_tensor()
+            return aggregated(self, own) if stacks.together else own
         stacked = self._stacked._as_tensor()
         parts, merged = self._written().get(id(self), (None, None))
         return merged if parts is stacked._value else self._merged(stacked)

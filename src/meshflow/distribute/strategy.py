@@ -33,6 +33,7 @@ from meshflow.distribute.replica import (
     SyncOnReadVariable,
     entered,
     gatherable,
+    spanning,
     stacks,
 )
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
@@ -60,7 +61,7 @@ class StrategyExtended:
       strategy: the strategy.
     """
 
-    experimental_require_static_shapes = True
+    experimental_require_static_shapes = False
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -282,6 +283,9 @@ class Strategy:
           2.0
         """
         kwargs = kwargs or {}
+        _require_cross_replica("run")
+        if not callable(fn):
+            raise TypeError(f"Strategy.run: `fn` must be callable, got {fn!r}.")
         with self._running():
             if self.num_replicas_in_sync == 1:
                 args, kwargs = map_replicas(_only, (tuple(args), dict(kwargs)))
@@ -333,6 +337,7 @@ class Strategy:
         from meshflow.ops.array import concat
         from meshflow.ops.math import reduce_mean, reduce_sum
 
+        _require_cross_replica("reduce")
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
@@ -369,6 +374,8 @@ class Strategy:
           The same structure with one tensor for each `PerReplica`.
         """
         from meshflow.ops.array import concat
+
+        _require_cross_replica("gather")
 
         def joined(leaf: Any) -> Any:
             if not isinstance(leaf, PerReplica):
@@ -460,6 +467,14 @@ class Strategy:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
+
+
+def _require_cross_replica(method: str) -> None:
+    if spanning() is not None:
+        raise RuntimeError(
+            f"Strategy.{method}: Method requires being in cross-replica context, use "
+            "get_replica_context().merge_call(), or ReplicaContext.all_reduce and all_gather."
+        )
 
 
 def _check_joinable(values: Sequence[Any], axis: int) -> None:
