@@ -137,6 +137,20 @@ def test_slices_of_all_replicas_add_up():
     assert mean.values[1].numpy().tolist() == [[0.5, 0.5], [0.5, 0.5], [0, 0]]
 
 
+def test_datasets_of_scalars_are_refused():
+    strategy = tf.distribute.MirroredStrategy(CPUS)
+    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.range(4))
+    with pytest.raises(ValueError, match="Batch it by the global batch size"):
+        next(iter(dataset))
+    implementation = tf.distribute.experimental.CommunicationImplementation.NCCL
+    options = tf.distribute.experimental.CommunicationOptions(implementation="NCCL")
+    assert options.implementation is implementation
+    ids = strategy.extended.call_for_each_replica(
+        lambda a: a + tf.distribute.get_replica_context().replica_id_in_sync_group, args=(1,)
+    )
+    assert [int(i) for i in ids.values] == [1, 2]
+
+
 def test_specs_of_distributed_datasets():
     strategy = tf.distribute.MirroredStrategy(CPUS)
 

@@ -91,3 +91,14 @@ def test_scatters_that_have_no_sum(strategy):
         strategy.run(lambda: v.scatter_update(rows))
     with strategy.scope():
         assert v.scatter_update(rows).numpy().tolist() == [5.0, 2.0]
+
+
+def test_roles_that_do_not_exist(strategy):
+    none = tf.VariableSynchronization.NONE
+    with strategy.scope():
+        with pytest.raises(ValueError, match="`NONE` variable synchronization mode"):
+            tf.Variable(1.0, synchronization=none)
+        with pytest.raises(ValueError, match="Invalid variable synchronization mode: often"):
+            tf.Variable(1.0, synchronization="often")
+        with pytest.raises(ValueError, match="Invalid variable aggregation mode: max"):
+            tf.Variable(1.0, aggregation="max")

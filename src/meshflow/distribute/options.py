@@ -78,7 +78,10 @@ class CommunicationOptions:
     Args:
       bytes_per_pack: accepted.
       timeout_seconds: accepted.
-      implementation: accepted.
+      implementation: accepted, a `CommunicationImplementation` or its name.
+
+    Raises:
+      ValueError: for another implementation, or a negative `bytes_per_pack`.
     """
 
     def __init__(
@@ -93,4 +96,4 @@ class CommunicationOptions:
             )
         self.bytes_per_pack = bytes_per_pack
         self.timeout_seconds = timeout_seconds
-        self.implementation = implementation
+        self.implementation = CommunicationImplementation(implementation)

@@ -16,6 +16,7 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.function import Function, IdentityWeakDict
 from meshflow.core.variable import (
     Variable,
+    VariableAggregation,
     VariableSynchronization,
     variable_creator_scope,
 )
@@ -124,6 +125,18 @@ class StrategyExtended:
           v: the variable.
         """
         return getattr(v, "_distribute_strategy", None) is self._strategy
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """`Strategy.run`.
+
+        Args:
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+        """
+        return self._strategy.run(fn, args, kwargs)
 
     def value_container(self, value: Any) -> Any:
         """The value itself.
@@ -240,6 +253,7 @@ class Strategy:
         return Layout.batch_sharded(self.mesh, AXIS, rank)
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
+        _check_roles(kwargs)
         several = self.num_replicas_in_sync > 1
         saved, context.variable_creators = context.variable_creators, []
         try:
@@ -467,6 +481,22 @@ class Strategy:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
+
+
+def _check_roles(arguments: dict[str, Any]) -> None:
+    """Checks how a variable is to be synchronized and aggregated."""
+    name = arguments.get("name")
+    how = arguments.get("synchronization", VariableSynchronization.AUTO)
+    total = arguments.get("aggregation", VariableAggregation.NONE)
+    if how is VariableSynchronization.NONE:
+        raise ValueError(
+            "`NONE` variable synchronization mode is not supported with tf.distribute strategy. Please "
+            f"change the `synchronization` for variable: {name}"
+        )
+    if how is not None and not isinstance(how, VariableSynchronization):
+        raise ValueError(f"Invalid variable synchronization mode: {how} for variable: {name}")
+    if total is not None and not isinstance(total, VariableAggregation):
+        raise ValueError(f"Invalid variable aggregation mode: {total} for variable: {name}")
 
 
 def _require_cross_replica(method: str) -> None:
