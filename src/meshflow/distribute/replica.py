@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -336,11 +336,11 @@ class MirroredVariable(Variable):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The variable of each replica: all copies are equal, so each time this one."""
-        return (self,) * _replicas_of(self)
+        """The variable of each replica of this process: all copies are equal, so each time this one."""
+        return (self,) * len(_own_replicas(self))
 
     def __repr__(self) -> str:
-        return _described(self, [super().__repr__()] * _replicas_of(self))
+        return _described(self, [super().__repr__()] * len(_own_replicas(self)))
 
 
 # Scatters that cannot be the sum of what replicas do, by the names of their ops.
@@ -351,9 +351,12 @@ _FIRST_OR_NONE = {
 }
 
 
-def _replicas_of(variable: Variable) -> int:
+def _own_replicas(variable: Variable) -> Sequence[int]:
+    """The numbers of this process's replicas."""
     strategy = getattr(variable, "_distribute_strategy", None)
-    return 1 if strategy is None else strategy.num_replicas_in_sync
+    if strategy is None:
+        return range(1)
+    return getattr(strategy, "local_replicas", range(strategy.num_replicas_in_sync))
 
 
 def _described(variable: Variable, copies: list[str]) -> str:
@@ -448,8 +451,8 @@ class SyncOnReadVariable(Variable):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The variable of each replica."""
-        return tuple(ReplicaPart(self, i) for i in range(self._stacked._shape[0]))
+        """The variable of each replica of this process."""
+        return tuple(ReplicaPart(self, i) for i in _own_replicas(self))
 
     def __repr__(self) -> str:
         return _described(self, [repr(part) for part in self.values])
@@ -477,7 +480,13 @@ class ReplicaPart(Variable):
 
     @property
     def _value(self) -> Any:
-        return Tensor(self._whole._stacked._value)[self._index]._value
+        whole: Any = self._whole._stacked._value
+        if isinstance(whole, jax.core.Tracer) or whole.is_fully_addressable:
+            return whole[self._index]
+        # Other processes have the rest; this row is here.
+        starts = ((shard.index[0].start or 0, shard.data) for shard in whole.addressable_shards)
+        start, rows = next((i, d) for i, d in starts if i <= self._index < i + d.shape[0])
+        return rows[self._index - start]
 
     def _as_tensor(self) -> Tensor:
         return self._whole._stacked._as_tensor()[self._index]
