@@ -24,6 +24,7 @@ class Context(threading.local):
       device: the device string of the innermost `tf.device`, or None.
       variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
+      replicas: what tells the replica function being traced from other programs, or None.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class Context(threading.local):
         self.device: Any = None
         self.variable_creators: list[Any] = []
         self.autocast: Any = None
+        self.replicas: Any = None
 
 
 context = Context()

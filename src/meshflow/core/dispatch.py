@@ -66,6 +66,7 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
+        constant: bool = True,
     ) -> None:
         self.name = name
         self.call = call
@@ -73,6 +74,8 @@ class Op:
         self.strings = strings
         # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
+        # Whether known operands make a known result: not so where other replicas take part.
+        self.constant = constant
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._gradients: dict[Any, Gradient] = {}
         self._residual: dict[Any, Callable[..., Any]] = {}
@@ -167,7 +170,7 @@ class Gradient(Op):
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(pull(pullback, inexact, cotangents))
 
-        super().__init__(f"grad_{op.name}", call)
+        super().__init__(f"grad_{op.name}", call, constant=op.constant)
 
 
 def pull(
@@ -214,7 +217,7 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
             return _apply_recorded(op, operands, values, static)
         outputs = op.compiled(static)(*values)
     else:
-        if _all_known(operands):
+        if op.constant and _all_known(operands):
             outputs = _on_host(op, operands, static)
             if outputs is not None:
                 return outputs

@@ -328,7 +328,7 @@ class Function:
                 key.append((shape, leaf.dtype))
             else:
                 key.append(self._static_key(leaf))
-        return arrays, (tree, tuple(key), Rules.promote, context.device)
+        return arrays, (tree, tuple(key), Rules.promote, context.device, context.replicas)
 
     def _static_key(self, leaf: Any) -> Any:
         kind = type(leaf)
@@ -613,6 +613,12 @@ def _fit(name: str, spec: Any, value: Any) -> Any:
     if not isinstance(spec, TypeSpec):
         return value
     if isinstance(value, TensorSpec):
+        return value
+    if not isinstance(spec, TensorSpec):
+        if not spec.is_compatible_with(value):
+            raise _SignatureError(
+                f"Python inputs incompatible with input_signature of {name}: got {value!r}, expected {spec}."
+            )
         return value
     try:
         tensor = convert_to_tensor(value, dtype_hint=spec.dtype)

@@ -292,6 +292,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
     def _maybe_build(self, inputs: Any) -> None:
         if self.built:
             return
+        if self._dtype_policy.compute_dtype is None:
+            self._dtype_policy = policies.get(nest.flatten(inputs)[0].dtype)
         shape = shape_of(inputs)
         self._build_input_shape = shape
         saved, context.autocast = context.autocast, None
