@@ -56,6 +56,7 @@ class Op:
       differentiable: False when TensorFlow defines no gradient (its gradient is None).
       strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
         them), "joins" two, or None.
+      moves: whether it says where values lie: then known ones are not left on the host.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
+        moves: bool = False,
     ) -> None:
         self.name = name
         self.call = call
+        self.moves = moves
         self.differentiable = differentiable
         self.strings = strings
         # A heavy op keeps what its gradient needs instead of computing the op again.
@@ -214,7 +217,7 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
             return _apply_recorded(op, operands, values, static)
         outputs = op.compiled(static)(*values)
     else:
-        if _all_known(operands):
+        if not op.moves and _all_known(operands):
             outputs = _on_host(op, operands, static)
             if outputs is not None:
                 return outputs
@@ -267,10 +270,12 @@ def wrap(outputs: Any) -> Any:
     if isinstance(outputs, (jax.Array, np.ndarray)):
         if check_output is not None:
             check_output(outputs)
+        if context.placing is not None and context.trace is None:
+            outputs = context.placing(outputs)
         return Tensor(outputs)
     if type(outputs) is tuple or type(outputs) is list:
         return type(outputs)(wrap(o) for o in outputs)
-    return jax.tree.map(Tensor, outputs)
+    return jax.tree.map(wrap, outputs)
 
 
 def _values(operand: Any) -> Any:

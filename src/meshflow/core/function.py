@@ -201,7 +201,10 @@ class ConcreteFunction:
         count = traced.count
         for variable, value in zip(traced.writes, outputs[count:], strict=True):
             variable._value = value
-        return traced.rebuild([Tensor(o) for o in outputs[:count]])
+        results = outputs[:count]
+        if context.placing is not None:
+            results = [context.placing(o) for o in results]
+        return traced.rebuild([Tensor(o) for o in results])
 
     def __repr__(self) -> str:
         return f"<ConcreteFunction {self.name}{self.structured_input_signature[0]}>"
