@@ -297,6 +297,10 @@ class Layout:
 
     def sharding(self) -> jax.sharding.NamedSharding:
         """The JAX sharding of this layout."""
+        return self._sharding
+
+    @functools.cached_property
+    def _sharding(self) -> jax.sharding.NamedSharding:
         spec = [None if s == UNSHARDED else s for s in self.sharding_specs]
         return jax.sharding.NamedSharding(self.mesh.jax_mesh, jax.sharding.PartitionSpec(*spec))
 
@@ -361,12 +365,11 @@ def place(tensor: Tensor, layout: Layout) -> Tensor:
 def put(value: Any, layout: Layout) -> Any:
     """An array in a layout; in several processes each gives the whole (equal) value."""
     sharding = layout.sharding()
-    if jax.process_count() > 1 and not (
-        isinstance(value, jax.Array) and not value.is_fully_addressable
-    ):
-        host = np.asarray(value)
-        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
-    return jax.device_put(value, sharding)
+    if isinstance(value, jax.Array) and value.is_fully_addressable == (jax.process_count() == 1):
+        return jax.device_put(value, sharding)
+    # Part by part, which takes half the time of `device_put`.
+    host = np.asarray(value)
+    return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
 def _move_like(operands: Any, _: Any) -> Any:
