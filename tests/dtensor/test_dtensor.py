@@ -136,6 +136,22 @@ def test_variables_keep_their_layout(mesh):
         dtensor.DVariable(v.value(), layout=Layout([U, U], mesh))
 
 
+def test_printed_tensors_tell_where_they_lie(mesh):
+    layout = Layout(["x"], mesh)
+    halves = dtensor.copy_to_mesh([1.0, 2.5], layout)
+    value = '{"CPU:0": [1], "CPU:1": [1], "CPU:2": [2.5], "CPU:3": [2.5]}'
+    where = f'layout="{layout.to_string()}"'
+    assert str(halves) == f"tf.Tensor({value}, {where}, shape=(2,), dtype=float32)"
+    assert repr(halves) == f"<tf.Tensor: shape=(2,), dtype=float32, value={value}, {where}>"
+    v = dtensor.DVariable(halves, name="v")
+    assert repr(v) == f"<tf.Variable 'v:0' shape=(2,) dtype=float32, value={value}, {where}>"
+    whole = dtensor.relayout(halves, Layout([U], mesh))
+    assert str(whole).startswith('tf.Tensor([1 2.5], layout="sharding_specs:unsharded,')
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        assert "layout" not in repr(tf.Variable([1.0]))
+
+
 def test_gradients_pass_through_relayout(mesh):
     x = tf.constant(np.arange(4.0, dtype=np.float32))
     with tf.GradientTape() as tape:

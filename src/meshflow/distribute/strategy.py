@@ -155,6 +155,7 @@ class Strategy:
     def _start(self, devices: Sequence[Any], mesh: Mesh | None = None) -> None:
         self._devices = list(devices)
         self.mesh = mesh or line(tuple(self._devices), AXIS)
+        self.mesh.shown = False
         self.extended = StrategyExtended(self)
         self._traces = IdentityWeakDict()
         self._placer = BatchPlacer(self.mesh, AXIS)

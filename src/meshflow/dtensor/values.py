@@ -11,8 +11,9 @@ from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.tensor import Tensor, TensorLike, register_mesh_text
 from meshflow.core.variable import Variable
+from meshflow.ops.printing import value_text
 from meshflow.placement.layout import MATCH, Layout, layout_of, place, place_like
 from meshflow.placement.mesh import jax_device
 
@@ -260,6 +261,24 @@ def call_with_layout(
     if layout is None:
         return result
     return nest.map_structure(lambda t: relayout(t, layout), result)
+
+
+def _text(array: Any) -> str | None:
+    """An array and its layout as TensorFlow prints them: by devices, unless all have the whole."""
+    layout = None if isinstance(array, jax.core.Tracer) else layout_of(Tensor(array))
+    if layout is None or not layout.mesh.shown:
+        return None
+    if layout.is_fully_replicated():
+        value = value_text(array.addressable_data(0))
+    else:
+        parts = {s.device: s.data for s in array.addressable_shards}
+        names = [(jax_device(n), n.split("device:")[1]) for n in layout.mesh.local_devices()]
+        value = ", ".join(f'"{name}": {value_text(parts[d])}' for d, name in names)
+        value = f"{{{value}}}"
+    return f'{value}, layout="{layout.to_string()}"'
+
+
+register_mesh_text(_text)
 
 
 class _OnMesh(type(Variable)):  # type: ignore[misc]

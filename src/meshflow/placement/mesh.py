@@ -94,6 +94,9 @@ class Mesh:
       (['batch'], 1)
     """
 
+    # Whether printed tensors tell of the mesh; a strategy's is its own affair.
+    shown = True
+
     def __init__(
         self,
         dim_names: Sequence[str],
