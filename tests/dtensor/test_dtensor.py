@@ -75,6 +75,8 @@ def test_values_move_and_come_apart(mesh):
     np.testing.assert_array_equal(again.numpy(), value)
     y = dtensor.relayout(x, Layout([dtensor.MATCH, U], mesh))
     assert dtensor.fetch_layout(y).sharding_specs == ["x", U]
+    rows = tf.function(lambda t: dtensor.relayout(tf.sqrt(t), Layout([dtensor.MATCH, U], mesh)))
+    dtensor.check_layout(rows(x), Layout(["x", U], mesh))
     dtensor.check_layout(y, Layout(["x", U], mesh))
     with pytest.raises(ValueError, match="did not match"):
         dtensor.check_layout(x, Layout(["x", U], mesh))

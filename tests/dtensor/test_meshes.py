@@ -56,6 +56,14 @@ def test_coordinates_begin_again_after_the_last_device():
     assert [tuple(mesh.coords(i)) for i in range(12)] == twice
 
 
+def test_a_mesh_dimension_of_size_one_splits_nothing():
+    mesh = dtensor.create_mesh([("x", 1), ("y", 2)], devices=["CPU:0", "CPU:1"])
+    both, only_y = dtensor.Layout(["x", "y"], mesh), dtensor.Layout(["unsharded", "y"], mesh)
+    assert both == only_y and hash(both) == hash(only_y)
+    assert both != dtensor.Layout(["x", "unsharded"], mesh)
+    dtensor.check_layout(tf.sqrt(dtensor.relayout(tf.ones([2, 2]), both)), both)
+
+
 def test_a_mesh_of_one_device():
     single = Mesh.from_device("/job:localhost/replica:0/task:0/device:CPU:0")
     layout = dtensor.Layout.from_device("CPU:0")

@@ -48,7 +48,7 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
     if not isinstance(layout, Layout):
         raise InvalidValueError(f"relayout: expected a dtensor.Layout, got {layout!r}.")
     tensor = convert_to_tensor(tensor)
-    if MATCH in layout.sharding_specs:
+    if MATCH in layout.sharding_specs and context.trace is None:
         if layout.rank != len(tensor.shape):
             layout.check(tensor.shape.as_list())
         present = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))

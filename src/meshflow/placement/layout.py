@@ -27,6 +27,8 @@ MATCH = "match"
 class Layout:
     """How a tensor lies on a mesh: for each axis a mesh dimension or `UNSHARDED`.
 
+    Layouts that split alike are equal: a mesh dimension of size 1 splits nothing.
+
     Args:
       sharding_specs: one entry per axis of the tensor.
       mesh: the mesh.
@@ -301,22 +303,29 @@ class Layout:
 
     @functools.cached_property
     def _sharding(self) -> jax.sharding.NamedSharding:
-        spec = [None if s == UNSHARDED else s for s in self.sharding_specs]
+        # What XLA is to leave as it is has no other name in a function.
+        words = {UNSHARDED: None, MATCH: jax.sharding.PartitionSpec.UNCONSTRAINED}
+        spec = [words.get(s, s) for s in self.sharding_specs]
         return jax.sharding.NamedSharding(self.mesh.jax_mesh, jax.sharding.PartitionSpec(*spec))
 
     def constrain(self, tensor: Tensor) -> Tensor:
         """The tensor moved into this layout; a variable with a layout calls it on every write."""
         return place(tensor, self)
 
+    def _splits(self) -> list[str]:
+        """The specs without mesh dimensions of size 1, which split nothing and which XLA forgets."""
+        parts = enumerate(self.sharding_specs)
+        return [s if s == MATCH or self.num_shards(i) > 1 else UNSHARDED for i, s in parts]
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Layout)
-            and self.sharding_specs == other.sharding_specs
             and self.mesh == other.mesh
+            and (self.sharding_specs == other.sharding_specs or self._splits() == other._splits())
         )
 
     def __hash__(self) -> int:
-        return hash((tuple(self.sharding_specs), self.mesh))
+        return hash((tuple(self._splits()), self.mesh))
 
     def __repr__(self) -> str:
         return f"Layout.from_string({self.to_string()})"
