@@ -6,6 +6,7 @@ Every public op looks here, so the state is one thread-local object with plain a
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Context(threading.local):
       names: the stack of open name scopes.
       device: the device string of the innermost `tf.device`, or None.
       variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
+      placing: moves the arrays that eager ops and functions give, onto a default mesh, or None.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
       replicas: what tells the replica function being traced from other programs, or None.
     """
@@ -34,6 +36,7 @@ class Context(threading.local):
         self.names: list[str] = []
         self.device: Any = None
         self.variable_creators: list[Any] = []
+        self.placing: Callable[[Any], Any] | None = None
         self.autocast: Any = None
         self.replicas: Any = None
 

@@ -270,10 +270,12 @@ def wrap(outputs: Any) -> Any:
     if isinstance(outputs, (jax.Array, np.ndarray)):
         if check_output is not None:
             check_output(outputs)
+        if context.placing is not None and context.trace is None:
+            outputs = context.placing(outputs)
         return Tensor(outputs)
     if type(outputs) is tuple or type(outputs) is list:
         return type(outputs)(wrap(o) for o in outputs)
-    return jax.tree.map(Tensor, outputs)
+    return jax.tree.map(wrap, outputs)
 
 
 def _values(operand: Any) -> Any:

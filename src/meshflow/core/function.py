@@ -198,22 +198,27 @@ class ConcreteFunction:
             if lost is None:
                 raise
             raise lost from error
-        count = traced.count
-        for variable, value in zip(traced.writes, outputs[count:], strict=True):
+        count = len(traced.writes)
+        for variable, value in zip(traced.writes, outputs, strict=False):
             variable._value = value
-        return traced.rebuild([Tensor(o) for o in outputs[:count]])
+        results = outputs[count:]
+        if context.placing is not None:
+            results = [context.placing(o) for o in results]
+        return traced.rebuild([Tensor(o) for o in results])
 
     def __repr__(self) -> str:
         return f"<ConcreteFunction {self.name}{self.structured_input_signature[0]}>"
 
 
 def _named(traced: Traced) -> Callable[..., Any]:
+    """The program with its name: new values of variables, which take the donated buffers, then results."""
     from jax.extend.core import jaxpr_as_fun
 
     run = jaxpr_as_fun(rewritten(traced.closed))
 
     def compiled(*arrays: Any) -> Any:
-        return run(*arrays)
+        outputs = run(*arrays)
+        return [*outputs[traced.count :], *outputs[: traced.count]]
 
     compiled.__name__ = compiled.__qualname__ = traced.name
     return compiled

@@ -481,8 +481,7 @@ class Variable(_Operators):
         head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
         if context.trace is not None:
             return head + ">"
-        text = Tensor(self._value)._text(repr)
-        return f"{head}, numpy={chr(10) if chr(10) in text else ''}{text}>"
+        return f"{head}, {Tensor(self._value)._labelled()}>"
 
 
 def _restore(array: np.ndarray, trainable: bool, name: str) -> Variable:

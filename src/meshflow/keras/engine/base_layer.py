@@ -82,7 +82,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         **kwargs: Any,
     ) -> None:
         layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith("_layout")}
-        self._weight_layouts = {k: v for k, v in layouts.items() if v is not None}
+        self.__dict__.update((k, v) for k, v in layouts.items() if v is not None)
         self._layout_map = current_map()
         unknown = set(kwargs) - _KNOWN_KWARGS
         if unknown:

@@ -63,8 +63,15 @@ class _Scaled(Layer):
         return TensorShape(input_shape)
 
 
+_SCALE_ARGUMENTS = {
+    f"{name}_{part}"
+    for name in ("beta", "gamma")
+    for part in ("initializer", "regularizer", "constraint")
+}
+
+
 def _swap_names(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k.startswith(("beta_", "gamma_"))}
+    return {k: v for k, v in kwargs.items() if k in _SCALE_ARGUMENTS}
 
 
 class BatchNormalization(_Scaled):
