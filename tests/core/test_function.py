@@ -64,10 +64,48 @@ def test_structures_and_python_results():
     out = f({"a": tf.constant(1.0), "b": [tf.constant(2.0)]})
     assert (
         float(out["sum"]) == 3
-        and out["text"] == "hello"
+        and out["text"].numpy() == b"hello"
         and out["none"] is None
-        and out["pair"][1] == 3
+        and out["pair"][1].numpy() == 3
     )
+
+
+def test_known_results_of_a_function_stay_known_to_the_function_around_it():
+    rows = tf.function(lambda x: x.shape[0])
+    double = tf.function(lambda x: tf.zeros([rows(x) * 2]))
+    assert rows(tf.ones([3])).numpy() == 3 and double(tf.ones([3])).shape == [6]
+
+
+def test_a_concrete_function_is_called_by_position_by_name_and_with_tensors_only():
+    @tf.function
+    def f(x, k, y):
+        return x * k - y
+
+    c = f.get_concrete_function(tf.constant(1.0), 2, tf.TensorSpec([], tf.float32, name="why"))
+    x, y = tf.constant(5.0), tf.constant(3.0)
+    for call in (
+        lambda: c(x, y),
+        lambda: c(x, 2, y),
+        lambda: c(x=x, y=y),
+        lambda: c(x, why=y),
+    ):
+        assert call().numpy() == 7
+    with pytest.raises(TypeError, match="k=2"):
+        c(x, 3, y)
+    with pytest.raises(TypeError, match="unexpected arguments"):
+        c(x, 2, y, z=1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="int32"):
+        c(tf.constant(1), y)
+    assert c.pretty_printed_signature().splitlines()[:3] == [
+        "f(x, k=2, y)",
+        "  Args:",
+        "    x: float32 Tensor, shape=()",
+    ]
+
+
+def test_an_input_signature_holds_specs():
+    with pytest.raises(TypeError, match="TensorSpec"):
+        tf.function(lambda x: x, input_signature=[1])
 
 
 def test_variables_created_on_the_first_call_only():
@@ -86,16 +124,21 @@ def test_variables_created_on_the_first_call_only():
     c(tf.constant(1.0))
     assert float(c(tf.constant(1.0))) == 3
 
-    @tf.function
-    def bad():
-        return tf.Variable(1.0) + 1.0
+    kept = []
 
-    bad()
+    @tf.function
+    def another(x):
+        kept.append(tf.Variable(1.0))
+        return kept[-1] + x
+
+    another(tf.constant(1.0))
     with pytest.raises(ValueError, match="singleton"):
-        bad.get_concrete_function()
-        tf.function(lambda: tf.Variable(1.0) * 1.0)
-        bad._cache.clear()
-        bad()
+        another(tf.constant([1.0]))
+
+
+def test_a_variable_that_nobody_keeps_is_an_error_on_the_first_call():
+    with pytest.raises(ValueError, match="singleton"):
+        tf.function(lambda: tf.Variable(1.0) + 1.0)()
 
 
 def test_methods_are_bound_per_instance_and_do_not_keep_it_alive():

@@ -15,7 +15,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.tape import FunctionNode, is_differentiable, no_tapes
 from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced, trace
+from meshflow.core.trace import Traced, is_array_like, trace
 from meshflow.core.variable import Variable
 
 
@@ -166,7 +166,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     """Computes a function again for its gradient instead of keeping intermediate values.
 
     Args:
-      f: a function of tensors.
+      f: a function of tensors; other arguments (numbers, None, objects) reach it as they are.
 
     Returns:
       A function with the same values and gradients that needs less memory in training.
@@ -174,12 +174,18 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
-        traced = trace(
-            lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs), tuple(tensors)
-        )
-        rerun = jax.checkpoint(traced.arrays)
-        op = Op(f"recomputed_{traced.name}", lambda operands, _: rerun(*operands), heavy=True)
+        leaves = nest.flatten(args)
+        tensors = [leaf for leaf in leaves if is_array_like(leaf)]
+
+        def rerun(*symbolic: Any) -> Any:
+            supply = iter(symbolic)
+            full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
+            return f(*nest.pack_sequence_as(args, full), **kwargs)
+
+        tensors = [convert_to_tensor(t) for t in tensors]
+        traced = trace(rerun, tuple(tensors))
+        again = jax.checkpoint(traced.arrays)
+        op = Op(f"recomputed_{traced.name}", lambda operands, _: again(*operands), heavy=True)
         outputs = apply(op, (tensors, traced.captured_tensors()))
         traced.assign(outputs[traced.count :])
         return traced.rebuild(outputs[: traced.count])

@@ -130,11 +130,17 @@ def is_inexact(value: Any) -> bool:
     return _inexact_dtype(value.dtype)
 
 
-def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
-    """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
+def of_wanted(
+    run: Callable[..., Any], wanted: tuple[bool, ...], operands: Any
+) -> tuple[Callable[..., Any], list[Any]]:
+    """`run` as a function of the wanted operands alone, and these.
+
+    The function returns the inexact outputs, and as a second result what rebuilds all outputs:
+    their leaves and a function of them.
+    """
     leaves, tree = jax.tree.flatten(operands)
 
-    def of_wanted(*differentiated: Any) -> Any:
+    def function(*differentiated: Any) -> Any:
         supply = iter(differentiated)
         full = [next(supply) if w else leaf for leaf, w in zip(leaves, wanted, strict=True)]
         outputs = run(*jax.tree.unflatten(tree, full))
@@ -142,9 +148,13 @@ def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) 
         inexact = [o for o in flat if is_inexact(o)]
         return inexact, (flat, jax.tree_util.Partial(functools.partial(_rebuild, out_tree)))
 
-    _, pullback, (flat, rebuild) = jax.vjp(
-        of_wanted, *[leaf for leaf, w in zip(leaves, wanted, strict=True) if w], has_aux=True
-    )
+    return function, [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
+
+
+def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
+    """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
+    function, chosen = of_wanted(run, wanted, operands)
+    _, pullback, (flat, rebuild) = jax.vjp(function, *chosen, has_aux=True)
     return rebuild(flat), pullback
 
 
@@ -214,7 +224,7 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
             return _apply_recorded(op, operands, values, static)
         outputs = op.compiled(static)(*values)
     else:
-        if _all_known(operands):
+        if _all_known(operands) and not (recording and _watched(operands)):
             outputs = _on_host(op, operands, static)
             if outputs is not None:
                 return outputs
@@ -298,6 +308,12 @@ def flat_tensors(operands: Iterable[Any]) -> list[Tensor]:
         elif operand is not None:
             found.append(operand)
     return found
+
+
+def _watched(operands: Sequence[Any]) -> bool:
+    """Whether a tape of this level watches an operand."""
+    inputs = flat_tensors(operands)
+    return any(tape.is_watching(inputs) for tape in context.tapes)
 
 
 def _all_known(operands: Iterable[Any]) -> bool:
