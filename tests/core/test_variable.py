@@ -114,3 +114,18 @@ def test_what_a_variable_says_of_itself():
     for name in ("synchronization", "aggregation"):
         with pytest.raises(ValueError, match=name):
             tf.Variable(1.0, **{name: "bad"})
+
+
+def test_modules_list_variables_by_sorted_keys_and_flatten_by_predicate():
+    class Nested(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = {"b": tf.Variable(1.0), "a": [tf.Variable(2.0)]}
+            self.inner = tf.Module()
+            self.inner.scale = 3
+
+    nested = Nested()
+    assert [float(v) for v in nested.variables] == [2, 1]
+    numbers = nested._flatten(predicate=lambda x: isinstance(x, (int, tf.Variable)), with_path=True)
+    assert [path for path, _ in numbers] == [("parts", "a", 0), ("parts", "b"), ("inner", "scale")]
+    assert list(nested._flatten(recursive=False, predicate=lambda x: x == 3)) == []

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -315,7 +315,12 @@ class GradientTape:
         self._used = True
 
     def _gradient(
-        self, target: Any, sources: Any, output_gradients: Any, unconnected: UnconnectedGradients
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any,
+        unconnected: UnconnectedGradients,
+        stopped: Collection[int] = (),
     ) -> Any:
         flat_sources = nest.flatten(sources)
         chosen = {id(s) for s in flat_sources}
@@ -332,7 +337,7 @@ class GradientTape:
         else:
             nest.assert_same_structure(target, output_gradients)
             seeds = nest.flatten(output_gradients)
-        found = self._walk(targets, seeds, flat_sources)
+        found = self._walk(targets, seeds, flat_sources, stopped)
         results = []
         for source in flat_sources:
             gradient = found.get(id(source))
@@ -342,9 +347,12 @@ class GradientTape:
         return nest.pack_sequence_as(sources, results)
 
     def _walk(
-        self, targets: list[Tensor], seeds: list[Any], sources: list[Any]
+        self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
     ) -> dict[int, Tensor]:
-        """Visits the nodes backwards; returns the gradient for each id reached."""
+        """Visits the nodes backwards; returns the gradient for each id reached.
+
+        Gradients are not handed on from tensors with an id in `stopped`.
+        """
         gradients: dict[int, Tensor] = {}
         for target, seed in zip(targets, seeds, strict=True):
             if not is_differentiable(target):
@@ -356,13 +364,18 @@ class GradientTape:
                 continue
             _accumulate(gradients, target, _start(target, seed))
         keep = {id(s) for s in sources}
-        for node in reversed(self._nodes):
+        # What the walk computes is recorded too, when this tape is recording.
+        for node in reversed(list(self._nodes)):
             outputs = node.outputs
             # Gradients of a source stay; all others are handed on and dropped.
             arriving = [
                 gradients.get(id(o)) if id(o) in keep else gradients.pop(id(o), None)
                 for o in outputs
             ]
+            if stopped:
+                arriving = [
+                    None if id(o) in stopped else a for o, a in zip(outputs, arriving, strict=True)
+                ]
             if any(a is not None for a in arriving):
                 for tensor, gradient in zip(node.inputs, node.backward(arriving), strict=True):
                     if gradient is not None:
