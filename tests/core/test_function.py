@@ -307,3 +307,61 @@ def test_print_runs_every_time(capsys):
 
     jax.effects_barrier()
     assert capsys.readouterr().err == "x is [1 2]\nx is [3 4]\n"
+
+
+def test_python_called_with_constants_is_called_every_time():
+    calls = []
+
+    def note(x):
+        calls.append(int(x))
+        return x
+
+    one = tf.constant(1)
+    f = tf.function(lambda: tf.py_function(note, [tf.constant(2)], tf.int32) + one)
+    assert [int(f()), int(f())] == [3, 3] and calls == [2, 2]
+
+
+def test_a_concrete_function_of_any_size_tells_what_it_is():
+    v = tf.Variable(2.0)
+    f = tf.function(lambda x: x * v)
+    c = f.get_concrete_function(tf.TensorSpec([None, 3]))
+    assert c.inputs[0] == tf.TensorSpec([None, 3], name="x") and c.inputs[1] is v
+    assert c.output_shapes.as_list() == [None, 3] and c.output_dtypes is tf.float32
+    assert c.outputs[0].shape.as_list() == [None, 3] and c.variables == c.trainable_variables == (
+        v,
+    )
+
+
+def test_a_tensor_that_left_its_function_is_named_out_of_scope():
+    leaked = []
+
+    @tf.function
+    def f(x):
+        leaked.append(x + 1)
+        return x
+
+    f(tf.constant(1))
+    with pytest.raises(ValueError, match="out of scope"):
+        leaked[0] + 1
+
+
+def test_variables_that_change_their_shape_are_traced_for_each():
+    v = tf.Variable([1.0], shape=[None])
+
+    @tf.function
+    def double(x):
+        v.assign(tf.concat([v, v * x], 0))
+        return tf.shape(v)
+
+    assert [int(double(2.0)[0]) for _ in range(3)] == [2, 4, 8]
+    assert_close(v[:4], [1, 2, 2, 4])
+    v.assign([5.0])
+    assert int(double(2.0)[0]) == 2 and len(double._cache) == 3
+
+
+def test_texts_as_arguments():
+    f = tf.function(lambda s: (s, tf.strings.join([s, "b"]), tf.equal(s, "q")))
+    for text, same in (("q", True), ("r", False)):
+        given, joined, equal = f(tf.constant(text))
+        assert given.numpy() == text.encode() and joined.numpy() == text.encode() + b"b"
+        assert bool(equal) is same

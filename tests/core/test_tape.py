@@ -306,3 +306,19 @@ def test_recompute_grad_hands_on_what_is_no_tensor():
         tape.watch(x)
         y = f(x, True)
     assert_close([tape.gradient(y, x), f(x, False)], [2, 1])
+
+
+def test_methods_with_a_gradient_of_their_own():
+    class Scale:
+        def __init__(self, factor):
+            self.factor = factor
+
+        @tf.custom_gradient
+        def __call__(self, x):
+            return x * self.factor, lambda dy: 10.0 * self.factor * dy
+
+    x = tf.constant(1.0)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y, z = Scale(2.0)(x), tf.function(lambda x: Scale(3.0).__call__(x))(x)
+    assert_close([y, z, tape.gradient(y, x), tape.gradient(z, x)], [2, 3, 20, 30])

@@ -42,18 +42,26 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
       >>> float(tape.gradient(y, x))
       2.0
     """
-    if f is None:
-        return custom_gradient
+    return custom_gradient if f is None else _WithGradient(f)
 
-    @functools.wraps(f)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+
+class _WithGradient:
+    """A function, or method, with a gradient of its own."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self._f = f
+        functools.update_wrapper(self, f)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _WithGradient:
+        # The instance is no argument that could have a gradient.
+        return self if instance is None else _WithGradient(self._f.__get__(instance, owner))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
         packed = nest.pack_sequence_as(args, tensors)
         if context.trace is not None and not context.tapes:
-            return _traced(f, args, tensors, kwargs)
-        return _recorded(f, packed, tensors, kwargs)
-
-    return wrapped
+            return _traced(self._f, args, tensors, kwargs)
+        return _recorded(self._f, packed, tensors, kwargs)
 
 
 def _run_quietly(

@@ -56,6 +56,8 @@ class Op:
       differentiable: False when TensorFlow defines no gradient (its gradient is None).
       strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
         them), "joins" two, or None.
+      pure: False when it does more than compute its result, so that a traced function does it at
+        every call also when all operands are known beforehand.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
+        pure: bool = True,
     ) -> None:
         self.name = name
+        self.pure = pure
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
@@ -203,6 +207,11 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     """
     try:
         return _apply(op, operands, static)
+    except jax.errors.UnexpectedTracerError:
+        raise errors.InaccessibleTensorError(
+            f"{op.name}: an operand was made while a function was traced and is out of scope here. Return it "
+            "from that function, or keep state in a tf.Variable."
+        ) from None
     except TypeError:
         if op.strings and any(t.dtype is string for t in flat_tensors(operands)):
             return _on_codes(op, operands, static)
@@ -224,7 +233,7 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
             return _apply_recorded(op, operands, values, static)
         outputs = op.compiled(static)(*values)
     else:
-        if _all_known(operands) and not (recording and _watched(operands)):
+        if op.pure and _all_known(operands) and not (recording and _watched(operands)):
             outputs = _on_host(op, operands, static)
             if outputs is not None:
                 return outputs

@@ -29,6 +29,7 @@ from meshflow.core.fetching import lost_worker
 from meshflow.core.places import about_places, different_places
 from meshflow.core.pulls import Source
 from meshflow.core.rewriting import Rewriting, rewritten
+from meshflow.core.shapes import TensorShape
 from meshflow.core.signatures import describe, heading, match, named_specs
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
@@ -66,6 +67,58 @@ class Signed:
     def structured_outputs(self) -> Any:
         """The result structure with specs for tensors."""
         raise NotImplementedError
+
+    @property
+    def _any_traced(self) -> Traced:
+        """The traced function, or one of several that differ in sizes only."""
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Specs of the tensor arguments, then the captures."""
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
+        return [*specs, *self.captured_inputs]
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        """Specs of the result tensors."""
+        return [s for s in nest.flatten(self.structured_outputs) if isinstance(s, TensorSpec)]
+
+    @property
+    def output_shapes(self) -> Any:
+        """Shapes of the results."""
+        return nest.map_structure(
+            lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
+
+    @property
+    def output_dtypes(self) -> Any:
+        """Dtypes of the results."""
+        return nest.map_structure(
+            lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
+
+    @property
+    def captured_inputs(self) -> list[Any]:
+        """Outer tensors and variables that the function uses."""
+        return list(self._any_traced.captures)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Variables that the function reads or writes."""
+        return tuple(c for c in self.captured_inputs if isinstance(c, Variable))
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The trainable ones among `variables`."""
+        return tuple(v for v in self.variables if v.trainable)
+
+    @property
+    def graph(self) -> Any:
+        """The computation as a JAX `ClosedJaxpr`."""
+        return self._any_traced.closed
 
     def _tensor_arguments(self, specs: Sequence[Any], args: Any, kwargs: Any) -> list[Any]:
         """The values of a call for the specs: written like the original call, or tensors only."""
@@ -116,12 +169,22 @@ class ConcreteFunction(Signed):
         offset = len(traced.closed.in_avals) - len(traced.captures)
         donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
         self._donated = [c for c in traced.captures if id(c) in written]
+        # Variables whose shape may change, with the shape that was traced.
+        self.sized = [
+            (c, c._shape)
+            for c in traced.captures
+            if isinstance(c, Variable) and not c.shape.is_fully_defined()
+        ]
         # Checks and other calls of Python: when one fails, the variables keep their values.
         self._calls_python = bool(traced.closed.effects)
         if self._calls_python:
             donated, self._donated = [], []
         self._donated_at = tuple(donated)
         self._compile()
+
+    @property
+    def _any_traced(self) -> Traced:
+        return self.traced
 
     def _compile(self) -> None:
         self._version = Rewriting.version
@@ -135,53 +198,6 @@ class ConcreteFunction(Signed):
             lambda leaf: TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf,
             structure,
         )
-
-    @property
-    def inputs(self) -> list[Any]:
-        """Specs of the tensor arguments, then the captures."""
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        return [*specs, *self.traced.captures]
-
-    @property
-    def outputs(self) -> list[TensorSpec]:
-        """Specs of the result tensors."""
-        return list(self.traced.out_specs)
-
-    @property
-    def output_shapes(self) -> Any:
-        """Shapes of the results."""
-        return nest.map_structure(
-            lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs
-        )
-
-    @property
-    def output_dtypes(self) -> Any:
-        """Dtypes of the results."""
-        return nest.map_structure(
-            lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs
-        )
-
-    @property
-    def captured_inputs(self) -> list[Any]:
-        """Outer tensors and variables that the function uses."""
-        return list(self.traced.captures)
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """Variables that the function reads or writes."""
-        return tuple(c for c in self.traced.captures if isinstance(c, Variable))
-
-    @property
-    def trainable_variables(self) -> tuple[Variable, ...]:
-        """The trainable ones among `variables`."""
-        return tuple(v for v in self.variables if v.trainable)
-
-    @property
-    def graph(self) -> Any:
-        """The computation as a JAX `ClosedJaxpr`."""
-        return self.traced.closed
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on arguments that fit its signature.
@@ -337,6 +353,8 @@ class Function:
                     concrete = self._trace(args, kwargs, key)
                 except VariableNeedsEagerError:
                     return self._first_call(args, kwargs)
+        if concrete.sized:
+            concrete = self._with_shapes(concrete, args, kwargs, key)
         if concrete.traced.pulls or concrete.traced.feeds:
             concrete = self._with_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
@@ -479,6 +497,16 @@ class Function:
         self._warn_on_retracing()
         return concrete
 
+    def _with_shapes(
+        self, concrete: ConcreteFunction, args: Any, kwargs: Any, key: Any
+    ) -> ConcreteFunction:
+        """The function traced for the present shapes of variables whose shapes change."""
+        while any(variable._shape != shape for variable, shape in concrete.sized):
+            # A trace for other shapes may use other variables.
+            key = key, tuple((id(v), v._shape) for v, _ in concrete.sized)
+            concrete = self._cache.get(key) or self._trace(args, kwargs, key)
+        return concrete
+
     def _with_elements(
         self, concrete: ConcreteFunction, args: Any, kwargs: Any, key: Any
     ) -> ConcreteFunction:
@@ -615,6 +643,10 @@ class SizedLater(Signed):
             nest.map_structure(_spec_of, (args, kwargs)), self._parameters
         )
 
+    @property
+    def _any_traced(self) -> Traced:
+        return self._sized(2).traced
+
     def _sized(self, size: int) -> ConcreteFunction:
         args, kwargs = nest.map_structure(lambda s: _with_size(s, size), self._template)
         return self._function.get_concrete_function(*args, **kwargs)
@@ -701,9 +733,11 @@ def _as_argument(leaf: Any) -> Any:
 
 
 def _known_result(leaf: Any) -> Any:
-    """Numbers and texts that a function returns are tensors, known before it runs."""
+    """Numbers, texts and shapes that a function returns are tensors, known before it runs."""
     known = isinstance(leaf, (bool, int, float, complex, str, bytes, np.generic))
-    return convert_to_tensor(leaf) if known else leaf
+    if known or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
+        return convert_to_tensor(leaf)
+    return leaf
 
 
 def _as_result(leaf: Any) -> Any:

@@ -336,7 +336,7 @@ def trace(
     """
     kwargs = kwargs or {}
     leaves = nest.flatten((args, kwargs))
-    symbolic = [i for i, leaf in enumerate(leaves) if is_array_like(leaf)]
+    symbolic = [i for i, leaf in enumerate(leaves) if is_array_like(leaf) and not _is_text(leaf)]
     specs = [_abstract(leaves[i]) for i in symbolic]
     result: dict[str, Any] = {}
     scope: TraceContext
@@ -385,6 +385,11 @@ def trace(
     )
     traced.pulls, traced.feeds = scope.pulls, scope.feeds
     return traced
+
+
+def _is_text(leaf: Any) -> bool:
+    """Whether a leaf holds strings, which programs do not: they are known while tracing."""
+    return isinstance(leaf, Tensor) and leaf._value.dtype == object
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
