@@ -59,6 +59,15 @@ def test_accumulators_and_tapes_nest_in_any_order():
     assert_close(acc.jvp(gradient), 12)
 
 
+def test_a_tape_inside_an_accumulator_does_not_see_its_products():
+    x = tf.constant(2.0, tf.float64)
+    with tf.autodiff.ForwardAccumulator(x, 3.0) as acc, tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x**3
+    assert_close([acc.jvp(y), tape.gradient(y, x)], [36, 12])
+    assert tape.gradient(acc.jvp(y), x) is None
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "traced"])
 def test_a_custom_gradient_decides_forwards_too(wrap):
     @tf.custom_gradient

@@ -325,6 +325,7 @@ def test_a_concrete_function_of_any_size_tells_what_it_is():
     v = tf.Variable(2.0)
     f = tf.function(lambda x: x * v)
     c = f.get_concrete_function(tf.TensorSpec([None, 3]))
+    assert f.get_concrete_function(tf.TensorSpec([None, 3])) is c
     assert c.inputs[0] == tf.TensorSpec([None, 3], name="x") and c.inputs[1] is v
     assert c.output_shapes.as_list() == [None, 3] and c.output_dtypes is tf.float32
     assert c.outputs[0].shape.as_list() == [None, 3] and c.variables == c.trainable_variables == (

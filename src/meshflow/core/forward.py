@@ -2,8 +2,8 @@
 
 It stands among the tapes and is told of the same nodes. For each it computes at once how the
 outputs move when the inputs do, with `jax.jvp` of the op's array function. That computation is
-itself an op, seen by the gradient tapes and by accumulators entered before this one, so that
-derivatives of both kinds nest.
+itself an op, seen by the gradient tapes and accumulators entered before this one, so that derivatives
+of both kinds nest.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ForwardAccumulator:
                 raise ValueError(
                     f"ForwardAccumulator: {primal!r} is given twice; add its tangents instead."
                 )
-            tangent = convert_to_tensor(given)
+            tangent = convert_to_tensor(given, dtype_hint=primal.dtype)
             if tangent.dtype is not primal.dtype or tuple(tangent.shape) != tuple(primal.shape):
                 raise ValueError(
                     "ForwardAccumulator: a tangent has the shape and dtype of its primal, got "
@@ -135,8 +135,8 @@ class ForwardAccumulator:
         known = [self._tangents.get(id(i)) for i in node.inputs]
         tangents = [None if found is None else found[1] for found in known]
         saved = context.tapes
-        earlier = saved[: saved.index(self)] if self in saved else []
-        context.tapes = [t for t in saved if isinstance(t, GradientTape) or t in earlier]
+        # Tapes and accumulators entered later do not see what this one computes.
+        context.tapes = saved[: saved.index(self)] if self in saved else []
         try:
             if isinstance(node, Node):
                 moved = apply(_forward_op(node), (list(node.operands), tangents))

@@ -298,6 +298,7 @@ class Function:
             getattr(python_function, "__name__", type(python_function).__name__)
         )
         self._cache: dict[Any, ConcreteFunction] = {}
+        self._later: dict[Any, SizedLater] = {}
         self._kept: dict[int, Any] = {}
         self._bound = IdentityWeakDict()
         self._calls = 0
@@ -586,7 +587,7 @@ class Function:
         args, kwargs = self._canonical(args, kwargs)
         specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs):
-            return SizedLater(self, args, kwargs)  # type: ignore[return-value]
+            return self._sized_later(args, kwargs)  # type: ignore[return-value]
         _, key = self._key(args, kwargs)
         concrete = self._cache.get(key)
         if concrete is None:
@@ -597,6 +598,12 @@ class Function:
                 self._first_call(*zeros)
                 concrete = self._trace(args, kwargs, key)
         return concrete
+
+    def _sized_later(self, args: Any, kwargs: Any) -> SizedLater:
+        _, key = self._key(args, kwargs)
+        if key not in self._later:
+            self._later[key] = SizedLater(self, args, kwargs)
+        return self._later[key]
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
         """What the traced functions take and return, one paragraph each."""
