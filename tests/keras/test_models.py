@@ -262,5 +262,5 @@ def test_a_sequential_model_takes_other_sizes_than_it_first_met():
 
 def test_a_sequential_model_with_a_declared_shape_keeps_to_it():
     model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(8, 4))])
-    with pytest.raises(ValueError, match="expected shape=.*8, 4.*found shape=.*9, 4"):
+    with pytest.raises(ValueError, match=r"expected shape=.*8, 4.*found shape=.*9, 4"):
         model(tf.ones([2, 9, 4]))

@@ -6,12 +6,27 @@ Every public op looks here, so the state is one thread-local object with plain a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from meshflow.core.tape import GradientTape
     from meshflow.core.trace import TraceContext
+
+
+class Recorder(Protocol):
+    """What is told of the ops that run: gradient tapes and forward accumulators."""
+
+    def watches(self, tensor: Any) -> bool:
+        """Whether ops on this tensor are to be recorded."""
+
+    def is_watching(self, tensors: Sequence[Any]) -> bool:
+        """Whether it watches any of the tensors."""
+
+    def variable_read(self, variable: Any, value: Any) -> None:
+        """Called with the tensor whenever a variable is read."""
+
+    def record(self, node: Any) -> None:
+        """Called with each op that has a watched operand."""
 
 
 class Context(threading.local):
@@ -19,7 +34,7 @@ class Context(threading.local):
 
     Attributes:
       trace: the innermost trace being recorded, or None in eager mode.
-      tapes: gradient tapes that record at this trace level, outermost first.
+      tapes: gradient tapes and forward accumulators that record at this trace level, outermost first.
       outer_tapes: True when a tape of an enclosing level must be able to see through this one.
       names: the stack of open name scopes.
       device: the device string of the innermost `tf.device`, or None.
@@ -31,7 +46,7 @@ class Context(threading.local):
 
     def __init__(self) -> None:
         self.trace: TraceContext | None = None
-        self.tapes: list[GradientTape] = []
+        self.tapes: list[Recorder] = []
         self.outer_tapes = False
         self.names: list[str] = []
         self.device: Any = None

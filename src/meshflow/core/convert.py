@@ -2,7 +2,8 @@
 
 Python numbers have no fixed dtype of their own: they take the dtype of the tensor they meet,
 or TensorFlow's default (int32, float32, complex128). NumPy arrays keep their dtype unless a
-dtype is asked for. An integer may become a float; a float never silently becomes an integer.
+dtype is asked for, to which they are cast. Python integers and bools may become floats; a Python
+float never silently becomes an integer.
 """
 
 from __future__ import annotations
@@ -153,7 +154,8 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
     own = dtypes.of_numpy(array.dtype)
     if dtype is not None:
         _check_cast(own, dtype, value)
-        _check_range(array, own, dtype)
+        if not is_array:
+            _check_range(array, own, dtype)
         return array.astype(dtype.dtype)
     if not is_array and not _has_numpy_scalars(value):
         array = array.astype(_default_dtype(array))
@@ -191,8 +193,11 @@ def _string_array(value: Any, array: np.ndarray, dtype: DType | None) -> np.ndar
 
 
 def _check_cast(own: DType, wanted: DType, value: Any) -> None:
+    is_array = isinstance(value, (np.ndarray, np.generic))
     allowed = (
         own is wanted
+        or (is_array and not own.is_complex)
+        or (own.is_bool and wanted.is_numeric)
         or (own.is_integer and (wanted.is_numeric))
         or (own.is_floating and (wanted.is_floating or wanted.is_complex))
         or (own.is_complex and wanted.is_complex)

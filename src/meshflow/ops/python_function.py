@@ -75,7 +75,7 @@ def _eagerly(name: str, results: Any, Tout: Any) -> Any:
 
 
 def _traced(name: str, call: Callable[..., Any], inp: Any, Tout: Any) -> Any:
-    op = Op(name, lambda operands, _: call(*operands[0]), heavy=True)
+    op = Op(name, lambda operands, _: call(*operands[0]), heavy=True, constant=False)
     outputs = list(apply(op, ([convert_to_tensor(i) for i in inp],)))
     return outputs if isinstance(Tout, (list, tuple)) else outputs[0]
 
