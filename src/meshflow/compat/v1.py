@@ -11,6 +11,7 @@ from typing import Any
 
 import meshflow as _tf
 from meshflow.core.errors import NotAvailableError as _NotAvailableError
+from meshflow.ops.math import ceil, log, rsqrt
 
 __all__ = [
     "assert_equal",
@@ -130,9 +131,6 @@ random_uniform = _tf.random.uniform
 random_normal = _tf.random.normal
 random_shuffle = _tf.random.shuffle
 truncated_normal = _tf.random.truncated_normal
-log = _tf.math.log
-ceil = _tf.math.ceil
-rsqrt = _tf.math.rsqrt
 
 
 def _version_1(check: Any, operands: int) -> Any:

@@ -67,6 +67,10 @@ class IndexedSlices:
 
         return scatter_nd(expand_dims(self._indices, -1), self._values, self._dense_shape)
 
+    def with_values(self, new_values: Any) -> IndexedSlices:
+        """Other values for the same rows."""
+        return IndexedSlices(new_values, self._indices, self._dense_shape)
+
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self._values, self._indices, self._dense_shape)
 

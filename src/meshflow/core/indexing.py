@@ -62,6 +62,8 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
       TypeError: for an index that is not an integer, slice, Ellipsis, None or integer tensor.
     """
     items = key if isinstance(key, tuple) else (key,)
+    if builtins.sum(1 for i in items if i is Ellipsis) > 1:
+        raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed")
     template: list[Any] = []
     dynamic: list[Tensor] = []
     used = builtins.sum(1 for i in items if i is not None and i is not Ellipsis)
@@ -77,7 +79,10 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
         elif item is None:
             template.append(None)
         elif isinstance(item, slice):
-            template.append(("slice", *(_bound(b) for b in (item.start, item.stop, item.step))))
+            bounds = [_bound(b) for b in (item.start, item.stop, item.step)]
+            if bounds[2] == 0:
+                raise errors.InvalidValueError(f"strides[{dim}] must be non-zero")
+            template.append(("slice", *bounds))
             dim += 1
         else:
             entry = _integer(item)
@@ -113,6 +118,8 @@ def _integer(item: Any) -> int | Tensor:
         )
     if isinstance(item, (int, np.integer)):
         return int(item)
+    if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
+        return int(item)
     if hasattr(item, "_as_tensor"):
         item = item._as_tensor()
     if isinstance(item, (np.ndarray, list)) and Numpy.indexing:
@@ -137,8 +144,13 @@ def _in_range(index: int, size: int, dim: int) -> int:
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
     """`tensor[key]`."""
-    if Numpy.indexing and isinstance(key, Tensor) and key.dtype.is_bool:
-        key = tuple(np.nonzero(key.numpy()))
+    mask = isinstance(key, (Tensor, np.ndarray)) and key.dtype == bool and key.ndim > 0
+    if mask and Numpy.indexing:
+        key = tuple(np.nonzero(np.asarray(key)))
+    elif mask:
+        from meshflow.ops.array import boolean_mask
+
+        return boolean_mask(tensor, key)
     template, dynamic = parse(tensor._value.shape, key)
     return apply(_getitem, (tensor, *dynamic), template)
 

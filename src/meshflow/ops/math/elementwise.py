@@ -86,8 +86,15 @@ def _angle(x: Any) -> Any:
     return jnp.angle(x).astype(x.real.dtype)
 
 
+def _abs(x: Any) -> Any:
+    """|x|, with TensorFlow's gradient of 0 at 0, where JAX's is 1."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x * jax.lax.stop_gradient(jnp.sign(x))
+    return jnp.abs(x)
+
+
 _special = jax.scipy.special
-abs = _define("abs", jnp.abs, "Absolute value.", kinds=None)
+abs = _define("abs", _abs, "Absolute value.", kinds=None)
 negative = _define("negative", jnp.negative, "`-x`.", kinds=None)
 sign = _define(
     "sign",
