@@ -1,6 +1,7 @@
 r"""Expressions evaluated in TensorFlow once (generate_namespace_expressions.py), of signals and finer points.
 
-They use the names of namespace_expressions.py.
+They use the names of namespace_expressions.py, and `bag` and `bag_weights`, sparse [3, 2]; `true`, int64
+[2, 2], and `counts`, what a sampler of classes gives.
 """
 
 # With gradients of the sum of squares.
@@ -49,6 +50,28 @@ tf.signal.inverse_stft(tf.signal.stft(tf.reshape(big, [2, 256]), 32, 8), 32, 8, 
 tf.signal.mdct(tf.reshape(big, [2, 256]), 16)
 tf.signal.inverse_mdct(tf.signal.mdct(tf.reshape(big, [2, 256]), 16, window_fn=None, norm='ortho'), norm='ortho')
 tf.signal.mfccs_from_log_mel_spectrograms(tf.tensordot(tf.abs(tf.signal.stft(tf.reshape(big, [2, 256]), 32, 16)), tf.signal.linear_to_mel_weight_matrix(5, 17), 1))
+tf.nn.ctc_loss([[1, 2, 0], [1, 1, 2]], big[:, :5, :4, 0], [2, 3], [4, 5], logits_time_major=False)
+tf.nn.ctc_loss([[1, 2, 0], [1, 1, 2]], big[:, :5, :4, 0], [2, 3], [4, 5], logits_time_major=False, blank_index=-1)
+tf.nn.dilation2d(x, w[..., 0], [1, 2, 2, 1], 'VALID', 'NHWC', [1, 1, 1, 1])
+tf.nn.erosion2d(x, w[..., 0], [1, 1, 1, 1], 'SAME', 'NHWC', [1, 1, 2, 1])
+tf.nn.embedding_lookup_sparse(m, bag, None)
+tf.nn.embedding_lookup_sparse(m, bag, bag_weights, combiner='sqrtn')
+tf.nn.embedding_lookup_sparse([m, m], bag, bag_weights, combiner='sum')
+tf.nn.safe_embedding_lookup_sparse(m, bag, default_id=2)
+tf.nn.nce_loss(m, m[0], true, a, 2, 3, 2, sampled_values=counts)
+tf.nn.sampled_softmax_loss(m, m[0], true, a, 2, 3, 2, sampled_values=counts)
+tf.nn.batch_norm_with_global_normalization(x, v[:3], p[0], v[:3], v[2:], .01, False)
+tf.sparse.add(sp * v[0], sp).values
+tf.sparse.add(sp, X3[0, :3])
+tf.sparse.softmax(sp * p[0, 0]).values
+tf.sparse.segment_sum(m, [0, 2, 2], [0, 0, 1])
+tf.sparse.segment_mean(m, [0, 2, 2], [0, 0, 3])
+tf.sparse.segment_sqrt_n(m, [0, 2, 2], [0, 0, 1], num_segments=4)
+tf.linalg.tridiagonal_solve(x[0, :3, :, 0] + [[0.], [9.], [0.]], x[0, :, :2, 1])
+tf.linalg.tridiagonal_matmul(x[0, :3, :, 0], x[0, :, :2, 1])
+tf.linalg.banded_triangular_solve(x[0, :2, :, 0] + [[9.], [0.]], x[0, :, :2, 1])
+tf.linalg.lu_solve(*tf.linalg.lu(m), tf.transpose(a))
+tf.linalg.lu_matrix_inverse(*tf.linalg.lu(m))
 """
 
 OTHERS = r"""
@@ -97,7 +120,6 @@ tf.math.invert_permutation([2, 0, 1])
 tf.math.invert_permutation([2, 0, 0])
 tf.math.sobol_sample(3, 4, skip=2)
 tf.math.approx_max_k(v, 2)
-tf.math.approx_min_k(v, 2)
 tf.signal.fftshift(a)
 tf.signal.ifftshift(v, axes=0)
 tf.signal.fft(np.ones([2, 3]))
@@ -121,6 +143,64 @@ tf.signal.dct(a, axis=0)
 tf.signal.linear_to_mel_weight_matrix(5, 65, 16000, 80., 7600., tf.float64)
 tf.signal.linear_to_mel_weight_matrix(upper_edge_hertz=8000.)
 tf.signal.linear_to_mel_weight_matrix(num_mel_bins=0)
+tf.nn.collapse_repeated([[1, 1, 2, 2, 1], [1, 2, 3, 4, 5]], [4, 5])
+tf.nn.ctc_unique_labels([[3, 4, 4, 3], [1, 2, 1, 1]])
+tf.nn.ctc_loss(bag, big[0, :5, :2], None, [5, 5])
+tf.nn.ctc_greedy_decoder(tf.transpose(x[:, 0], [1, 0, 2]), [6, 4])
+tf.nn.ctc_greedy_decoder(tf.transpose(x[:, 0], [1, 0, 2]), [6, 4], merge_repeated=False, blank_index=0)
+tf.nn.ctc_beam_search_decoder(tf.transpose(x[:, 0] * 9., [1, 0, 2]), [6, 4], beam_width=9, top_paths=2)
+tf.nn.embedding_lookup_sparse(m, bag, None, combiner='max')
+tf.nn.embedding_lookup_sparse(m, [0], None)
+tf.nn.compute_accidental_hits(true, [2, 1], 2)
+tf.nn.all_candidate_sampler(true, 2, 3, True)
+tf.random.uniform_candidate_sampler(true, 2, 3, False, 5)[1:]
+tf.random.log_uniform_candidate_sampler(true, 2, 3, False, 5)[1]
+tf.nn.fixed_unigram_candidate_sampler(true, 2, 4, False, 4, unigrams=[1., 2., 3., 4.])[1]
+tf.nn.dilation2d(x, w[..., 0], [1, 2, 2, 1], 'VALID', 'NCHW', [1, 1, 1, 1])
+tf.nn.conv2d(x, w, [2, 1, 1, 1], 'SAME')
+tf.nn.weighted_cross_entropy_with_logits([0., 1.], [2.], 3.)
+tf.image.crop_and_resize(x, [[0., 0., 1., 1.]], [2], [4, 4])
+sp * 2.
+sp / [[1., 2., 3., 4.]]
+tf.abs(sp)
+tf.square(sp)
+tf.sparse.add(sp, sp, threshold=4.)
+tf.sparse.add(a, a)
+tf.sparse.maximum(sp, tf.sparse.eye(3, 4))
+tf.sparse.minimum(sp, tf.sparse.eye(3, 4))
+tf.sparse.map_values(tf.add, sp, sp)
+tf.sparse.retain(sp, [True, False, True])
+tf.sparse.concat(0, [sp, tf.sparse.eye(3, 4)])
+tf.sparse.concat(1, [sp, tf.sparse.eye(3, 4)])
+tf.sparse.concat(0, [sp, tf.sparse.eye(2, 5)])
+tf.sparse.slice(sp, [0, 1], [2, 9])
+tf.sparse.split(sp, 3, axis=1)
+tf.sparse.reset_shape(sp)
+tf.sparse.reset_shape(sp, [3, 3])
+tf.sparse.fill_empty_rows(sp, 9.)
+tf.sparse.to_indicator(bag, 4)
+tf.sparse.bincount([[1, 1, 3], [0, 0, 1]], axis=-1, weights=[[1., 2., 3.], [4., 5., 6.]])
+tf.sparse.sparse_dense_matmul(a, sp)
+tf.linalg.lu(m)
+tf.linalg.lu_reconstruct(*tf.linalg.lu(g))
+tf.linalg.lu(a)
+tf.linalg.eigh_tridiagonal(v, b[0, :2])
+tf.linalg.eigh_tridiagonal(v, v[:4], select='i', select_range=[1, 3])
+tf.linalg.eigh_tridiagonal(v, v[:4], select='v', select_range=[-1., 1.])
+tf.linalg.inv(m * 0.)
+tf.linalg.solve(m * 0., m)
+tf.linalg.triangular_solve(m, tf.stack([m, m]))
+tf.linalg.matrix_rank(v)
+tf.linalg.eigvals(m).dtype.name
+tf.strings.to_hash_bucket(words, 1000)
+tf.strings.to_hash_bucket_fast(['', 'a', 'abcde', 'x' * 12, 'y' * 25, 'z' * 50, 'ab' * 50, 'c' * 64], 10**9)
+tf.strings.to_hash_bucket_strong(words, 10**9, [1, 2])
+tf.fingerprint(['a', 'bc'])
+tf.fingerprint(i)
+tf.strings.unsorted_segment_join(['a', 'b', 'c'], [0, 1, 0], 3, separator='-')
+tf.strings.unicode_decode_with_offsets(words[1], 'UTF-8')
+tf.strings.unicode_split_with_offsets(words[1], 'UTF-8')
+tf.strings.join([['a', 'b'], ['c']])
 """
 
 

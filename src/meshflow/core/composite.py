@@ -148,6 +148,19 @@ class SparseTensor:
         """Other elements at the same places."""
         return SparseTensor(self._indices, new_values, self._dense_shape)
 
+    def _scaled(self, other: Any, combine: str) -> SparseTensor:
+        from meshflow.ops import array, math
+
+        dense = array.broadcast_to(convert_to_tensor(other, dtype_hint=self.dtype), self.shape)
+        factors = array.gather_nd(dense, self._indices)
+        return self.with_values(getattr(math, combine)(self._values, factors))
+
+    def __mul__(self, other: Any) -> SparseTensor:
+        return self._scaled(other, "multiply")
+
+    def __truediv__(self, other: Any) -> SparseTensor:
+        return self._scaled(other, "truediv")
+
     def _as_tensor(self) -> Tensor:
         raise TypeError(
             "A SparseTensor is no tensor: convert it with tf.sparse.to_dense. Sparse computation is not "

@@ -571,6 +571,11 @@ def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tens
 @op
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     """Cross product along the last dimension, of size 3."""
+    if a.shape[-1:] != (3,) or a.shape != b.shape:
+        raise InvalidValueError(
+            "Cross-products are only defined for two tensors of one shape whose last size is 3, got "
+            f"{list(a.shape)} and {list(b.shape)}."
+        )
     return jnp.cross(a, b)
 
 
