@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 _MATH = (
-    *("angle", "betainc", "bincount", "confusion_matrix", "conj", "count_nonzero", "cumprod"),
+    *("angle", "betainc", "bincount", "confusion_matrix", "conj", "cumprod"),
     *("digamma", "divide_no_nan", "erf", "erfc", "expm1", "floordiv", "floormod", "igamma"),
     *("igammac", "imag", "invert_permutation", "is_finite", "is_inf", "is_nan"),
     *("is_non_decreasing", "is_strictly_increasing", "lbeta", "lgamma", "log1p", "log_sigmoid"),
