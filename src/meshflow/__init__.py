@@ -164,7 +164,8 @@ from meshflow.ops.debugging import (
     assert_rank,
 )
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
-from meshflow.ops.linalg import einsum, matvec, norm
+from meshflow.ops.hashing import fingerprint
+from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
 from meshflow.ops.math import (
     abs,
     accumulate_n,
