@@ -1,0 +1,208 @@
+"""Several datasets made one: side by side, after one another, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.specs import TensorSpec
+from meshflow.data import structure
+from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+)
+from meshflow.data.running import Run
+from meshflow.data.sources import seed_of
+from meshflow.data.transformations.base import Unary
+from meshflow.data.turns import in_turn
+
+_NOTHING = object()
+
+
+class Concatenate(Dataset):
+    """One dataset after another."""
+
+    def __init__(self, first: Dataset, second: Dataset) -> None:
+        self._parents = (first, second)
+        self._own_spec = structure.merged(first.element_spec, second.element_spec)
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        counts = [p._count() for p in self._parents]
+        if INFINITE_CARDINALITY in counts:
+            return INFINITE_CARDINALITY
+        return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        for parent in self._parents:
+            yield from parent._elements(run)
+
+
+class Zip(Dataset):
+    """Elements of several datasets side by side."""
+
+    def __init__(self, datasets: Any) -> None:
+        self._tree = datasets
+        self._parents = tuple(_datasets(datasets))
+        for item in self._parents:
+            if not isinstance(item, Dataset):
+                raise TypeError(
+                    f"The argument to `Dataset.zip()` must be a (nested) structure of `Dataset` objects. Got {type(item)}."
+                )
+
+    def _known_spec(self) -> Any:
+        return _filled(self._tree, iter([p.element_spec for p in self._parents]))
+
+    def _count(self) -> int:
+        counts = [p._count() for p in self._parents]
+        finite = [c for c in counts if c >= 0]
+        if UNKNOWN_CARDINALITY in counts:
+            return UNKNOWN_CARDINALITY
+        return min(finite) if finite else INFINITE_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        iterators = [p._elements(run) for p in self._parents]
+        try:
+            for parts in zip(*iterators, strict=False):
+                yield _filled(self._tree, iter(parts))
+        finally:
+            for iterator in iterators:
+                iterator.close()
+
+
+def _datasets(tree: Any) -> list[Any]:
+    if isinstance(tree, list):
+        raise TypeError(
+            "The argument to `Dataset.zip()` must be a tuple or a dictionary, not a list."
+        )
+    if isinstance(tree, tuple):
+        return [d for item in tree for d in _datasets(item)]
+    if isinstance(tree, dict):
+        return [d for key in sorted(tree) for d in _datasets(tree[key])]
+    return [tree]
+
+
+def _filled(tree: Any, parts: Iterator[Any]) -> Any:
+    if isinstance(tree, tuple):
+        items = [_filled(item, parts) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if isinstance(tree, dict):
+        found = {key: _filled(tree[key], parts) for key in sorted(tree)}
+        return {key: found[key] for key in tree}
+    return next(parts)
+
+
+class FlatMap(Unary):
+    """The elements of the datasets that a function gives, some of them in turn.
+
+    Args:
+      parent: the dataset.
+      fn: from an element to a dataset.
+      cycle: how many of them are open at a time.
+      block: how many elements of each follow each other.
+    """
+
+    def __init__(self, parent: Dataset, fn: Callable[..., Any], cycle: int, block: int) -> None:
+        super().__init__(parent)
+        self._fn, self._cycle, self._block = fn, cycle, block
+        self._unpack = type(parent.element_spec) is tuple
+
+    def _inner(self, element: Any) -> Dataset:
+        tensors = structure.to_tensors(element)
+        dataset = self._fn(*tensors) if self._unpack else self._fn(tensors)
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"The `map_func` argument must return a `Dataset` object. Got {type(dataset)}."
+            )
+        return dataset
+
+    def _known_spec(self) -> Any:
+        elements = self._parent._elements(Run(self._parent))
+        try:
+            first = next(elements, None)
+            return None if first is None else self._inner(first).element_spec
+        finally:
+            elements.close()
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        def opened(element: Any) -> Iterator[Any]:
+            inner = self._inner(element)
+            return inner._elements(Run(inner))
+
+        yield from in_turn(self._parent._elements(run), opened, self._cycle, self._block)
+
+
+class Choose(Dataset):
+    """Elements of several datasets, each time of the one that a number names."""
+
+    def __init__(self, datasets: list[Dataset], choices: Dataset, stop_on_empty: bool) -> None:
+        self._parents = (choices, *datasets)
+        self._stop = stop_on_empty
+        spec = datasets[0].element_spec
+        for other in datasets[1:]:
+            spec = structure.merged(spec, other.element_spec)
+        self._own_spec = spec
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        counts = [p._count() for p in self._parents[1:]]
+        if all(c == INFINITE_CARDINALITY for c in counts):
+            return self._parents[0]._count()
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        choices, *iterators = [p._elements(run) for p in self._parents]
+        left: list[Iterator[Any] | None] = list(iterators)
+        for choice in choices:
+            at = int(choice)
+            if not 0 <= at < len(left):
+                raise InvalidArgumentError(f"selector_input must be in [0, {len(left)}), got {at}.")
+            current = left[at]
+            if current is None:
+                continue
+            element = next(current, _NOTHING)
+            if element is _NOTHING:
+                if self._stop:
+                    return
+                left[at] = None
+                if not any(left):
+                    return
+                continue
+            yield element
+
+
+class Drawn(Dataset):
+    """Numbers of datasets drawn by weight, without end; the choices of `sample_from_datasets`."""
+
+    def __init__(self, weights: np.ndarray, seed: Any, reshuffle: bool) -> None:
+        self._weights = weights / weights.sum()
+        self._words = seed_of(seed)
+        self.reshuffles = reshuffle
+        self.epoch = 0
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        return self._words
+
+    def _known_spec(self) -> Any:
+        return TensorSpec([], dtypes.int64)
+
+    def _count(self) -> int:
+        return INFINITE_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rng = run.generator(self)
+        while True:
+            yield from rng.choice(len(self._weights), 256, p=self._weights)
