@@ -23,6 +23,7 @@ class Context(threading.local):
       names: the stack of open name scopes.
       device: the device string of the innermost `tf.device`, or None.
       variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
+      falls_back: whether what is traced can as well run as plain Python, which ops may ask for by an error.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
     """
 
@@ -33,6 +34,7 @@ class Context(threading.local):
         self.names: list[str] = []
         self.device: Any = None
         self.variable_creators: list[Any] = []
+        self.falls_back = False
         self.autocast: Any = None
 
 

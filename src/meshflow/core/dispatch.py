@@ -66,9 +66,12 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
+        pure: bool = True,
     ) -> None:
         self.name = name
         self.call = call
+        # One that is not runs whenever the program runs, also where all its operands are constants.
+        self.pure = pure
         self.differentiable = differentiable
         self.strings = strings
         # A heavy op keeps what its gradient needs instead of computing the op again.
@@ -214,7 +217,7 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
             return _apply_recorded(op, operands, values, static)
         outputs = op.compiled(static)(*values)
     else:
-        if _all_known(operands):
+        if op.pure and _all_known(operands):
             outputs = _on_host(op, operands, static)
             if outputs is not None:
                 return outputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tensor import Tensor
 from meshflow.data import structure
+from meshflow.data.failures import Failed, Raising
 from meshflow.data.methods import Transformations
 from meshflow.data.options import Options
 from meshflow.data.running import OwnedIterator, Run
@@ -103,9 +105,25 @@ class Dataset(Transformations):
         """The elements as host arrays; the default hands out what `_vector` gathers."""
         vector = self._vector(run)
         assert vector is not None, type(self)
+        return Raising(self._gathered(vector))
+
+    def _gathered(self, vector: Vector) -> Iterator[Any]:
         spec = self.element_spec
-        for block in reblocked(vector.blocks, BLOCK):
-            leaves = vector.gather(block)
+        blocks = [reblocked(vector.blocks, BLOCK)]
+        while blocks:
+            block = next(blocks[-1], None)
+            if block is None:
+                blocks.pop()
+                continue
+            try:
+                leaves = vector.gather(block)
+            except Exception as error:
+                # One by one, to find those that cannot be made.
+                if len(block) > 1:
+                    blocks.append(iter(block.reshape(-1, 1)))
+                else:
+                    yield Failed(error)
+                continue
             for row in zip(*leaves, strict=True):
                 yield structure.nest.pack_sequence_as(spec, [np.asarray(v) for v in row])
 
@@ -213,6 +231,7 @@ class Dataset(Transformations):
         state = structure.to_arrays(initial_state)
         spec = structure.spec_of(state), self.element_spec
         function = ElementFunction(reduce_func, spec, "reduce")
+        function.check_state(spec[0], function.output_spec)
         elements = self._elements(Run(self, counts=True))
         for element in elements:
             state = function((state, element))
@@ -280,8 +299,8 @@ def integer(value: Any, name: str) -> int:
     if isinstance(value, Tensor):
         value = value.numpy()
     try:
-        return int(value.__index__() if hasattr(value, "__index__") else np.asarray(value).item())
-    except (TypeError, ValueError):
+        return operator.index(value)
+    except TypeError:
         raise TypeError(f"{name} must be an integer, got {value!r}.") from None
 
 

@@ -92,7 +92,7 @@ class Elementwise:
           map_func: from the parts of an element to a dataset.
           name: ignored.
         """
-        return nodes().FlatMap(self, map_func, 1, 1 << 62)
+        return nodes().FlatMap(self, map_func)
 
     def interleave(
         self,
@@ -112,6 +112,9 @@ class Elementwise:
           num_parallel_calls: accepted.
           deterministic: accepted; the order is always the same.
           name: ignored.
+
+        Raises:
+          InvalidArgumentError: for lengths that are not greater than zero.
         """
         import os
 

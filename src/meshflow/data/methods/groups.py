@@ -88,11 +88,20 @@ class Groups:
         """Batches of another size.
 
         Args:
-          batch_size: how many elements.
+          batch_size: how many elements; several numbers are used in turns.
           drop_remainder: whether a smaller last batch is left out.
           name: ignored.
+
+        Raises:
+          ValueError: when the elements are no batches.
+
+        Example:
+          >>> import meshflow as tf
+          >>> batches = tf.data.Dataset.range(6).batch(6).rebatch([1, 2])
+          >>> [batch.numpy().tolist() for batch in batches]
+          [[0], [1, 2], [3], [4, 5]]
         """
-        return self.unbatch().batch(batch_size, drop_remainder)
+        return nodes().Rebatch(self, batch_size, drop_remainder)
 
     def window(
         self,

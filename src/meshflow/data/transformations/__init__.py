@@ -5,7 +5,7 @@ indices out.
 from __future__ import annotations
 
 from meshflow.data.transformations.base import Arranged, Fixed, Unary, WithOptions
-from meshflow.data.transformations.batching import Batch, PaddedBatch, Unbatch
+from meshflow.data.transformations.batching import Batch, PaddedBatch, Rebatch, Unbatch
 from meshflow.data.transformations.elementwise import (
     Enumerate,
     Filter,
@@ -45,6 +45,7 @@ __all__ = [
     "Map",
     "PaddedBatch",
     "Prefetch",
+    "Rebatch",
     "Repeat",
     "Scan",
     "ShardHint",

@@ -9,6 +9,7 @@ from meshflow.data.dataset import (
     Dataset,
     Vector,
 )
+from meshflow.data.failures import Raising, Resuming
 from meshflow.data.options import Options
 from meshflow.data.running import Run
 
@@ -37,7 +38,7 @@ class Fixed(Dataset):
         return len(self._held)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        yield from self._held
+        return Raising(iter(self._held))
 
 
 class Arranged(Unary):
@@ -56,8 +57,8 @@ class Arranged(Unary):
         return self._arrange(self._parent.element_spec)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for element in self._parent._elements(run):
-            yield self._arrange(element)
+        parent = self._parent._elements(run)
+        return Resuming(lambda: map(self._arrange, parent), parent)
 
 
 class WithOptions(Unary):

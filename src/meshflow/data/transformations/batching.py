@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from meshflow.data.dataset import (
     integer,
     reblocked,
 )
+from meshflow.data.failures import Resuming
 from meshflow.data.running import Run
 from meshflow.data.transformations.base import Unary
 
@@ -28,14 +29,24 @@ from meshflow.data.transformations.base import Unary
 _CHUNK, _CHUNK_BYTES = 1024, 1 << 24
 
 
+def positive(size: Any, name: str) -> int:
+    """A size as an integer.
+
+    Raises:
+      InvalidArgumentError: when it is not greater than zero.
+    """
+    number = integer(size, name)
+    if number < 1:
+        raise InvalidArgumentError(f"Batch size must be greater than zero, got {name}={number}.")
+    return number
+
+
 class Batch(Unary):
     """Consecutive elements, stacked."""
 
     def __init__(self, parent: Dataset, size: Any, drop_remainder: bool) -> None:
         super().__init__(parent)
-        self._size = integer(size, "batch_size")
-        if self._size < 1:
-            raise InvalidArgumentError(f"Batch size must be greater than zero, got {self._size}.")
+        self._size = positive(size, "batch_size")
         self._drop = bool(drop_remainder)
 
     def _known_spec(self) -> Any:
@@ -50,12 +61,8 @@ class Batch(Unary):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         vector = self._parent._vector(run)
         if vector is not None:
-            yield from self._gathered(vector)
-            return
-        elements = self._parent._elements(run)
-        while chunk := list(itertools.islice(elements, self._size)):
-            if len(chunk) == self._size or not self._drop:
-                yield structure.stack(chunk)
+            return Resuming(lambda: self._gathered(vector), vector.blocks)
+        return chunked(self._parent._elements(run), self._size, self._drop, structure.stack)
 
     def _gathered(self, vector: Vector) -> Iterator[Any]:
         spec, size = self._parent.element_spec, self._size
@@ -70,6 +77,26 @@ class Batch(Unary):
                 rows = [a[start : start + size] for a in leaves]
                 if len(rows[0]) == size or not self._drop:
                     yield nest.pack_sequence_as(spec, rows)
+
+
+def chunked(
+    elements: Iterator[Any], size: int, drop: bool, joined: Callable[[list[Any]], Any]
+) -> Generator[Any, None, None]:
+    """What a function makes of consecutive elements; those before an error are lost.
+
+    Args:
+      elements: the elements.
+      size: how many the function gets.
+      drop: whether fewer at the end are left out.
+      joined: the function.
+    """
+
+    def batches() -> Iterator[Any]:
+        while chunk := list(itertools.islice(elements, size)):
+            if len(chunk) == size or not drop:
+                yield joined(chunk)
+
+    return Resuming(batches, elements)
 
 
 def _growing(blocks: Iterator[np.ndarray], size: int, several: list[int]) -> Iterator[np.ndarray]:
@@ -89,9 +116,13 @@ class PaddedBatch(Unary):
         self, parent: Dataset, size: Any, shapes: Any, values: Any, drop_remainder: bool
     ) -> None:
         super().__init__(parent)
-        self._size, self._drop = integer(size, "batch_size"), bool(drop_remainder)
+        self._size, self._drop = positive(size, "batch_size"), bool(drop_remainder)
         spec = parent.element_spec
         leaves = nest.flatten(spec)
+        if not all(isinstance(s, TensorSpec) for s in leaves):
+            raise TypeError(
+                f"`padded_batch` is only supported for tensors, got elements of {spec}."
+            )
         if shapes is None:
             if any(s.shape.rank is None for s in leaves):
                 raise ValueError(
@@ -99,7 +130,8 @@ class PaddedBatch(Unary):
                 )
             self._shapes = [s.shape.as_list() for s in leaves]
         else:
-            self._shapes = [padding.sizes(s) for s in padding.flat_up_to(spec, shapes)]
+            flat = padding.flat_up_to(spec, shapes)
+            self._shapes = [padding.sizes(s, leaf) for s, leaf in zip(flat, leaves, strict=True)]
         given = [None] * len(leaves) if values is None else padding.flat_values(spec, values)
         self._values = [padding.padding_value(v, s) for v, s in zip(given, leaves, strict=True)]
 
@@ -115,14 +147,16 @@ class PaddedBatch(Unary):
         return Batch._count(self)  # type: ignore[arg-type]
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        elements = self._parent._elements(run)
-        while chunk := list(itertools.islice(elements, self._size)):
-            if len(chunk) == self._size or not self._drop:
-                yield structure.padded(chunk, self._shapes, self._values)
+        padded = lambda chunk: structure.padded(chunk, self._shapes, self._values)
+        return chunked(self._parent._elements(run), self._size, self._drop, padded)
 
 
 class Unbatch(Unary):
     """The rows of every element."""
+
+    def __init__(self, parent: Dataset) -> None:
+        super().__init__(parent)
+        structure.unbatched(parent.element_spec)
 
     def _known_spec(self) -> Any:
         return structure.unbatched(self._parent.element_spec)
@@ -136,15 +170,78 @@ class Unbatch(Unary):
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for element in self._parent._elements(run):
+        parent = self._parent._elements(run)
+        return Resuming(lambda: self._rows(parent), parent)
+
+    def _rows(self, parent: Iterator[Any]) -> Iterator[Any]:
+        for element in parent:
             leaves = nest.flatten(element)
-            if len({len(a) for a in leaves}) > 1:
+            counts = {len(a) for a in leaves if a is not None}
+            if len(counts) > 1:
                 raise InvalidArgumentError(
-                    f"Input element must have the same batch size in each component, got {[len(a) for a in leaves]}."
+                    f"Input element must have the same batch size in each component, got {sorted(counts)}."
                 )
-            for row in zip(*leaves, strict=True):
+            columns = [itertools.repeat(None) if a is None else a for a in leaves]
+            for _, *row in zip(range(max(counts)), *columns, strict=False):
                 yield nest.pack_sequence_as(element, [_scalar(v) for v in row])
 
 
-def _scalar(value: Any) -> np.ndarray:
+def _scalar(value: Any) -> Any:
+    if value is None:
+        return None
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
+
+
+class Rebatch(Unary):
+    """Batches of other sizes, in turns.
+
+    Args:
+      parent: a dataset of batches.
+      sizes: one size, or several that follow each other again and again.
+      drop_remainder: whether a smaller batch at the end is left out.
+    """
+
+    def __init__(self, parent: Dataset, sizes: Any, drop_remainder: bool) -> None:
+        super().__init__(parent)
+        numbers = structure.to_array(sizes).reshape(-1).tolist()
+        self._sizes = [integer(n, "batch_size") for n in numbers]
+        if not self._sizes or max(self._sizes) < 1 or min(self._sizes) < 0:
+            raise InvalidArgumentError(
+                f"Batch size must be greater than zero, got batch_size={self._sizes}."
+            )
+        self._drop = bool(drop_remainder)
+        structure.unbatched(parent.element_spec, "batch_sizes: first `batch` the dataset")
+
+    def _known_spec(self) -> Any:
+        spec = self._parent.element_spec
+        leaf = nest.flatten(spec)[0]
+        known = leaf.shape.as_list()[0] if leaf.shape.rank else None
+        even = self._drop or (known is not None and known % sum(self._sizes) == 0)
+        alike = len(set(self._sizes)) == 1
+        return structure.batched(
+            structure.unbatched(spec), self._sizes[0] if alike and even else None
+        )
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        return count if count in (INFINITE_CARDINALITY, 0) else UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        sizes = itertools.cycle(self._sizes)
+        parent = self._parent._elements(run)
+        return Resuming(lambda: self._cut(parent, sizes), parent)
+
+    def _cut(self, parent: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:
+        spec = self._parent.element_spec
+        held: list[Any] = []
+        for size in sizes:
+            while not held or len(held[0]) < size:
+                element = next(parent, None)
+                if element is None:
+                    if held and len(held[0]) and not self._drop:
+                        yield nest.pack_sequence_as(spec, held)
+                    return
+                more = nest.flatten(element)
+                held = [np.concatenate(p) for p in zip(held, more, strict=True)] if held else more
+            yield nest.pack_sequence_as(spec, [a[:size] for a in held])
+            held = [a[size:] for a in held]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import threading
@@ -20,6 +21,7 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
+from meshflow.data.failures import Failed, Raising, Resuming, caught
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.running import Run, in_threads
 from meshflow.data.sources import seed_of
@@ -27,6 +29,7 @@ from meshflow.data.transformations.base import Unary
 
 # Records that are parsed at once.
 _RECORDS = 64
+_NOTHING = object()
 
 
 class Map(Unary):
@@ -54,24 +57,43 @@ class Map(Unary):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self.function.vectorizes and self._parent._vector(Run(self._parent)) is not None:
-            yield from super()._elements(run)
-            return
+            return super()._elements(run)
         parent = self._parent._elements(run)
         if self.function.parsing is not None:
-            size = 1 if _is_live(self._parent) else _RECORDS
-            for texts, error in _chunks(parent, size):
-                if texts:
-                    yield from self.function.records(texts, size)
-                if error is not None:
-                    raise error
-            return
+            return Resuming(self._parsed(parent), parent)
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
-            yield from self._in_threads(parent, run)
-            return
-        for element in parent:
-            yield self.function(element)
+            return Resuming(self._in_threads(parent, run), parent)
+        return Resuming(lambda: map(self.function, parent), parent)
 
-    def _in_threads(self, parent: Iterator[Any], run: Run) -> Iterator[Any]:
+    def _parsed(self, parent: Iterator[Any]) -> Callable[[], Iterator[Any]]:
+        size = 1 if _is_live(self._parent) else _RECORDS
+        items = caught(parent)
+        waiting: collections.deque[Any] = collections.deque()
+
+        def results() -> Iterator[Any]:
+            while True:
+                # Those before a failure are parsed before it is raised.
+                while len(waiting) < size and not (waiting and type(waiting[-1]) is Failed):
+                    item = next(items, _NOTHING)
+                    if item is _NOTHING:
+                        break
+                    waiting.append(item)
+                if not waiting:
+                    return
+                texts = [w for w in waiting if type(w) is not Failed]
+                found = self.function.records(texts, size) if texts else iter(())
+                for _ in texts:
+                    try:
+                        result = next(found)
+                    finally:
+                        waiting.popleft()
+                    yield result
+                if waiting:
+                    raise waiting.popleft().error
+
+        return results
+
+    def _in_threads(self, parent: Iterator[Any], run: Run) -> Callable[[], Iterator[Any]]:
         words: list[int] = []
         lock = threading.Lock()
 
@@ -88,18 +110,22 @@ class Map(Unary):
                 return self.function(numbered[1])
 
         elements = enumerate(parent)
-        before = randomness()
-        for numbered in itertools.islice(elements, 1):
-            yield computed(numbered)
-        try:
-            if same_randomness(before, randomness()):
-                yield from in_threads(computed, elements, self._threads)
-            else:
+        threads: list[Iterator[Any]] = []
+
+        def results() -> Iterator[Any]:
+            if not threads:
+                before = randomness()
+                yield computed(next(elements))
                 # Python's and NumPy's numbers are drawn in the elements' order.
-                yield from map(computed, elements)
-        finally:
-            if hasattr(parent, "close"):
-                parent.close()
+                alike = same_randomness(before, randomness())
+                threads.append(
+                    in_threads(computed, elements, self._threads)
+                    if alike
+                    else map(computed, elements)
+                )
+            yield from threads[0]
+
+        return results
 
     def seed(self) -> list[int]:
         """The words of the seed."""
@@ -124,21 +150,6 @@ class Map(Unary):
 def _is_live(dataset: Dataset) -> bool:
     """Whether elements may come in slowly, so that none is waited for while another is there."""
     return isinstance(dataset, sources.Generator) or any(map(_is_live, dataset._parents))
-
-
-def _chunks(elements: Iterator[Any], size: int) -> Iterator[tuple[list[Any], BaseException | None]]:
-    """Several elements at a time, with the error that ended them."""
-    while True:
-        chunk: list[Any] = []
-        try:
-            for element in itertools.islice(elements, size):
-                chunk.append(element)
-        except Exception as error:
-            yield chunk, error
-            return
-        if not chunk:
-            return
-        yield chunk, None
 
 
 class HostMap(Unary):
@@ -174,14 +185,14 @@ class Filter(Unary):
     def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._predicate = ElementFunction(predicate, parent.element_spec, "filter")
+        self._predicate.check_condition()
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for element in self._parent._elements(run):
-            if bool(self._predicate(element)):
-                yield element
+        parent = self._parent._elements(run)
+        return Resuming(lambda: filter(self._predicate, parent), parent)
 
 
 class TakeWhile(Unary):
@@ -190,15 +201,14 @@ class TakeWhile(Unary):
     def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._predicate = ElementFunction(predicate, parent.element_spec, "take_while")
+        self._predicate.check_condition()
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for element in self._parent._elements(run):
-            if not bool(self._predicate(element)):
-                return
-            yield element
+        parent = self._parent._elements(run)
+        return Resuming(lambda: itertools.takewhile(self._predicate, parent), parent)
 
 
 class Scan(Unary):
@@ -209,6 +219,8 @@ class Scan(Unary):
         self._state = structure.to_arrays(initial_state)
         spec = structure.spec_of(self._state), parent.element_spec
         self._function = ElementFunction(fn, spec, "scan")
+        found = self._function.output_spec
+        self._function.check_state(spec[0], found[0] if type(found) is tuple else None)
 
     def _known_spec(self) -> Any:
         found = self._function.output_spec
@@ -216,9 +228,15 @@ class Scan(Unary):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         state = self._state
-        for element in self._parent._elements(run):
-            state, result = self._function((state, element))
-            yield result
+        parent = self._parent._elements(run)
+
+        def results() -> Iterator[Any]:
+            nonlocal state
+            for element in parent:
+                state, result = self._function((state, element))
+                yield result
+
+        return Resuming(results, parent)
 
 
 class Enumerate(Unary):
@@ -232,5 +250,11 @@ class Enumerate(Unary):
         return TensorSpec([], dtypes.int64), self._parent.element_spec
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for number, element in enumerate(self._parent._elements(run), self._start):
-            yield np.asarray(np.int64(number)), element
+        numbers = itertools.count(self._start)
+        items = caught(self._parent._elements(run))
+        # An element that could not be made has a number too.
+        numbered = (
+            item if type(item) is Failed else (np.asarray(np.int64(number)), item)
+            for number, item in zip(numbers, items, strict=False)
+        )
+        return Raising(numbered)

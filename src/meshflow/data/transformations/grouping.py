@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core import dtypes, nest
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
     integer,
 )
+from meshflow.data.failures import Failed, caught
 from meshflow.data.functions import ElementFunction
 from meshflow.data.running import Run
 from meshflow.data.transformations.base import Fixed, Unary
@@ -51,7 +53,8 @@ class Window(Unary):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         span = (self._size - 1) * self._stride + 1
-        elements = self._parent._elements(run)
+        # A failure is an element of the windows that it is in.
+        elements = caught(self._parent._elements(run))
         buffer: list[Any] = []
         ended = False
         while True:
@@ -74,7 +77,9 @@ class Window(Unary):
 
     def _datasets(self, window: list[Any]) -> Any:
         spec = self._parent.element_spec
-        columns = zip(*(nest.flatten(e) for e in window), strict=True)
+        width = len(nest.flatten(spec))
+        rows = [[e] * width if type(e) is Failed else nest.flatten(e) for e in window]
+        columns = zip(*rows, strict=True)
         inner = [
             Fixed(list(column), leaf)
             for column, leaf in zip(columns, nest.flatten(spec), strict=True)
@@ -94,6 +99,13 @@ class GroupByWindow(Unary):
     ) -> None:
         super().__init__(parent)
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_window")
+        found = self._key.output_spec
+        if found is not None and not (
+            isinstance(found, TensorSpec) and found.is_compatible_with(TensorSpec([], dtypes.int64))
+        ):
+            raise InvalidValueError(
+                f"`key_func` must return a `tf.int64` scalar tensor, got {found}."
+            )
         self._reduce, self._window = reduce_func, window_size_func
 
     def _reduced(self, key: int, group: list[Any]) -> Dataset:
@@ -132,7 +144,7 @@ class GroupByWindow(Unary):
             if len(groups[key]) == sizes[key]:
                 dataset = self._reduced(key, groups.pop(key))
                 yield from dataset._elements(Run(dataset))
-        for key in list(groups):
+        for key in sorted(groups):
             dataset = self._reduced(key, groups.pop(key))
             yield from dataset._elements(Run(dataset))
 
@@ -173,6 +185,18 @@ class GroupByReducer(Unary):
 
 class Unique(Unary):
     """Each element once."""
+
+    def __init__(self, parent: Dataset) -> None:
+        super().__init__(parent)
+        leaves = nest.flatten(parent.element_spec)
+        if len(leaves) != 1:
+            raise InvalidArgumentError(
+                f"`unique` only supports elements of a single component, got {parent.element_spec}."
+            )
+        if leaves[0].dtype not in (dtypes.int32, dtypes.int64, dtypes.string):
+            raise TypeError(
+                f"`unique` does not support {leaves[0].dtype.name}, only int32, int64 and string."
+            )
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
 )
+from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
@@ -41,8 +43,7 @@ class Concatenate(Dataset):
         return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for parent in self._parents:
-            yield from parent._elements(run)
+        return Raising(e for parent in self._parents for e in caught(parent._elements(run)))
 
 
 class Zip(Dataset):
@@ -69,12 +70,17 @@ class Zip(Dataset):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         iterators = [p._elements(run) for p in self._parents]
-        try:
-            for parts in zip(*iterators, strict=False):
-                yield _filled(self._tree, iter(parts))
-        finally:
-            for iterator in iterators:
-                iterator.close()
+
+        def filled() -> Iterator[Any]:
+            try:
+                for parts in zip(*map(caught, iterators), strict=False):
+                    failed = [part for part in parts if type(part) is Failed]
+                    yield failed[0] if failed else _filled(self._tree, iter(parts))
+            finally:
+                for iterator in iterators:
+                    iterator.close()
+
+        return Raising(filled())
 
 
 def _datasets(tree: Any) -> list[Any]:
@@ -106,11 +112,19 @@ class FlatMap(Unary):
       parent: the dataset.
       fn: from an element to a dataset.
       cycle: how many of them are open at a time.
-      block: how many elements of each follow each other.
+      block: how many elements of each follow each other; all where it is not given.
+
+    Raises:
+      InvalidArgumentError: for numbers that are not greater than zero.
     """
 
-    def __init__(self, parent: Dataset, fn: Callable[..., Any], cycle: int, block: int) -> None:
+    def __init__(
+        self, parent: Dataset, fn: Callable[..., Any], cycle: int = 1, block: int | None = None
+    ) -> None:
         super().__init__(parent)
+        for name, number in (("cycle_length", cycle), ("block_length", block)):
+            if number is not None and number < 1:
+                raise InvalidArgumentError(f"`{name}` must be greater than zero, got {number}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
 
@@ -132,14 +146,21 @@ class FlatMap(Unary):
             elements.close()
 
     def _count(self) -> int:
-        return UNKNOWN_CARDINALITY
+        endless = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
+        return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         def opened(element: Any) -> Iterator[Any]:
-            inner = self._inner(element)
-            return inner._elements(Run(inner))
+            if type(element) is Failed:
+                return iter([element])
+            try:
+                inner = self._inner(element)
+                return caught(inner._elements(Run(inner)))
+            except Exception as error:
+                return iter([Failed(error)])
 
-        yield from in_turn(self._parent._elements(run), opened, self._cycle, self._block)
+        parent = self._parent._elements(run)
+        return Raising(in_turn(caught(parent), opened, self._cycle, self._block or sys.maxsize))
 
 
 class Choose(Dataset):

@@ -8,18 +8,16 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from meshflow.core.errors import FailedPreconditionError, OutOfRangeError
+from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
     Vector,
     integer,
 )
+from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run, ahead
 from meshflow.data.transformations.base import Unary
-from meshflow.data.transformations.elementwise import Map
-
-_NOTHING = object()
 
 
 class Cache(Unary):
@@ -37,31 +35,46 @@ class Cache(Unary):
             self._file = self._file.with_name(f"{self._file.stem}.{part}.meshflow")
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self._kept is None and self._file is not None and self._file.exists():
+        return Raising(self._items(run))
+
+    def _items(self, run: Run) -> Iterator[Any]:
+        if self._kept is not None:
+            yield from self._kept
+        elif self._file is not None and self._file.exists():
             with open(self._file, "rb") as file:
                 try:
                     while True:
                         yield pickle.load(file)
                 except EOFError:
                     return
-        if self._kept is not None:
-            yield from self._kept
-            return
-        if self._file is None:
-            kept = []
-            for element in self._parent._elements(run):
-                kept.append(element)
-                yield element
+        else:
+            keep = self._keep if self._file is None else self._write
+            yield from keep(caught(self._parent._elements(run)))
+
+    def _keep(self, items: Iterator[Any]) -> Iterator[Any]:
+        kept, whole = [], True
+        for item in items:
+            kept.append(item)
+            whole = whole and type(item) is not Failed
+            yield item
+        if whole:
             self._kept = kept
-            return
+
+    def _write(self, items: Iterator[Any]) -> Iterator[Any]:
+        assert self._file is not None
         part = self._file.with_name(f"{self._file.name}.{os.getpid()}.part")
         part.parent.mkdir(parents=True, exist_ok=True)
+        whole = True
         try:
             with open(part, "wb") as file:
-                for element in self._parent._elements(run):
-                    pickle.dump(element, file)
-                    yield element
-            os.replace(part, self._file)
+                for item in items:
+                    if type(item) is Failed:
+                        whole = False
+                    else:
+                        pickle.dump(item, file)
+                    yield item
+            if whole:
+                os.replace(part, self._file)
         finally:
             part.unlink(missing_ok=True)
 
@@ -74,6 +87,10 @@ class Prefetch(Unary):
     def __init__(self, parent: Dataset, buffer_size: Any) -> None:
         super().__init__(parent)
         size = 2 if buffer_size is None else integer(buffer_size, "buffer_size")
+        if size < -1:
+            raise InvalidArgumentError(
+                f"buffer_size must be >= 0, or -1 for auto-tuning, got {size}."
+            )
         self._size = 2 if size < 0 else size
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
@@ -95,12 +112,15 @@ class AssertCardinality(Unary):
         return self._expected
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(self._counted(caught(self._parent._elements(run))))
+
+    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
         number = 0
-        for element in self._parent._elements(run):
-            number += 1
+        for item in items:
+            number += type(item) is not Failed
             if 0 <= self._expected < number:
                 raise _unexpected(self._expected, f"at least {number}")
-            yield element
+            yield item
         if number != self._expected and self._expected >= 0:
             raise _unexpected(self._expected, str(number))
 
@@ -126,29 +146,11 @@ class IgnoreErrors(Unary):
             parent = self._parent._without_errors(lambda error: _report(error, self._warn))
             yield from parent._elements(run)
             return
-        if not isinstance(self._parent, Map):
-            # An error ends what makes the elements; before a map nothing is lost by that.
-            yield from _until_error(self._parent._elements(run), self._warn)
-            return
-        for element in self._parent._parent._elements(run):
-            try:
-                result = self._parent.function(element)
-            except Exception as error:
-                _report(error, self._warn)
-                continue
-            yield result
-
-
-def _until_error(elements: Iterator[Any], warn: bool) -> Iterator[Any]:
-    while True:
-        try:
-            element = next(elements, _NOTHING)
-        except Exception as error:
-            _report(error, warn)
-            continue
-        if element is _NOTHING:
-            return
-        yield element
+        for item in caught(self._parent._elements(run)):
+            if type(item) is Failed:
+                _report(item.error, self._warn)
+            else:
+                yield item
 
 
 def _report(error: Exception, warn: bool) -> None:
@@ -156,5 +158,3 @@ def _report(error: Exception, warn: bool) -> None:
         import logging
 
         logging.getLogger("meshflow").warning("An element was left out: %s", error)
-    if isinstance(error, OutOfRangeError):
-        return

@@ -15,6 +15,7 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
+from meshflow.data.failures import Raising, caught
 from meshflow.data.running import Run
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
@@ -40,9 +41,9 @@ class Shuffle(Unary):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self._reaches(self._parent._vector(Run(self._parent))):
-            yield from super()._elements(run)
-            return
-        yield from shuffled(self._parent._elements(run), self._buffer, run.generator(self))
+            return super()._elements(run)
+        parent = self._parent._elements(run)
+        return Raising(shuffled(caught(parent), self._buffer, run.generator(self)))
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run)
@@ -134,13 +135,16 @@ class Repeat(Unary):
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for _ in self._turns():
-            empty = True
-            for element in self._parent._elements(run):
-                empty = False
-                yield element
-            if empty:
-                return
+        def turns() -> Iterator[Any]:
+            for _ in self._turns():
+                empty = True
+                for element in caught(self._parent._elements(run)):
+                    empty = False
+                    yield element
+                if empty:
+                    return
+
+        return Raising(turns())
 
     def _vector(self, run: Run) -> Vector | None:
         first = self._parent._vector(run)
@@ -179,10 +183,8 @@ class Slice(Unary):
         return len(range(count)[self._start : self._stop : self._step])
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self._stop == 0:
-            return
-        parent = self._parent._elements(run)
-        yield from itertools.islice(parent, self._start, self._stop, self._step)
+        parent = self._parent._elements(run) if self._stop != 0 else iter(())
+        return Raising(itertools.islice(caught(parent), self._start, self._stop, self._step))
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run)
