@@ -206,8 +206,8 @@ class Dataset(Transformations):
         return merged
 
     def options(self) -> Options:
-        """The options set on this dataset and those it is made of."""
-        return self._options
+        """The options set on this dataset and those it is made of, which cannot be changed."""
+        return self._options.frozen()
 
     # ---- reductions ------------------------------------------------------------------------
 

@@ -33,6 +33,10 @@ _STAND_INS = (7, 11)
 DEBUG = {"eager": False}
 
 
+class Unsupported(TypeError):
+    """A function of elements returns what cannot be an element."""
+
+
 class ElementFunction:
     """A user's function of elements.
 
@@ -77,7 +81,7 @@ class ElementFunction:
         try:
             return convert_to_tensor(value)
         except (TypeError, ValueError) as error:
-            raise TypeError(
+            raise Unsupported(
                 f"Unsupported return value from function passed to Dataset.{self._what}(): {value!r}. {error}"
             ) from error
 
@@ -183,6 +187,8 @@ class ElementFunction:
         try:
             with _tracing():
                 traced = trace(self._call, (spec,), name=self._what, isolated=True)
+        except Unsupported:
+            raise
         except Exception as error:
             # What is wrong with it, if anything, shows when it runs on real elements.
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")

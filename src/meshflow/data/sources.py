@@ -131,9 +131,10 @@ class Tensors(Dataset):
 
 
 class Range(Dataset):
-    """Numbers at equal distances."""
+    """Numbers at equal distances; `endless` ones stop after 2 ** 62 of them."""
 
-    def __init__(self, start: int, stop: int, step: int, dtype: Any) -> None:
+    def __init__(self, start: int, stop: int, step: int, dtype: Any, endless: bool = False) -> None:
+        self._endless = endless
         if step == 0:
             raise InvalidArgumentError("step cannot be zero.")
         self._range = range(start, stop, step)
@@ -143,7 +144,7 @@ class Range(Dataset):
         return TensorSpec([], self._dtype)
 
     def _count(self) -> int:
-        return len(self._range)
+        return INFINITE_CARDINALITY if self._endless else len(self._range)
 
     def _vector(self, run: Run) -> Vector:
         start, step = self._range.start, self._range.step

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.data import padding
 from meshflow.data.methods.later import nodes, sources
+from meshflow.data.structure import to_array
 
 if TYPE_CHECKING:
     from meshflow.data.dataset import Dataset
@@ -122,6 +123,28 @@ class Making:
         return sources().Range(start, stop, step, output_type)
 
     @staticmethod
+    def counter(
+        start: Any = 0, step: Any = 1, dtype: Any = "int64", name: str | None = None
+    ) -> Dataset:
+        """Numbers without end.
+
+        Args:
+          start: the first.
+          step: their distance.
+          dtype: their dtype; default int64.
+          name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.counter(5, -2).take(3)]
+          [5, 3, 1]
+        """
+        from meshflow.data.dataset import integer
+
+        first, distance = integer(start, "start"), integer(step, "step")
+        return sources().Range(first, first + distance * (1 << 62), distance, dtype, endless=True)
+
+    @staticmethod
     def random(
         seed: int | None = None,
         rerandomize_each_iteration: bool | None = None,
@@ -191,23 +214,34 @@ class Making:
 
         Args:
           datasets: a list of datasets.
-          weights: how often each is taken; default alike.
+          weights: how often each is taken, or a dataset of such vectors, one for each turn; default alike.
           seed: of the turns.
           stop_on_empty_dataset: whether the end of one is the end.
           rerandomize_each_iteration: whether later passes differ; True by default.
 
         Raises:
           ValueError: when there are no datasets, or another number of weights.
+          TypeError: for weights that are no floating-point numbers.
         """
         datasets = list(datasets)
         if not datasets:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
-        shares = np.ones(len(datasets)) if weights is None else np.asarray(weights, np.float64)
+        reshuffles = rerandomize_each_iteration is not False
+        if hasattr(weights, "_elements"):
+            choices = nodes().Drawn(weights, seed, reshuffles)
+            return nodes().Choose(datasets, choices, stop_on_empty_dataset)
+        shares = np.ones(len(datasets)) if weights is None else to_array(weights)
+        if shares.dtype.kind != "f":
+            raise TypeError(
+                f"Invalid `weights`. They must be floating-point numbers, got {shares.dtype}."
+            )
         if shares.shape != (len(datasets),):
             raise ValueError(
                 f"Invalid `weights`. `weights` must have the same length as `datasets` ({len(datasets)}), got {shares.shape}."
             )
-        choices = nodes().Drawn(shares, seed, rerandomize_each_iteration is not False)
+        # What is never taken would be waited for when all others have ended.
+        datasets = [d for d, share in zip(datasets, shares, strict=True) if share > 0]
+        choices = nodes().Drawn(shares[shares > 0].astype(np.float64), seed, reshuffles)
         return nodes().Choose(datasets, choices, stop_on_empty_dataset)
 
     @staticmethod

@@ -24,7 +24,8 @@ class Order:
         """Elements in random order: each drawn from a buffer that is filled again from the front.
 
         Args:
-          buffer_size: elements in the buffer; the dataset's size for a perfect shuffle.
+          buffer_size: elements in the buffer; the dataset's size, or `tf.data.UNKNOWN_CARDINALITY` for all
+            elements, for a perfect shuffle.
           seed: of the order, together with `tf.random.set_seed`.
           reshuffle_each_iteration: whether every pass has another order; True by default.
           name: ignored.

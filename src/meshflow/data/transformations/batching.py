@@ -21,7 +21,7 @@ from meshflow.data.dataset import (
     integer,
     reblocked,
 )
-from meshflow.data.failures import Resuming
+from meshflow.data.failures import Failed, Resuming, caught
 from meshflow.data.running import Run
 from meshflow.data.transformations.base import Unary
 
@@ -62,7 +62,9 @@ class Batch(Unary):
         vector = self._parent._vector(run)
         if vector is not None:
             return Resuming(lambda: self._gathered(vector), vector.blocks)
-        return chunked(self._parent._elements(run), self._size, self._drop, structure.stack)
+        # A batch with a hole is lost as a whole.
+        elements = caught(self._parent._elements(run))
+        return chunked(elements, self._size, self._drop, structure.stack)
 
     def _gathered(self, vector: Vector) -> Iterator[Any]:
         spec, size = self._parent.element_spec, self._size
@@ -85,7 +87,7 @@ def chunked(
     """What a function makes of consecutive elements; those before an error are lost.
 
     Args:
-      elements: the elements.
+      elements: the elements, or failures.
       size: how many the function gets.
       drop: whether fewer at the end are left out.
       joined: the function.
@@ -93,6 +95,9 @@ def chunked(
 
     def batches() -> Iterator[Any]:
         while chunk := list(itertools.islice(elements, size)):
+            for item in chunk:
+                if type(item) is Failed:
+                    raise item.error
             if len(chunk) == size or not drop:
                 yield joined(chunk)
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.random import element_keys
 from meshflow.core.specs import TensorSpec
 from meshflow.data import sources, structure
 from meshflow.data.dataset import (
+    AUTOTUNE,
     UNKNOWN_CARDINALITY,
     Dataset,
     Vector,
@@ -46,7 +48,7 @@ class Map(Unary):
     def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
         super().__init__(parent)
         self.function = ElementFunction(fn, parent.element_spec, "map")
-        threads = 1 if calls is None else integer(calls, "num_parallel_calls")
+        threads = 1 if calls is None else threads_of(calls)
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
         self._words: list[int] | None = None
@@ -145,6 +147,18 @@ class Map(Unary):
         reason = self.function.reason or super()._why_not_vectorized()
         many = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if many else reason
+
+
+def threads_of(calls: Any) -> int:
+    """How many calls may run at a time; -1 where that is left open.
+
+    Raises:
+      InvalidArgumentError: when it is not greater than zero.
+    """
+    number = integer(calls, "num_parallel_calls")
+    if number < 1 and number != AUTOTUNE:
+        raise InvalidArgumentError(f"num_parallel_calls must be greater than zero, got {number}.")
+    return number
 
 
 def _is_live(dataset: Dataset) -> bool:

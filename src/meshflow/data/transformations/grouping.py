@@ -87,6 +87,15 @@ class Window(Unary):
         return nest.pack_sequence_as(spec, inner)
 
 
+def _check_key(function: ElementFunction) -> None:
+    """Raises a ValueError when a function is known to give something other than int64 scalars."""
+    found = function.output_spec
+    if found is not None and not (
+        isinstance(found, TensorSpec) and found.is_compatible_with(TensorSpec([], dtypes.int64))
+    ):
+        raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {found}.")
+
+
 class GroupByWindow(Unary):
     """Elements gathered by key, each full group reduced to a dataset."""
 
@@ -99,13 +108,7 @@ class GroupByWindow(Unary):
     ) -> None:
         super().__init__(parent)
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_window")
-        found = self._key.output_spec
-        if found is not None and not (
-            isinstance(found, TensorSpec) and found.is_compatible_with(TensorSpec([], dtypes.int64))
-        ):
-            raise InvalidValueError(
-                f"`key_func` must return a `tf.int64` scalar tensor, got {found}."
-            )
+        _check_key(self._key)
         self._reduce, self._window = reduce_func, window_size_func
 
     def _reduced(self, key: int, group: list[Any]) -> Dataset:
@@ -155,6 +158,7 @@ class GroupByReducer(Unary):
     def __init__(self, parent: Dataset, key_func: Callable[..., Any], reducer: Any) -> None:
         super().__init__(parent)
         self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
+        _check_key(self._key)
         self._reducer = reducer
 
     def _known_spec(self) -> Any:
@@ -176,6 +180,7 @@ class GroupByReducer(Unary):
             if function is None:
                 spec = structure.spec_of(states[key]), self._parent.element_spec
                 function = ElementFunction(self._reducer.reduce_func, spec, "group_by_reducer")
+                function.check_state(spec[0], function.output_spec)
             states[key] = function((states[key], element))
         for key in sorted(states):
             state = structure.to_tensors(states[key])

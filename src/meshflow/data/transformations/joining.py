@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
@@ -125,6 +125,8 @@ class FlatMap(Unary):
         for name, number in (("cycle_length", cycle), ("block_length", block)):
             if number is not None and number < 1:
                 raise InvalidArgumentError(f"`{name}` must be greater than zero, got {number}.")
+        if not callable(fn):
+            raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
 
@@ -141,9 +143,11 @@ class FlatMap(Unary):
         elements = self._parent._elements(Run(self._parent))
         try:
             first = next(elements, None)
-            return None if first is None else self._inner(first).element_spec
         finally:
             elements.close()
+        if first is None:
+            first = structure.map_specs(structure.zeros, self._parent.element_spec)
+        return self._inner(first).element_spec
 
     def _count(self) -> int:
         endless = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
@@ -167,6 +171,13 @@ class Choose(Dataset):
     """Elements of several datasets, each time of the one that a number names."""
 
     def __init__(self, datasets: list[Dataset], choices: Dataset, stop_on_empty: bool) -> None:
+        kind = choices.element_spec
+        if not (
+            isinstance(kind, TensorSpec) and kind.is_compatible_with(TensorSpec([], dtypes.int64))
+        ):
+            raise TypeError(
+                f"Invalid `choice_dataset`. Its elements must be scalar `tf.int64` tensors but are {kind}."
+            )
         self._parents = (choices, *datasets)
         self._stop = stop_on_empty
         spec = datasets[0].element_spec
@@ -205,10 +216,18 @@ class Choose(Dataset):
 
 
 class Drawn(Dataset):
-    """Numbers of datasets drawn by weight, without end; the choices of `sample_from_datasets`."""
+    """Numbers of datasets drawn by weight; the choices of `sample_from_datasets`.
 
-    def __init__(self, weights: np.ndarray, seed: Any, reshuffle: bool) -> None:
-        self._weights = weights / weights.sum()
+    Args:
+      weights: of each dataset, for all draws, or a dataset of the weights of each draw.
+      seed: of the draws.
+      reshuffle: whether later passes differ.
+    """
+
+    def __init__(self, weights: np.ndarray | Dataset, seed: Any, reshuffle: bool) -> None:
+        self._weights = weights
+        if isinstance(weights, Dataset):
+            self._parents = (weights,)
         self._words = seed_of(seed)
         self.reshuffles = reshuffle
         self.epoch = 0
@@ -225,5 +244,10 @@ class Drawn(Dataset):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         rng = run.generator(self)
+        if isinstance(self._weights, Dataset):
+            for weights in self._weights._elements(run):
+                yield rng.choice(len(weights), p=weights / weights.sum())
+            return
+        shares = self._weights / self._weights.sum()
         while True:
-            yield from rng.choice(len(self._weights), 256, p=self._weights)
+            yield from rng.choice(len(shares), 256, p=shares)

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Dataset,
     Vector,
@@ -121,7 +122,7 @@ class AssertCardinality(Unary):
             if 0 <= self._expected < number:
                 raise _unexpected(self._expected, f"at least {number}")
             yield item
-        if number != self._expected and self._expected >= 0:
+        if number != self._expected and self._expected >= INFINITE_CARDINALITY:
             raise _unexpected(self._expected, str(number))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
     Dataset,
     Vector,
     integer,
 )
-from meshflow.data.failures import Raising, caught
+from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
@@ -27,6 +29,8 @@ class Shuffle(Unary):
     def __init__(self, parent: Dataset, buffer_size: Any, seed: Any, reshuffle: Any) -> None:
         super().__init__(parent)
         self._buffer = integer(buffer_size, "buffer_size")
+        if self._buffer == UNKNOWN_CARDINALITY:
+            self._buffer = sys.maxsize
         if self._buffer < 1:
             raise InvalidArgumentError(
                 f"buffer_size must be greater than zero, got {self._buffer}."
@@ -183,8 +187,22 @@ class Slice(Unary):
         return len(range(count)[self._start : self._stop : self._step])
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        parent = self._parent._elements(run) if self._stop != 0 else iter(())
-        return Raising(itertools.islice(caught(parent), self._start, self._stop, self._step))
+        return Raising(self._items(run))
+
+    def _items(self, run: Run) -> Iterator[Any]:
+        if self._stop == 0:
+            return
+        number = 0
+        for item in caught(self._parent._elements(run)):
+            # Elements that could not be made do not count.
+            if type(item) is Failed:
+                yield item
+                continue
+            if number >= self._start and (number - self._start) % self._step == 0:
+                yield item
+            number += 1
+            if number == self._stop:
+                return
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run)
