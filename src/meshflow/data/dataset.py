@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tensor import Tensor
 from meshflow.data import structure
@@ -125,7 +126,7 @@ class Dataset(Transformations):
                     yield Failed(error)
                 continue
             for row in zip(*leaves, strict=True):
-                yield structure.nest.pack_sequence_as(spec, [np.asarray(v) for v in row])
+                yield structure.nest.pack_sequence_as(spec, [structure.scalar(v) for v in row])
 
     def _vector(self, run: Run) -> Vector | None:
         """The vectorized form, None when there is none."""
@@ -153,7 +154,15 @@ class Dataset(Transformations):
           >>> import meshflow as tf
           >>> list(tf.data.Dataset.range(3).as_numpy_iterator())
           [np.int64(0), np.int64(1), np.int64(2)]
+
+        Raises:
+          TypeError: when elements are datasets.
         """
+        for leaf in structure.nest.flatten(self.element_spec):
+            if isinstance(leaf, structure.DatasetSpec):
+                raise TypeError(
+                    f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
+                )
         return OwnedIterator(self, _to_numpy)
 
     def cardinality(self) -> Tensor:
@@ -228,6 +237,8 @@ class Dataset(Transformations):
         """
         from meshflow.data.functions import ElementFunction
 
+        if context.trace is not None:
+            return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
         spec = structure.spec_of(state), self.element_spec
         function = ElementFunction(reduce_func, spec, "reduce")
@@ -255,6 +266,20 @@ class Dataset(Transformations):
 
 
 timed(Dataset)
+
+
+def _reduced_in_trace(dataset: Dataset, state: Any, reduce_func: Callable[..., Any]) -> Any:
+    """What `reduce` gives, as a loop of the program that is traced."""
+    from meshflow.core.autograph.conversion import resolve
+
+    step = resolve(reduce_func)
+
+    def reduced(state: Any) -> Any:
+        for element in dataset:
+            state = step(state, element)
+        return state
+
+    return resolve(reduced)(structure.to_tensors(state))
 
 
 def _to_numpy(element: Any) -> Any:

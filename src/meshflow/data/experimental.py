@@ -22,7 +22,8 @@ from meshflow.data.dataset import (
     Dataset,
 )
 from meshflow.data.foreign import from_grain, from_huggingface
-from meshflow.data.running import Optional, OwnedIterator, Run
+from meshflow.data.optional import Optional
+from meshflow.data.running import OwnedIterator, Run
 from meshflow.data.tables import from_arrow, from_parquet
 from meshflow.data.tars import from_webdataset
 from meshflow.data.workers import map_with_workers

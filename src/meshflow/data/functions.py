@@ -81,7 +81,9 @@ class ElementFunction:
         try:
             return convert_to_tensor(value)
         except (TypeError, ValueError) as error:
-            raise Unsupported(
+            # Symbolic values of ours become tensors where the function runs as it is.
+            symbolic = type(value).__module__.startswith("meshflow.")
+            raise (TypeError if symbolic else Unsupported)(
                 f"Unsupported return value from function passed to Dataset.{self._what}(): {value!r}. {error}"
             ) from error
 

@@ -16,6 +16,7 @@ from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.pulls import Source
 from meshflow.data import structure
 from meshflow.data.failures import Failed, Raising, caught, close
+from meshflow.data.optional import Optional
 
 
 class Run:
@@ -108,9 +109,9 @@ class OwnedIterator(Source):
     def get_next_as_optional(self) -> Optional:
         """The next element, or nothing at the end."""
         try:
-            return Optional(next(self))
+            return Optional.from_value(next(self))
         except StopIteration:
-            return Optional(None, False)
+            return Optional.empty(self.element_spec)
 
     def close(self) -> None:
         """Ends the threads behind it."""
@@ -127,31 +128,6 @@ class OwnedIterator(Source):
         for _ in range(state["position"]):
             next(self._elements)
         self._position = state["position"]
-
-
-class Optional:
-    """An element, or nothing; what `get_next_as_optional` gives."""
-
-    def __init__(self, value: Any, present: bool = True) -> None:
-        self._value, self._present = value, present
-
-    def has_value(self) -> Any:
-        """Whether there is an element, a bool scalar."""
-        from meshflow.core.convert import convert_to_tensor
-
-        return convert_to_tensor(self._present)
-
-    def get_value(self) -> Any:
-        """The element.
-
-        Raises:
-          InvalidArgumentError: when there is none.
-        """
-        from meshflow.core.errors import InvalidArgumentError
-
-        if not self._present:
-            raise InvalidArgumentError("The given optional does not have a value.")
-        return self._value
 
 
 _END = object()

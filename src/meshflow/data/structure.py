@@ -51,9 +51,28 @@ def to_arrays(value: Any) -> Any:
     return normalize(value, to_array)
 
 
+def to_tensor(value: Any) -> Any:
+    """A leaf as a tensor; datasets stay."""
+    return value if hasattr(value, "_elements") else convert_to_tensor(value)
+
+
 def to_tensors(element: Any) -> Any:
     """A structure of arrays as one of tensors."""
-    return normalize(element, lambda a: a if hasattr(a, "_elements") else convert_to_tensor(a))
+    return normalize(element, to_tensor)
+
+
+def scalar(value: Any) -> Any:
+    """What is in an array of one more axis as an array; strings stay objects."""
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
+
+
+def compatible(first: Any, second: Any) -> bool:
+    """Whether two specs have the same structure, and leaves that fit together."""
+    try:
+        fit = map_specs(lambda a, b: a == b or a.is_compatible_with(b), first, second)
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return all(nest.flatten(fit))
 
 
 class DatasetSpec(TypeSpec):
@@ -67,6 +86,25 @@ class DatasetSpec(TypeSpec):
     def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
         self.element_spec = element_spec
         del dataset_shape
+
+    @classmethod
+    def from_value(cls, value: Any) -> DatasetSpec:
+        """The spec of a dataset.
+
+        Args:
+          value: the dataset.
+        """
+        return cls(value.element_spec)
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether a dataset, or the spec of one, has elements that fit."""
+        return hasattr(value, "element_spec") and compatible(self.element_spec, value.element_spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DatasetSpec) and self.element_spec == other.element_spec
+
+    def __hash__(self) -> int:
+        return hash(str(self.element_spec))
 
     def __repr__(self) -> str:
         return f"DatasetSpec({self.element_spec}, TensorShape([]))"

@@ -188,13 +188,9 @@ class Unbatch(Unary):
                 )
             columns = [itertools.repeat(None) if a is None else a for a in leaves]
             for _, *row in zip(range(max(counts)), *columns, strict=False):
-                yield nest.pack_sequence_as(element, [_scalar(v) for v in row])
-
-
-def _scalar(value: Any) -> Any:
-    if value is None:
-        return None
-    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
+                yield nest.pack_sequence_as(
+                    element, [None if v is None else structure.scalar(v) for v in row]
+                )
 
 
 class Rebatch(Unary):
