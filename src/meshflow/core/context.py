@@ -24,6 +24,7 @@ class Context(threading.local):
       device: the device string of the innermost `tf.device`, or None.
       variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
       falls_back: whether what is traced can as well run as plain Python, which ops may ask for by an error.
+      on_host: whether ops on host arrays may be computed by NumPy, which gives host arrays.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
     """
 
@@ -35,6 +36,7 @@ class Context(threading.local):
         self.device: Any = None
         self.variable_creators: list[Any] = []
         self.falls_back = False
+        self.on_host = False
         self.autocast: Any = None
 
 

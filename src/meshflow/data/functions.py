@@ -25,8 +25,10 @@ from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced, trace, trace_shapes
 from meshflow.data import structure
+from meshflow.ops import host
 from meshflow.ops.pending import Found, Parsing, Pending
 
+host.install()
 # Sizes that stand for unknown ones while a function's results are inferred.
 _STAND_INS = (7, 11)
 # Set by tf.data.experimental.enable_debug_mode.
@@ -297,7 +299,11 @@ class ElementFunction:
                     variable._value = value
                 arrays = [Tensor(np.asarray(r)) for r in results[: traced.count]]
                 return structure.to_arrays(traced.rebuild(arrays))
-        return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+        saved, context.on_host = context.on_host, True
+        try:
+            return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+        finally:
+            context.on_host = saved
 
     def many(self, leaves: list[Any]) -> list[Any]:
         """The results for many elements, given and returned as stacked leaves."""
