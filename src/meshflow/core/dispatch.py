@@ -74,6 +74,8 @@ class Op:
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
+        # Computes it by NumPy on host arrays; gives None where it does not.
+        self.host: Callable[..., Any] | None = None
         # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
         self.constant = constant
@@ -231,6 +233,8 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         values = [o._value if type(o) is Tensor else _values(o) for o in operands]
         if recording:
             return _apply_recorded(op, operands, values, static)
+        if context.on_host:
+            return _apply_on_host(op, values, static)
         outputs = op.compiled(static)(*values)
     else:
         if op.constant and _all_known(operands) and not (recording and _watched(operands)):
@@ -241,6 +245,14 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         if recording:
             return _apply_recorded(op, operands, values, static)
         outputs = op.call(values, static)
+    return wrap(outputs)
+
+
+def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op on host arrays, by NumPy where it can; its results are host arrays."""
+    outputs = None if op.host is None else op.host(values, static)
+    if outputs is None:
+        outputs = jax.tree.map(np.asarray, op.compiled(static)(*values))
     return wrap(outputs)
 
 
