@@ -32,6 +32,7 @@ _settings: dict[str, Any] = {
     "learning_phase": None,
 }
 _uids: collections.Counter[str] = collections.Counter()
+_seen_names: set[str] = set()
 
 
 def floatx() -> str:
@@ -152,6 +153,7 @@ def get_uid(prefix: str = "") -> int:
 def reset_uids() -> None:
     """Starts automatic names from the beginning."""
     _uids.clear()
+    _seen_names.clear()
 
 
 def clear_session() -> None:
@@ -167,6 +169,19 @@ def unique_name(base: str, zero_based: bool = True) -> str:
     """`base`, then `base_1`, `base_2`, ..."""
     number = get_uid(base) - (1 if zero_based else 0)
     return base if number == 0 else f"{base}_{number}"
+
+
+def see_name(name: str) -> None:
+    """Keeps a name that the user gave away from `unseen_name`."""
+    _seen_names.add(name)
+
+
+def unseen_name(base: str) -> str:
+    """`unique_name` without the names that the user gave: for layers that nobody named on purpose."""
+    name = unique_name(base)
+    while name in _seen_names:
+        name = unique_name(base)
+    return name
 
 
 def is_keras_tensor(x: Any) -> bool:

@@ -161,8 +161,6 @@ class LayerGraph:
         """Shape of the input as a tuple (or list of tuples)."""
         if self._inbound_nodes:
             return as_tuples(shape_of(self.input))
-        if self._build_input_shape is not None:
-            return as_tuples(self._build_input_shape)
         raise AttributeError(
             f"The layer {self.name} has never been called and thus has no defined input shape."
         )
@@ -184,11 +182,23 @@ class LayerGraph:
 
     def get_input_at(self, node_index: int) -> Any:
         """The symbolic input of one call."""
-        return self._inbound_nodes[node_index].input_tensors
+        return self._node_at(node_index, "input").input_tensors
 
     def get_output_at(self, node_index: int) -> Any:
         """The symbolic output of one call."""
-        return self._inbound_nodes[node_index].outputs
+        return self._node_at(node_index, "output").outputs
+
+    def _node_at(self, index: int, what: str) -> Node:
+        if not self._inbound_nodes:
+            raise RuntimeError(
+                f"The layer {self.name} has never been called and thus has no defined {what}."
+            )
+        if index >= len(self._inbound_nodes):
+            raise ValueError(
+                f"Asked to get {what} at node {index}, but the layer has only {len(self._inbound_nodes)} inbound "
+                "nodes."
+            )
+        return self._inbound_nodes[index]
 
     def get_input_shape_at(self, node_index: int) -> Any:
         """Input shape of one call."""

@@ -46,6 +46,8 @@ class Trainer(TrainingSteps):
         @property
         def name(self) -> str: ...
         @property
+        def dynamic(self) -> bool: ...
+        @property
         def dtype_policy(self) -> Policy: ...
 
     def _init_training(self) -> None:
@@ -146,7 +148,12 @@ class Trainer(TrainingSteps):
     @property
     def run_eagerly(self) -> bool:
         """Whether steps run as plain Python."""
-        return bool(self._run_eagerly) or Settings.run_eagerly
+        if self.dynamic and self._run_eagerly is False:
+            raise ValueError(
+                f"Model {self.name} contains layers that can only run eagerly (`dynamic=True`), so it cannot be "
+                "compiled with `run_eagerly=False`."
+            )
+        return bool(self._run_eagerly) or self.dynamic or Settings.run_eagerly
 
     @run_eagerly.setter
     def run_eagerly(self, value: bool) -> None:
