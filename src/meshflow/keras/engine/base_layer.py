@@ -325,8 +325,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         return nest.map_structure(lambda t: cast_floating(t, wanted), inputs)
 
     def _regularize_activity(self, outputs: Any) -> None:
+        regularize: Any = self._activity_regularizer
         for output in nest.flatten(outputs):
-            loss = self._activity_regularizer(output)
+            loss = regularize(output)
             # The mean over the batch, so that the penalty does not grow with the batch size.
             self.add_loss(loss / float(max(output.shape[0] or 1, 1)))
 
