@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.function import Settings
 from meshflow.core.tensor import Tensor
+from meshflow.distribute.strategy import get_strategy
 from meshflow.distribute.whole_batch import current_strategy, distributed_input
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import (
@@ -144,6 +145,11 @@ class Trainer(TrainingSteps):
         self._is_compiled = True
         self._strategy_at_compile = current_strategy()
         self._reset_compiled()
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """The strategy in whose scope the model was compiled, or the one in force."""
+        return self.__dict__.get("_strategy_at_compile") or get_strategy()
 
     @property
     def run_eagerly(self) -> bool:
@@ -599,20 +605,32 @@ class Trainer(TrainingSteps):
 
     def fit_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
         """The old name of `fit` for generators."""
-        warnings.warn(
-            "`Model.fit_generator` is deprecated. Use `Model.fit`.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        _warn_of_old_name("fit")
         names = (
-            "steps_per_epoch",
-            "epochs",
-            "verbose",
-            "callbacks",
-            "validation_data",
-            "validation_steps",
+            *("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data"),
+            *("validation_steps", "validation_freq", "class_weight"),
         )
         return self.fit(generator, **dict(zip(names, args, strict=False)), **kwargs)
+
+    def evaluate_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        """The old name of `evaluate` for generators; silent unless told otherwise."""
+        _warn_of_old_name("evaluate")
+        given = dict(zip(("steps", "callbacks"), args, strict=False))
+        return self.evaluate(generator, **{"verbose": 0, **given, **kwargs})
+
+    def predict_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        """The old name of `predict` for generators; silent unless told otherwise."""
+        _warn_of_old_name("predict")
+        given = dict(zip(("steps", "callbacks"), args, strict=False))
+        return self.predict(generator, **{"verbose": 0, **given, **kwargs})
+
+
+def _warn_of_old_name(method: str) -> None:
+    warnings.warn(
+        f"`Model.{method}_generator` is deprecated. Use `Model.{method}`.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 _END = object()

@@ -22,7 +22,8 @@ class Wrapper(Layer):
     def __init__(self, layer: Layer, **kwargs: Any) -> None:
         if not isinstance(layer, Layer):
             raise ValueError(
-                f"Layer {layer} supplied to Wrapper isn't a supported layer type. Please ensure wrapped layer is a valid Keras layer."
+                f"Please initialize `{type(self).__name__}` layer with a `tf.keras.layers.Layer` instance. Received: "
+                f"{layer}"
             )
         super().__init__(**kwargs)
         self.layer = layer
