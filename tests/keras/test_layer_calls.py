@@ -1,5 +1,7 @@
 """What surrounds a layer's `call`: its arguments, names, eager models, weights given as values."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -99,3 +101,89 @@ def test_an_unnamed_parameter_needs_no_configuration():
     assert isinstance(
         layers.Layer(activity_regularizer="l2").activity_regularizer, tf.keras.regularizers.L2
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (
+            lambda: layers.Dense(2, dtype="int32")(tf.ones([1, 2], "int32")),
+            TypeError,
+            "floating-point dtype",
+        ),
+        (lambda: layers.ZeroPadding2D(None), ValueError, "`padding` should be"),
+        (lambda: layers.BatchNormalization(axis="foo"), TypeError, "'axis'"),
+        (lambda: layers.LayerNormalization(axis="foo"), TypeError, "'axis'"),
+        (
+            lambda: layers.LayerNormalization(axis=9)(tf.ones([2, 3])),
+            ValueError,
+            "Invalid value for `axis`",
+        ),
+        (
+            lambda: layers.LayerNormalization(axis=[1, -1])(tf.ones([2, 3])),
+            ValueError,
+            "Duplicate axis",
+        ),
+        (lambda: layers.ReLU(negative_slope=None), ValueError, "None"),
+        (lambda: layers.ELU(None), ValueError, "cannot be None"),
+        (
+            lambda: layers.Attention()(tf.ones([2, 3, 4])),
+            ValueError,
+            "must be called on a list of inputs",
+        ),
+        (lambda: layers.Attention()([tf.ones([2, 3, 4])]), ValueError, "length 2 or 3"),
+        (lambda: layers.TimeDistributed(3), ValueError, "Please initialize `TimeDistributed`"),
+        (lambda: layers.TimeDistributed(layers.Dense(2))(tf.ones([4])), ValueError, "needs inputs"),
+    ],
+)
+def test_what_layers_refuse(make, error, text):
+    with pytest.raises(error, match=text):
+        make()
+
+
+def test_a_model_is_applied_to_every_timestep():
+    layer = layers.TimeDistributed(tf.keras.Sequential([layers.Dense(3), layers.Dense(2)]))
+    assert layer(tf.keras.Input([5, 4])).shape == [None, 5, 2]
+    assert layer(tf.ones([2, 5, 4])).shape == [2, 5, 2]
+    assert len(layer.trainable_weights) == 4
+
+
+def test_objects_as_configurations():
+    utils = tf.keras.utils
+    for thing in (
+        layers.Dense(3),
+        tf.keras.losses.Huber(0.5),
+        tf.keras.optimizers.schedules.CosineDecay(0.1, 3),
+    ):
+        again = utils.deserialize_keras_object(utils.serialize_keras_object(thing))
+        assert type(again) is type(thing)
+        assert again.get_config() == thing.get_config()
+    assert utils.deserialize_keras_object("relu") is tf.keras.activations.relu
+    with pytest.raises(ValueError, match="Unknown gadget"):
+        utils.deserialize_keras_object("nothing", {}, printable_module_name="gadget")
+    x, y = tf.keras.Input([2]), tf.keras.Input([2])
+    assert [id(t) for t in utils.get_source_inputs(layers.Add()([x, x + y]))] == [id(x), id(y)]
+
+
+def test_progress_goes_to_a_logger(capsys, caplog):
+    utils = tf.keras.utils
+    model = tf.keras.Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    utils.disable_interactive_logging()
+    try:
+        assert not utils.is_interactive_logging_enabled()
+        with caplog.at_level("INFO", logger="meshflow"):
+            model.fit(np.ones((2, 3)), np.ones((2, 1)), epochs=2)
+    finally:
+        utils.enable_interactive_logging()
+    assert capsys.readouterr().out == ""
+    assert "Epoch 1/2" in caplog.text
+    assert "loss" in caplog.text
+
+
+def test_copies_of_metrics_keep_their_state():
+    metric = tf.keras.metrics.Mean()
+    metric.update_state([1.0, 3.0])
+    copied = copy.deepcopy(metric)
+    copied.update_state(5.0)
+    assert (float(metric.result()), float(copied.result())) == (2.0, 3.0)

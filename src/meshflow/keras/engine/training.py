@@ -274,6 +274,7 @@ class Trainer(TrainingSteps):
         if resumption is not None:
             handler.resume(resumption)
         logs: Any = None
+        epoch_logs: dict[str, Any] | None = None
         with Interruptible() as interruptible:
             for epoch, batches in handler.epochs():
                 done = 0
@@ -301,12 +302,13 @@ class Trainer(TrainingSteps):
                         listeners,
                     )
                     epoch_logs.update({f"val_{name}": value for name, value in values.items()})
-                listeners.on_epoch_end(epoch, _numbers(epoch_logs))
+                epoch_logs = _numbers(epoch_logs)
+                listeners.on_epoch_end(epoch, epoch_logs)
                 interruptible.check()
                 if self.stop_training:
                     break
         self._handler = None
-        listeners.on_train_end(_numbers(logs) if logs is not None else None)
+        listeners.on_train_end(epoch_logs)
         finalize = getattr(self.optimizer, "finalize_variable_values", None)
         if finalize is not None and getattr(self.optimizer, "use_ema", False) and epochs > 0:
             finalize(self.trainable_variables)

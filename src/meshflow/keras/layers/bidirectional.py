@@ -6,7 +6,9 @@ from typing import Any
 
 from meshflow.core import nest
 from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
 from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
 from meshflow.keras.layers.wrappers import Wrapper
 from meshflow.ops import array
@@ -121,7 +123,7 @@ class Bidirectional(Wrapper):
         shape = nest.flatten(input_shape)[0] if isinstance(input_shape, list) else input_shape
         for layer in (self.forward_layer, self.backward_layer):
             with layer._calling(None):
-                layer._maybe_build(_Sized(TensorShape(shape)))
+                layer._maybe_build(KerasTensor(TensorSpec(shape, self.compute_dtype)))
         self.input_spec = self.forward_layer.input_spec
         self.built = True
 
@@ -234,13 +236,6 @@ class Bidirectional(Wrapper):
         if config.get("backward_layer") is not None:
             config["backward_layer"] = layers.deserialize(config["backward_layer"], custom_objects)
         return super().from_config(config, custom_objects)
-
-
-class _Sized:
-    """Stands for inputs of a shape."""
-
-    def __init__(self, shape: TensorShape) -> None:
-        self.shape = shape
 
 
 def _copy(layer: Any, name: str, go_backwards: bool) -> Any:
