@@ -409,3 +409,12 @@ def test_one_array_in_a_list_and_old_names_of_methods():
     assert loss == pytest.approx(model.evaluate(x, y, verbose=0))
     with pytest.warns(DeprecationWarning, match="predict"):
         assert model.predict_generator(batches(), 2).shape == (8, 1)
+
+
+def test_a_generator_that_runs_out_ends_training():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+    with pytest.warns(UserWarning, match="ran out of data"):
+        history = model.fit(iter([(x, y)] * 3), steps_per_epoch=2, epochs=5, verbose=0)
+    assert history.epoch == [0, 1]

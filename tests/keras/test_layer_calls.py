@@ -187,3 +187,28 @@ def test_copies_of_metrics_keep_their_state():
     copied = copy.deepcopy(metric)
     copied.update_state(5.0)
     assert (float(metric.result()), float(copied.result())) == (2.0, 3.0)
+
+
+def test_a_batch_size_of_a_symbolic_tensor_makes_tensors():
+    x = tf.keras.Input([3])
+    batch = tf.shape(x)[0]
+    noise = (
+        tf.random.normal((batch, 2))
+        + tf.random.uniform((batch, 2))
+        + tf.random.truncated_normal((batch, 2))
+    )
+    outputs = tf.concat([x, tf.zeros([batch, 2]), tf.ones((batch, 1)), tf.fill([batch, 1], 5.0)], 1)
+    model = tf.keras.Model(x, [outputs, noise])
+    assert model.output_shape == [(None, 7), (None, 2)]
+    values, first = model(np.zeros((2, 3), "float32"))
+    assert values.numpy().tolist() == [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 5.0]] * 2
+    assert not np.allclose(first, model(np.zeros((2, 3), "float32"))[1])
+
+
+def test_input_shape_of_a_layer_called_twice():
+    layer = layers.Dense(2)
+    layer(tf.keras.Input([3])), layer(tf.keras.Input([3]))
+    assert layer.input_shape == (None, 3)
+    layer(tf.keras.Input([5, 3]))
+    with pytest.raises(AttributeError, match="different input shapes"):
+        _ = layer.input_shape

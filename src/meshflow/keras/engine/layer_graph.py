@@ -159,11 +159,18 @@ class LayerGraph:
     @property
     def input_shape(self) -> Any:
         """Shape of the input as a tuple (or list of tuples)."""
-        if self._inbound_nodes:
-            return as_tuples(shape_of(self.input))
-        raise AttributeError(
-            f"The layer {self.name} has never been called and thus has no defined input shape."
-        )
+        if not self._inbound_nodes:
+            raise AttributeError(
+                f"The layer {self.name} has never been called and thus has no defined input shape."
+            )
+        nodes = self._inbound_nodes
+        inputs = [n.outputs if n.is_input else n.input_tensors for n in nodes]
+        if len({str(shape_of(i)) for i in inputs}) > 1:
+            raise AttributeError(
+                f"The layer {self.name} has multiple inbound nodes with different input shapes. Hence the notion "
+                "of input shape is ill-defined for the layer. Use `get_input_shape_at(node_index)` instead."
+            )
+        return as_tuples(shape_of(inputs[0]))
 
     @property
     def output_shape(self) -> Any:

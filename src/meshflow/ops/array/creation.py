@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core import convert, dtypes
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, op, static_value
+from meshflow.core.dispatch import Op, also_symbolic, apply, op, static_value
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.shapes import TensorShape
@@ -81,6 +81,7 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     return _python_tuple(int(s) for s in sizes)
 
 
+@also_symbolic
 def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
     """A tensor of zeros (False, or empty strings).
 
@@ -103,11 +104,13 @@ def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> T
     return _full(as_sizes(shape), 0, kind)
 
 
+@also_symbolic
 def ones(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
     """A tensor of ones (True); arguments as in `zeros`."""
     return _full(as_sizes(shape), 1, as_dtype(dtype))
 
 
+@also_symbolic
 def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor with one value everywhere.
 
