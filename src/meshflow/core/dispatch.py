@@ -641,6 +641,22 @@ def _annotation(parameter: inspect.Parameter) -> str:
     )
 
 
+def also_symbolic(function: F) -> F:
+    """Hands the call of a function that is no op to Keras when an argument is a symbolic Keras tensor.
+
+    Args:
+      function: a public function that needs its arguments' values, such as `tf.zeros` its shape's.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if _symbolic_types and has_symbolic(args, kwargs):
+            return _symbolic_handler(public, args, kwargs)  # type: ignore[misc]
+        return function(*args, **kwargs)
+
+    return public  # type: ignore[return-value]
+
+
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
     """Whether an argument is, or a nested list or dictionary of arguments holds, a Keras tensor."""
     for value in args:

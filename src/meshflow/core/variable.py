@@ -318,7 +318,8 @@ class Variable(_Operators):
             context.trace.write(self, value)
         else:
             array = value._value
-            self._value = jax.numpy.array(array) if isinstance(array, np.ndarray) else array
+            on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
+            self._value = jax.numpy.array(array) if on_host else array
 
     def _checked(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)

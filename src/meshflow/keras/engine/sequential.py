@@ -182,6 +182,8 @@ class Sequential(Model):
         Returns:
           The last layer's output.
         """
+        if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
+            inputs = inputs[0]
         if mask is not None:
             inputs._keras_mask = mask
         if self._input is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -210,8 +211,9 @@ class Metric:
         return f"{type(self).__name__}({values})"
 
     def __deepcopy__(self, memo: Any) -> Metric:
-        copied = type(self).from_config(self.get_config())
+        copied = type(self).__new__(type(self))
         memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
     def _float(self, value: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core import convert, dtypes
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, op, static_value
+from meshflow.core.dispatch import Op, also_symbolic, apply, op, static_value
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.shapes import TensorShape
@@ -92,6 +92,7 @@ def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
     return tensor
 
 
+@also_symbolic
 def zeros(
     shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
 ) -> Tensor:
@@ -117,6 +118,7 @@ def zeros(
     return _laid(_full(as_sizes(shape), 0, kind), layout)
 
 
+@also_symbolic
 def ones(
     shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
 ) -> Tensor:
@@ -124,6 +126,7 @@ def ones(
     return _laid(_full(as_sizes(shape), 1, as_dtype(dtype)), layout)
 
 
+@also_symbolic
 def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = None) -> Tensor:
     """A tensor with one value everywhere.
 
