@@ -303,6 +303,8 @@ def wrap(outputs: Any) -> Any:
         return Tensor(outputs)
     if type(outputs) is tuple or type(outputs) is list:
         return type(outputs)(wrap(o) for o in outputs)
+    if isinstance(outputs, np.generic):
+        return wrap(np.asarray(outputs))
     return jax.tree.map(wrap, outputs)
 
 
