@@ -183,3 +183,17 @@ def test_strings():
     assert tf.strings.join(["a", "b"], separator="-").numpy() == b"a-b"
     assert tf.strings.upper(["ab"]).numpy()[0] == b"AB"
     assert tf.strings.length("abc").numpy() == 3
+
+
+def test_a_shift_that_is_computed_in_a_function():
+    x = np.arange(12).reshape(3, 4)
+
+    @tf.function
+    def rolled(shift):
+        return tf.roll(x, shift=shift, axis=[0, 1]), tf.roll(x, shift[0], 1)
+
+    both, one = rolled(tf.constant([1, -2]))
+    np.testing.assert_array_equal(both, np.roll(x, (1, -2), (0, 1)))
+    np.testing.assert_array_equal(one, np.roll(x, 1, 1))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="one shift for each"):
+        tf.function(lambda s: tf.roll(x, s, 0))(tf.constant([1, 2]))

@@ -392,13 +392,47 @@ def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
     return jnp.flip(tensor, axis)
 
 
+def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+    """Moves elements along dimensions; those pushed out come in at the other end.
+
+    Args:
+      input: a tensor.
+      shift: how far, an integer or one per axis; in a compiled function it may be computed there.
+      axis: the dimension or dimensions.
+      name: ignored.
+
+    Returns:
+      A tensor like `input`.
+
+    Raises:
+      InvalidArgumentError: when there is not one shift for each axis.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.roll([0, 1, 2, 3], shift=1, axis=0).numpy()
+      array([3, 0, 1, 2], dtype=int32)
+    """
+    if isinstance(shift, Tensor) and isinstance(shift._value, jax.core.Tracer):
+        return _rolled_by(input, shift, axis)
+    return _rolled(input, shift, axis)
+
+
 @op(same=(), name="roll", strings="moves")
-def roll(input: TensorLike, shift: Any, axis: Any, name: str | None = None) -> Tensor:
-    """Moves elements along dimensions; those pushed out come in at the other end."""
+def _rolled(input: TensorLike, shift: Any, axis: Any) -> Tensor:
     counts = [len(v) if isinstance(v, tuple) else None for v in (shift, axis)]
     if counts[0] != counts[1] and {*counts} != {None, 1}:
         raise InvalidValueError(
             f"roll: shift and axis must have the same size, got {shift} and {axis}."
+        )
+    return jnp.roll(input, shift, axis)
+
+
+@op(same=(), name="roll")
+def _rolled_by(input: TensorLike, shift: TensorLike, axis: Any) -> Tensor:
+    count = len(axis) if isinstance(axis, tuple) else None
+    if shift.shape != (() if count is None else (count,)):
+        raise InvalidValueError(
+            f"roll: shift has shape {shift.shape} and axis is {axis}: there must be one shift for each."
         )
     return jnp.roll(input, shift, axis)
 
