@@ -171,3 +171,37 @@ def test_dropout_is_the_same_in_each_step(make):
 def test_errors(make, text):
     with pytest.raises(ValueError, match=text):
         make()
+
+
+class PairCell(layers.Layer):
+    """A cell of two inputs and two states of different ranks."""
+
+    def __init__(self, **kwargs):
+        self.state_size = [tf.TensorShape([3]), tf.TensorShape([4, 5])]
+        self.output_size = [tf.TensorShape([3]), tf.TensorShape([4, 5])]
+        super().__init__(**kwargs)
+
+    def build(self, shapes):
+        (_, a), (_, b, c) = shapes
+        self.one = self.add_weight("one", [a, 3])
+        self.two = self.add_weight("two", [b, c, 4, 5])
+
+    def call(self, inputs, states):
+        a = tf.matmul(inputs[0], self.one)
+        b = tf.einsum("bij,ijkl->bkl", inputs[1], self.two)
+        return (a, b), (states[0] + a, states[1] + b)
+
+
+def test_a_cell_of_nested_inputs_outputs_and_states():
+    inputs = tf.keras.Input((None, 2)), tf.keras.Input((None, 2, 3))
+    rnn = layers.RNN(PairCell(), return_state=True)
+    first, second, one, two = tf.nest.flatten(rnn(inputs))
+    model = tf.keras.Model(inputs, [first, second, one, two])
+    rng = np.random.default_rng(0)
+    x, y = (rng.random(s).astype("float32") for s in ((8, 6, 2), (8, 6, 2, 3)))
+    last_a, last_b, sum_a, sum_b = model([x, y])
+    steps = np.einsum("btij,ijkl->btkl", y, rnn.cell.two.numpy())
+    np.testing.assert_allclose(last_a, x[:, -1] @ rnn.cell.one.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(last_b, steps[:, -1], rtol=1e-5)
+    np.testing.assert_allclose(sum_a, x.sum(1) @ rnn.cell.one.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(sum_b, steps.sum(1), rtol=1e-5)

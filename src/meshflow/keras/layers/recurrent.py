@@ -93,16 +93,22 @@ class RNN(Layer):
 
     def build(self, input_shape: Any) -> None:
         """Builds the cell; makes the states of a stateful layer."""
-        shape = (
-            nest.flatten(input_shape)[0] if isinstance(input_shape, (list, tuple)) else input_shape
+        nested = isinstance(input_shape, dict) or (
+            isinstance(input_shape, (list, tuple)) and isinstance(input_shape[0], TensorShape)
         )
+        shape = nest.flatten(input_shape)[0] if nested else input_shape
         sizes = TensorShape(shape).as_list()
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
         if self.unroll and time is None:
             raise ValueError("Unrolling requires a fixed number of timesteps.")
         if self.input_spec is not None:
             self.input_spec = [InputSpec(shape=(None, None, *sizes[2:]))]
-        cells.build_cell(self.cell, TensorShape([batch, *sizes[2:]]))
+
+        def of_one_step(shape: Any) -> TensorShape:
+            return TensorShape([batch, *TensorShape(shape).as_list()[2:]])
+
+        step_shape = nest.map_structure(of_one_step, input_shape) if nested else of_one_step(shape)
+        cells.build_cell(self.cell, step_shape)
         if self.stateful:
             self._make_states(batch)
         self.built = True
@@ -154,8 +160,9 @@ class RNN(Layer):
 
     def get_initial_state(self, inputs: Any) -> Any:
         """The states before the first step, for inputs [batch, time, features]."""
-        batch = array.shape(inputs)[1 if self.time_major else 0]
-        return cells.initial_state(self.cell, None, batch, inputs.dtype)
+        one = nest.flatten(inputs)[0]
+        batch = array.shape(one)[1 if self.time_major else 0]
+        return cells.initial_state(self.cell, None, batch, one.dtype)
 
     def __call__(
         self, inputs: Any, initial_state: Any = None, constants: Any = None, **kwargs: Any
@@ -163,19 +170,19 @@ class RNN(Layer):
         """Runs the layer.
 
         Args:
-          inputs: sequences, or a list of sequences, initial states and constants.
+          inputs: sequences; a list of sequences, initial states and constants; or a tuple or
+            dictionary of sequences, for a cell that takes one.
           initial_state: states before the first step.
           constants: tensors that every step sees.
           **kwargs: `training` and `mask`.
         """
-        if isinstance(inputs, (list, tuple)) and len(inputs) > 1:
-            inputs = list(inputs)
+        if isinstance(inputs, list) and len(inputs) > 1:
             if self._constants_count:
                 constants = inputs[-self._constants_count :]
                 inputs = inputs[: -self._constants_count]
             initial_state = inputs[1:] or initial_state
             inputs = inputs[0]
-        elif isinstance(inputs, (list, tuple)):
+        elif isinstance(inputs, list):
             inputs = inputs[0]
         if constants is not None:
             constants = nest.flatten(constants)
@@ -218,7 +225,7 @@ class RNN(Layer):
         """
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
         states = self._first_states(inputs, initial_state)
-        first = inputs[0] if self.time_major else inputs[:, 0]
+        first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)
         sequences, step = self._step(inputs, first, constants, training)
         try:
             last, outputs, after = backend.rnn(
@@ -244,7 +251,8 @@ class RNN(Layer):
 
     def _first_states(self, inputs: Any, given: Any) -> list[Any]:
         if given is not None and not all(s is None for s in nest.flatten(given)):
-            flat = [convert_to_tensor(s, dtype_hint=inputs.dtype) for s in nest.flatten(given)]
+            hint = nest.flatten(inputs)[0].dtype
+            flat = [convert_to_tensor(s, dtype_hint=hint) for s in nest.flatten(given)]
         elif self.stateful:
             flat = [v.value() for v in self.states]
         else:
