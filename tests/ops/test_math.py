@@ -216,3 +216,28 @@ def test_factorizations(rng):
         tf.linalg.band_part(np.ones((3, 3)), 0, 1),
         np.triu(np.ones((3, 3))) - np.triu(np.ones((3, 3)), 2),
     )
+
+
+@pytest.mark.parametrize(
+    ("function", "operands", "expected"),
+    [
+        (tf.maximum, ([1.0, 0.0, 2.0], [1.0, 1.0, 1.0]), ([1, 0, 1], [0, 1, 0])),
+        (tf.minimum, ([1.0, 0.0, 2.0], [1.0, 1.0, 1.0]), ([1, 1, 0], [0, 0, 1])),
+        (tf.clip_by_value, ([0.0, 1.0, -1.0, 2.0, 0.5], 0.0, 1.0), ([1, 1, 0, 0, 1], 1, 1)),
+        (tf.abs, ([0.0, -2.0, 2.0],), ([0, -1, 1],)),
+        (tf.sign, ([0.0, -2.0],), ([0, 0],)),
+        (tf.math.xlogy, ([0.0, 1.0], [0.0, 2.0]), ([0, np.log(2)], [0, 0.5])),
+        (tf.math.xlog1py, ([0.0], [-1.0]), ([0], [0])),
+        (tf.keras.losses.mae, ([[1.0, 2.0]], [[1.0, 3.0]]), ([[0, -0.5]], [[0, 0.5]])),
+        (tf.keras.losses.hinge, ([[1.0, -1.0]], [[1.0, -1.0]]), ([[-0.5, 0.5]], [[-0.5, 0.5]])),
+        (lambda x: tf.keras.activations.hard_sigmoid(x), ([-2.5, 2.5],), ([0.2, 0.2],)),
+        (lambda x: tf.keras.activations.relu(x, 0.1, 1.0, 0.2), ([0.0, 0.2, 1.0],), ([0.1, 0, 1],)),
+    ],
+)
+def test_gradients_where_functions_have_kinks(function, operands, expected):
+    tensors = [tf.constant(o) for o in operands]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = function(*tensors)
+    for gradient, wanted in zip(tape.gradient(y, tensors), expected, strict=True):
+        assert_close(gradient, wanted)

@@ -14,6 +14,7 @@ from meshflow.core.dispatch import op
 from meshflow.core.dtypes import DType, as_dtype, float32, float64
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.ties import larger, smaller
 
 __all__ = [
     "accumulate_n",
@@ -319,14 +320,14 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if")
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of two elements."""
-    return jnp.maximum(x, y)
+    """The larger of two elements; of equal ones `x` has the gradient."""
+    return larger(x, y)
 
 
 @op(kinds="if")
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of two elements."""
-    return jnp.minimum(x, y)
+    """The smaller of two elements; of equal ones `x` has the gradient."""
+    return smaller(x, y)
 
 
 @op
@@ -345,13 +346,15 @@ def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor
 @op(kinds="fc")
 def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x * log(y)`, and 0 where `x` is 0."""
-    return jax.scipy.special.xlogy(x, y)
+    none = x == 0
+    return jnp.where(none, 0, x * jnp.log(jnp.where(none, 1, y)))
 
 
 @op(kinds="fc")
 def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x * log(1 + y)`, and 0 where `x` is 0."""
-    return jax.scipy.special.xlog1py(x, y)
+    none = x == 0
+    return jnp.where(none, 0, x * jnp.log1p(jnp.where(none, 0, y)))
 
 
 @op(kinds="fc")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.ties import clipped
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
 
@@ -33,8 +34,7 @@ def clip_by_value(
       >>> tf.clip_by_value([-5.0, 0.5, 5.0], 0.0, 1.0).numpy()
       array([0. , 0.5, 1. ], dtype=float32)
     """
-    # Nested where gives the clipped elements no gradient at all, as TensorFlow does.
-    return jnp.maximum(jnp.minimum(t, clip_value_max), clip_value_min)
+    return clipped(t, clip_value_min, clip_value_max)
 
 
 @op(same=("t", "clip_norm"), kinds="fc")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.ties import absolute
 
 __all__ = [
     "abs",
@@ -87,14 +88,13 @@ def _angle(x: Any) -> Any:
 
 
 _special = jax.scipy.special
-abs = _define("abs", jnp.abs, "Absolute value.", kinds=None)
+abs = _define("abs", absolute, "Absolute value.", kinds=None)
 negative = _define("negative", jnp.negative, "`-x`.", kinds=None)
 sign = _define(
     "sign",
     jnp.sign,
-    "-1, 0 or 1; for complex numbers `x / |x|`.",
+    "-1, 0 or 1, with gradient 0; for complex numbers `x / |x|`.",
     kinds="ifc",
-    differentiable=False,
 )
 square = _define("square", jnp.square, "`x * x`.", kinds="ifc")
 sqrt = _define("sqrt", jnp.sqrt, "Square root.")
