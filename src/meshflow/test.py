@@ -6,16 +6,17 @@ import contextlib
 import os
 import random as python_random
 import re
-import tempfile
 import unittest
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshflow.core import config, nest
+from meshflow.core.assertions import MoreAssertions
+from meshflow.core.composite import IndexedSlices, SparseTensor
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, OpError
+from meshflow.core.errors import OpError
 from meshflow.core.tape import GradientTape
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
 _SEED = 87654321
 
 
-class TestCase(unittest.TestCase):
+class TestCase(MoreAssertions):
     """`unittest.TestCase` with assertions about tensors, arrays and nested structures of them.
 
     Before each test the global seeds (Python's, NumPy's and `tf.random`'s) are set to fixed values.
@@ -56,14 +57,11 @@ class TestCase(unittest.TestCase):
 
     def get_temp_dir(self) -> str:
         """A folder for this test, removed after it."""
-        if not hasattr(self, "_folder"):
-            self._folder = tempfile.TemporaryDirectory()
-            self.addCleanup(self._folder.cleanup)
-        return self._folder.name
+        return self._folder_of_test()
 
     def evaluate(self, tensors: Any) -> Any:
-        """The NumPy values of a nested structure of tensors and variables."""
-        return nest.map_structure(_value, tensors)
+        """The NumPy values of a nested structure of tensors and variables, or of what a function gives."""
+        return nest.map_structure(_value, tensors() if callable(tensors) else tensors)
 
     @contextlib.contextmanager
     def session(self, *args: Any, **kwargs: Any) -> Iterator[None]:
@@ -240,64 +238,6 @@ class TestCase(unittest.TestCase):
         """`assertRaisesWithPredicateMatch` for `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
-    def assertStartsWith(self, actual: str, expected_start: str, msg: str | None = None) -> None:
-        """Fails unless a text starts with another."""
-        self.assertTrue(actual.startswith(expected_start), msg or f"{actual!r}: {expected_start!r}")
-
-    def assertLen(self, container: Any, expected_len: int, msg: str | None = None) -> None:
-        """Fails unless a container has a length."""
-        self.assertEqual(len(container), expected_len, msg)
-
-    def assertEmpty(self, container: Any, msg: str | None = None) -> None:
-        """Fails unless a container is empty."""
-        self.assertEqual(len(container), 0, msg)
-
-    def assertNotEmpty(self, container: Any, msg: str | None = None) -> None:
-        """Fails when a container is empty."""
-        self.assertNotEqual(len(container), 0, msg)
-
-    def assertBetween(self, value: Any, minv: Any, maxv: Any, msg: str | None = None) -> None:
-        """Asserts that `minv <= value <= maxv`."""
-        if not minv <= value <= maxv:
-            self.fail(self._formatMessage(msg, f"{value!r} is not between {minv!r} and {maxv!r}"))
-
-    def assertContainsSubset(
-        self, expected_subset: Any, actual_set: Any, msg: str | None = None
-    ) -> None:
-        """Asserts that everything in the first collection is in the second."""
-        missing = [item for item in expected_subset if item not in actual_set]
-        if missing:
-            self.fail(self._formatMessage(msg, f"{missing!r} are missing in {actual_set!r}"))
-
-    def assertSameElements(
-        self, expected_seq: Any, actual_seq: Any, msg: str | None = None
-    ) -> None:
-        """Asserts that two collections hold the same items, in any order and number."""
-        self.assertContainsSubset(expected_seq, actual_seq, msg)
-        self.assertContainsSubset(actual_seq, expected_seq, msg)
-
-    def assertSequenceAlmostEqual(
-        self,
-        expected_seq: Any,
-        actual_seq: Any,
-        places: int | None = None,
-        msg: str | None = None,
-        delta: float | None = None,
-    ) -> None:
-        """Asserts that two sequences are as long and their numbers nearly equal."""
-        self.assertEqual(len(expected_seq), len(actual_seq), msg)
-        how: Any = {"places": places, "delta": delta}
-        for expected, actual in zip(expected_seq, actual_seq, strict=True):
-            self.assertAlmostEqual(expected, actual, msg=msg, **how)
-
-    def assertRaisesIncompatibleShapesError(
-        self,
-        exception_type: type[Exception] = InvalidArgumentError,
-        message: str = "Incompatible shapes",
-    ) -> Any:
-        """Like `assertRaises`, for operands whose shapes do not fit together; `message` is not compared."""
-        return self.assertRaises((exception_type, ValueError))
-
     def _same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
 
@@ -324,7 +264,27 @@ def _items(structure: Any) -> list[Any]:
     return list(structure.values()) if isinstance(structure, dict) else list(structure)
 
 
+class SparseTensorValue(NamedTuple):
+    """The parts of a sparse tensor as arrays."""
+
+    indices: np.ndarray
+    values: np.ndarray
+    dense_shape: np.ndarray
+
+
+class IndexedSlicesValue(NamedTuple):
+    """The parts of indexed slices as arrays."""
+
+    values: np.ndarray
+    indices: np.ndarray
+    dense_shape: np.ndarray | None
+
+
 def _value(value: Any) -> Any:
+    if isinstance(value, SparseTensor):
+        return SparseTensorValue(*map(_value, (value.indices, value.values, value.dense_shape)))
+    if isinstance(value, IndexedSlices):
+        return IndexedSlicesValue(*map(_value, (value.values, value.indices, value.dense_shape)))
     return value.numpy() if hasattr(value, "numpy") else value
 
 

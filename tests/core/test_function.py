@@ -1,5 +1,6 @@
 import gc
 import logging
+import re
 import weakref
 
 import numpy as np
@@ -40,6 +41,28 @@ def test_variables_are_read_at_call_time_and_written():
     assert float(f(tf.constant(1.0))) == 4
     v.assign(10.0)
     assert float(f(tf.constant(1.0))) == 22 and float(v) == 11
+
+
+@pytest.mark.nan_expected  # JAX donates nothing while it looks for NaNs
+def test_every_variable_keeps_its_own_buffer():
+    first, second, third = (tf.Variable(tf.zeros([4])) for _ in range(3))
+
+    @tf.function
+    def step(x):
+        total = first + second + third
+        # Written in another order than read, beside a result of the same shape.
+        for variable in (third, first, second):
+            variable.assign_add(x)
+        return total
+
+    concrete = step.get_concrete_function(tf.ones([4]))
+    arrays = [np.ones(4, np.float32), *(v._value for v in concrete.captured_inputs)]
+    text = concrete._compiled.lower(*arrays).as_text()
+    arguments = text[text.index("@main(") : text.index("->")].split("%arg")[1:]
+    buffers = [re.search(r"aliasing_output = (\d+)", a) for a in arguments[1:]]
+    assert [int(found[1]) for found in buffers if found] == [0, 1, 2]
+    for written, captured in zip(concrete.traced.writes, concrete.captured_inputs, strict=True):
+        assert written is captured
 
 
 def test_values_read_before_a_donating_call_survive():

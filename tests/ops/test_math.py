@@ -241,3 +241,11 @@ def test_gradients_where_functions_have_kinks(function, operands, expected):
         y = function(*tensors)
     for gradient, wanted in zip(tape.gradient(y, tensors), expected, strict=True):
         assert_close(gradient, wanted)
+
+
+def test_approximately_smallest_elements_are_exact_on_cpus():
+    values, places = tf.math.approx_min_k([[3.0, 1.0, 2.0], [0.0, 9.0, 5.0]], 2)
+    np.testing.assert_array_equal(values.numpy(), [[1, 2], [0, 5]])
+    np.testing.assert_array_equal(places.numpy(), [[1, 2], [0, 2]])
+    values, _ = tf.math.approx_min_k([[3.0, 1.0], [0.0, 9.0]], 1, reduction_dimension=0)
+    np.testing.assert_array_equal(values.numpy(), [[0, 1]])

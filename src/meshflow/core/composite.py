@@ -70,6 +70,10 @@ class IndexedSlices:
 
         return scatter_nd(expand_dims(self._indices, -1), self._values, self._dense_shape)
 
+    def with_values(self, new_values: Any) -> IndexedSlices:
+        """Other values for the same rows."""
+        return IndexedSlices(new_values, self._indices, self._dense_shape)
+
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self._values, self._indices, self._dense_shape)
 
@@ -149,6 +153,19 @@ class SparseTensor:
 
     def _components(self) -> list[Tensor]:
         return [self._values]
+
+    def _scaled(self, other: Any, combine: str) -> SparseTensor:
+        from meshflow.ops import array, math
+
+        dense = array.broadcast_to(convert_to_tensor(other, dtype_hint=self.dtype), self.shape)
+        factors = array.gather_nd(dense, self._indices)
+        return self.with_values(getattr(math, combine)(self._values, factors))
+
+    def __mul__(self, other: Any) -> SparseTensor:
+        return self._scaled(other, "multiply")
+
+    def __truediv__(self, other: Any) -> SparseTensor:
+        return self._scaled(other, "truediv")
 
     def _as_tensor(self) -> Tensor:
         raise TypeError(

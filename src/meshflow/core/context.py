@@ -6,7 +6,7 @@ Every public op looks here, so the state is one thread-local object with plain a
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -39,7 +39,11 @@ class Context(threading.local):
       names: the stack of open name scopes.
       device: the device string of the innermost `tf.device`, or None.
       variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
+      placing: moves the arrays that eager ops and functions give, onto a default mesh, or None.
+      falls_back: whether what is traced can as well run as plain Python, which ops may ask for by an error.
+      on_host: whether ops on host arrays may be computed by NumPy, which gives host arrays.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
+      replicas: what tells the replica function being traced from other programs, or None.
     """
 
     def __init__(self) -> None:
@@ -49,7 +53,11 @@ class Context(threading.local):
         self.names: list[str] = []
         self.device: Any = None
         self.variable_creators: list[Any] = []
+        self.placing: Callable[[Any], Any] | None = None
+        self.falls_back = False
+        self.on_host = False
         self.autocast: Any = None
+        self.replicas: Any = None
 
 
 context = Context()

@@ -56,8 +56,8 @@ class Op:
       differentiable: False when TensorFlow defines no gradient (its gradient is None).
       strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
         them), "joins" two, or None.
-      pure: False when it does more than compute its result, so that a traced function does it at
-        every call also when all operands are known beforehand.
+      constant: whether known operands make a known result. Not so when it does more than compute
+        one, when other replicas take part, or when it says where values lie.
     """
 
     def __init__(
@@ -68,15 +68,17 @@ class Op:
         differentiable: bool = True,
         heavy: bool = False,
         strings: str | None = None,
-        pure: bool = True,
+        constant: bool = True,
     ) -> None:
         self.name = name
-        self.pure = pure
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
+        # Computes it by NumPy on host arrays; gives None where it does not.
+        self.host: Callable[..., Any] | None = None
         # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
+        self.constant = constant
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._gradients: dict[Any, Gradient] = {}
         self._residual: dict[Any, Callable[..., Any]] = {}
@@ -181,7 +183,7 @@ class Gradient(Op):
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(pull(pullback, inexact, cotangents))
 
-        super().__init__(f"grad_{op.name}", call)
+        super().__init__(f"grad_{op.name}", call, constant=op.constant)
 
 
 def pull(
@@ -231,9 +233,11 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         values = [o._value if type(o) is Tensor else _values(o) for o in operands]
         if recording:
             return _apply_recorded(op, operands, values, static)
+        if context.on_host:
+            return _apply_on_host(op, values, static)
         outputs = op.compiled(static)(*values)
     else:
-        if op.pure and _all_known(operands) and not (recording and _watched(operands)):
+        if op.constant and _all_known(operands) and not (recording and _watched(operands)):
             outputs = _on_host(op, operands, static)
             if outputs is not None:
                 return outputs
@@ -241,6 +245,14 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         if recording:
             return _apply_recorded(op, operands, values, static)
         outputs = op.call(values, static)
+    return wrap(outputs)
+
+
+def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op on host arrays, by NumPy where it can; its results are host arrays."""
+    outputs = None if op.host is None else op.host(values, static)
+    if outputs is None:
+        outputs = jax.tree.map(np.asarray, op.compiled(static)(*values))
     return wrap(outputs)
 
 
@@ -286,10 +298,12 @@ def wrap(outputs: Any) -> Any:
     if isinstance(outputs, (jax.Array, np.ndarray)):
         if check_output is not None:
             check_output(outputs)
+        if context.placing is not None and context.trace is None:
+            outputs = context.placing(outputs)
         return Tensor(outputs)
     if type(outputs) is tuple or type(outputs) is list:
         return type(outputs)(wrap(o) for o in outputs)
-    return jax.tree.map(Tensor, outputs)
+    return jax.tree.map(wrap, outputs)
 
 
 def _values(operand: Any) -> Any:
@@ -625,6 +639,22 @@ def _annotation(parameter: inspect.Parameter) -> str:
         if isinstance(annotation, str)
         else getattr(annotation, "__name__", str(annotation))
     )
+
+
+def also_symbolic(function: F) -> F:
+    """Hands the call of a function that is no op to Keras when an argument is a symbolic Keras tensor.
+
+    Args:
+      function: a public function that needs its arguments' values, such as `tf.zeros` its shape's.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if _symbolic_types and has_symbolic(args, kwargs):
+            return _symbolic_handler(public, args, kwargs)  # type: ignore[misc]
+        return function(*args, **kwargs)
+
+    return public  # type: ignore[return-value]
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:

@@ -255,19 +255,24 @@ class ConcreteFunction(Signed):
             if lost is None:
                 raise
             raise lost from error
-        count = traced.count
-        for variable, value in zip(traced.writes, outputs[count:], strict=True):
+        count = len(traced.writes)
+        for variable, value in zip(traced.writes, outputs, strict=False):
             variable._value = value
-        return traced.rebuild([Tensor(o) for o in outputs[:count]])
+        results = outputs[count:]
+        if context.placing is not None:
+            results = [context.placing(o) for o in results]
+        return traced.rebuild([Tensor(o) for o in results])
 
 
 def _named(traced: Traced) -> Callable[..., Any]:
+    """The program with its name: new values of variables, which take the donated buffers, then results."""
     from jax.extend.core import jaxpr_as_fun
 
     run = jaxpr_as_fun(rewritten(traced.closed))
 
     def compiled(*arrays: Any) -> Any:
-        return run(*arrays)
+        outputs = run(*arrays)
+        return [*outputs[traced.count :], *outputs[: traced.count]]
 
     compiled.__name__ = compiled.__qualname__ = traced.name
     return compiled
@@ -377,7 +382,7 @@ class Function:
                 key.append((shape, leaf.dtype))
             else:
                 key.append(self._static_key(leaf))
-        return arrays, (tree, tuple(key), Rules.promote, context.device)
+        return arrays, (tree, tuple(key), Rules.promote, context.device, context.replicas)
 
     def _static_key(self, leaf: Any) -> Any:
         kind = type(leaf)
@@ -699,6 +704,12 @@ def _fit(name: str, spec: Any, value: Any) -> Any:
     if not isinstance(spec, TypeSpec):
         return value
     if isinstance(value, TensorSpec):
+        return value
+    if not isinstance(spec, TensorSpec):
+        if not spec.is_compatible_with(value):
+            raise _SignatureError(
+                f"Python inputs incompatible with input_signature of {name}: got {value!r}, expected {spec}."
+            )
         return value
     try:
         tensor = convert_to_tensor(value, dtype_hint=spec.dtype)

@@ -63,6 +63,8 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
     """
     as_several = isinstance(key, tuple) or (isinstance(key, list) and not Numpy.indexing)
     items = tuple(key) if as_several else (key,)
+    if builtins.sum(1 for i in items if i is Ellipsis) > 1:
+        raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed")
     template: list[Any] = []
     dynamic: list[Tensor] = []
     used = builtins.sum(1 for i in items if i is not None and i is not Ellipsis)
@@ -80,7 +82,10 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
         elif item is None:
             template.append(None)
         elif isinstance(item, slice):
-            template.append(("slice", *(_bound(b) for b in (item.start, item.stop, item.step))))
+            bounds = [_bound(b) for b in (item.start, item.stop, item.step)]
+            if bounds[2] == 0:
+                raise errors.InvalidValueError(f"strides[{dim}] must be non-zero")
+            template.append(("slice", *bounds))
             dim += 1
         else:
             entry = _integer(item)

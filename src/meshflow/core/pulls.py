@@ -326,7 +326,7 @@ def _spread(array: Any, sharding: Any) -> Any:
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
-_next = Op("iterator_next", _call, differentiable=False, pure=False)
+_next = Op("iterator_next", _call, differentiable=False, constant=False)
 
 
 def feed_element(feed: Feed, element: Any, operands: Any = ()) -> tuple[Any, Tensor]:

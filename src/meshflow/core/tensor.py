@@ -15,7 +15,7 @@ operators are installed by `meshflow.ops.operators`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -41,6 +41,21 @@ _SYMBOLIC_HELP = (
     "tf.where, write the code as a plain `if`/`while`/`for` inside a tf.function with "
     "autograph=True, or call tf.config.run_functions_eagerly(True) while debugging."
 )
+
+
+# How an array on a mesh is printed, set by `meshflow.dtensor`; None for arrays that lie elsewhere.
+_mesh_text: Callable[[Any], str | None] | None = None
+
+
+def register_mesh_text(describe: Callable[[Any], str | None]) -> None:
+    """Has arrays on meshes printed by `describe`, which returns None for others."""
+    global _mesh_text
+    _mesh_text = describe
+
+
+def text_on_mesh(value: Any) -> str | None:
+    """The text of an array that lies on a mesh; None for others."""
+    return _mesh_text(value) if _mesh_text is not None else None
 
 
 class Tensor(_Operators):
@@ -253,16 +268,22 @@ class Tensor(_Operators):
     def __str__(self) -> str:
         if isinstance(self._value, jax.core.Tracer):
             return f"Tensor(shape={self.shape}, dtype={self.dtype.name})"
-        text = self._text(str)
+        text = text_on_mesh(self._value) or self._text(str)
         gap = "\n" if "\n" in text else ""
         return f"tf.Tensor({gap}{text}, shape={self.shape}, dtype={self.dtype.name})"
 
     def __repr__(self) -> str:
         if isinstance(self._value, jax.core.Tracer):
             return f"<tf.Tensor 'symbolic' shape={self.shape} dtype={self.dtype.name}>"
+        return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, {self._labelled()}>"
+
+    def _labelled(self) -> str:
+        """The value for a `repr`, with where it lies when that is a mesh."""
+        on_mesh = text_on_mesh(self._value)
+        if on_mesh is not None:
+            return f"value={on_mesh}"
         text = self._text(repr)
-        gap = "\n" if "\n" in text else ""
-        return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, numpy={gap}{text}>"
+        return f"numpy={chr(10) if chr(10) in text else ''}{text}"
 
     def _text(self, how: Any) -> str:
         value = to_host(self._value)

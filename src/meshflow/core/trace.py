@@ -64,7 +64,7 @@ class TraceContext:
     Attributes:
       parent: the enclosing trace, or None.
       sources: captured tensors and variables, in order of first use.
-      writes: variables written, in order of first write.
+      writes: variables written, by identity.
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
       pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`.
@@ -127,9 +127,17 @@ class TraceContext:
         self._state[id(variable)] = value
         self.writes[id(variable)] = variable
 
+    def written(self) -> list[Variable]:
+        """The written variables, in the order in which they became inputs.
+
+        JAX pairs donated inputs with outputs of the same shape in order: so each variable gets its own
+        buffer, and XLA has nothing to copy.
+        """
+        return [self.writes[key] for key in self._state if key in self.writes]
+
     def final_values(self) -> list[Any]:
-        """Arrays of the written variables, in the order of `writes`."""
-        return [self.value_of(self._state[key]) for key in self.writes]
+        """Arrays of the written variables, in the order of `written`."""
+        return [self.value_of(self._state[id(variable)]) for variable in self.written()]
 
 
 @contextlib.contextmanager
@@ -379,7 +387,7 @@ def trace(
         run.__name__,
         closed,
         captures,
-        list(scope.writes.values()),
+        scope.written(),
         result["structure"],
         result["count"],
     )

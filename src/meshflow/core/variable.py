@@ -318,7 +318,8 @@ class Variable(_Operators):
             context.trace.write(self, value)
         else:
             array = value._value
-            self._value = jax.numpy.array(array) if isinstance(array, np.ndarray) else array
+            on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
+            self._value = jax.numpy.array(array) if on_host else array
 
     def _checked(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)
@@ -541,8 +542,7 @@ class Variable(_Operators):
         head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
         if context.trace is not None:
             return head + ">"
-        text = Tensor(self._value)._text(repr)
-        return f"{head}, numpy={chr(10) if chr(10) in text else ''}{text}>"
+        return f"{head}, {Tensor(self._value)._labelled()}>"
 
 
 def _restore(array: np.ndarray, trainable: bool, name: str) -> Variable:

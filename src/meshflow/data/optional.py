@@ -1,4 +1,4 @@
-"""`Optional`: an element, or nothing; what `get_next_as_optional` gives."""
+"""`tf.experimental.Optional`: a value, or nothing; what `get_next_as_optional` gives."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.specs import type_spec_from_value
+from meshflow.core.specs import TypeSpec
 from meshflow.core.tensor import Tensor
+from meshflow.data import structure
 
 
 class Optional:
@@ -29,6 +29,9 @@ class Optional:
       >>> iterator = iter(tf.data.Dataset.range(1))
       >>> [bool(iterator.get_next_as_optional().has_value()) for _ in range(2)]
       [True, False]
+      >>> some = tf.experimental.Optional.from_value(3)
+      >>> int(some.get_value()), some.element_spec
+      (3, TensorSpec(shape=(), dtype=tf.int32, name=None))
     """
 
     def __init__(self, value: Any, present: Any = True, spec: Any = None) -> None:
@@ -37,7 +40,7 @@ class Optional:
     @staticmethod
     def from_value(value: Any) -> Optional:
         """An optional that has the value given: a tensor, or what converts to one, or nested ones."""
-        return Optional(nest.map_structure(convert_to_tensor, value))
+        return Optional(structure.normalize(value, structure.to_tensor))
 
     @staticmethod
     def empty(element_spec: Any) -> Optional:
@@ -49,7 +52,7 @@ class Optional:
         """The structure of `TensorSpec`s that describes the value."""
         if self._spec is not None:
             return self._spec
-        return nest.map_structure(type_spec_from_value, self._value)
+        return structure.spec_of(self._value)
 
     def has_value(self, name: str | None = None) -> Tensor:
         """Whether there is an element, a bool scalar."""
@@ -66,6 +69,9 @@ class Optional:
             raise InvalidArgumentError("The given optional does not have a value.")
         return self._value
 
+    def __repr__(self) -> str:
+        return f"<Optional element_spec={self.element_spec}>"
+
     # Loops and branches that are compiled carry it as these tensors.
 
     def _state_parts(self) -> list[Tensor]:
@@ -78,3 +84,38 @@ class Optional:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
+
+
+class OptionalSpec(TypeSpec):
+    """Spec of an `Optional`.
+
+    Args:
+      element_spec: the spec of its value.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self.element_spec = element_spec
+
+    @classmethod
+    def from_value(cls, value: Optional) -> OptionalSpec:
+        """The spec of an optional.
+
+        Args:
+          value: the optional.
+        """
+        return cls(value.element_spec)
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether an optional, or the spec of one, has values that fit."""
+        return isinstance(value, (Optional, OptionalSpec)) and structure.compatible(
+            self.element_spec, value.element_spec
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OptionalSpec) and self.element_spec == other.element_spec
+
+    def __hash__(self) -> int:
+        return hash(str(self.element_spec))
+
+    def __repr__(self) -> str:
+        return f"OptionalSpec({self.element_spec})"

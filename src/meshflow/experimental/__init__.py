@@ -1,4 +1,4 @@
-"""`tf.experimental`: the NumPy front end, DTensor and optionals, as far as they exist."""
+"""`tf.experimental`: the NumPy front end and DTensor, as far as they exist, and optional values."""
 
 from meshflow.data.optional import Optional
 from meshflow.experimental import dtensor, numpy

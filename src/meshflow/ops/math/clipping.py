@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.math.ties import clipped
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
 
@@ -34,7 +33,9 @@ def clip_by_value(
       >>> tf.clip_by_value([-5.0, 0.5, 5.0], 0.0, 1.0).numpy()
       array([0. , 0.5, 1. ], dtype=float32)
     """
-    return clipped(t, clip_value_min, clip_value_max)
+    # At the ends of the interval the whole gradient goes to the tensor, as in TensorFlow.
+    below = jnp.where(t > clip_value_max, clip_value_max, t)
+    return jnp.where(below < clip_value_min, clip_value_min, below)
 
 
 @op(same=("t", "clip_norm"), kinds="fc")
