@@ -218,6 +218,31 @@ def test_factorizations(rng):
     )
 
 
+@pytest.mark.parametrize(
+    ("function", "operands", "expected"),
+    [
+        (tf.maximum, ([1.0, 0.0, 2.0], [1.0, 1.0, 1.0]), ([1, 0, 1], [0, 1, 0])),
+        (tf.minimum, ([1.0, 0.0, 2.0], [1.0, 1.0, 1.0]), ([1, 1, 0], [0, 0, 1])),
+        (tf.clip_by_value, ([0.0, 1.0, -1.0, 2.0, 0.5], 0.0, 1.0), ([1, 1, 0, 0, 1], 1, 1)),
+        (tf.abs, ([0.0, -2.0, 2.0],), ([0, -1, 1],)),
+        (tf.sign, ([0.0, -2.0],), ([0, 0],)),
+        (tf.math.xlogy, ([0.0, 1.0], [0.0, 2.0]), ([0, np.log(2)], [0, 0.5])),
+        (tf.math.xlog1py, ([0.0], [-1.0]), ([0], [0])),
+        (tf.keras.losses.mae, ([[1.0, 2.0]], [[1.0, 3.0]]), ([[0, -0.5]], [[0, 0.5]])),
+        (tf.keras.losses.hinge, ([[1.0, -1.0]], [[1.0, -1.0]]), ([[-0.5, 0.5]], [[-0.5, 0.5]])),
+        (lambda x: tf.keras.activations.hard_sigmoid(x), ([-2.5, 2.5],), ([0.2, 0.2],)),
+        (lambda x: tf.keras.activations.relu(x, 0.1, 1.0, 0.2), ([0.0, 0.2, 1.0],), ([0.1, 0, 1],)),
+    ],
+)
+def test_gradients_where_functions_have_kinks(function, operands, expected):
+    tensors = [tf.constant(o) for o in operands]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = function(*tensors)
+    for gradient, wanted in zip(tape.gradient(y, tensors), expected, strict=True):
+        assert_close(gradient, wanted)
+
+
 def test_approximately_smallest_elements_are_exact_on_cpus():
     values, places = tf.math.approx_min_k([[3.0, 1.0, 2.0], [0.0, 9.0, 5.0]], 2)
     np.testing.assert_array_equal(values.numpy(), [[1, 2], [0, 5]])

@@ -47,8 +47,10 @@ def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: 
         return nn.relu(x)
     from meshflow.ops.array import where
 
-    result = where(x >= threshold, x, alpha * (x - threshold))
-    return result if max_value is None else math.minimum(result, max_value)
+    result = nn.relu(x) if not threshold else where(x > threshold, x, 0)
+    if max_value is not None:
+        result = math.minimum(result, max_value)
+    return result - alpha * nn.relu(threshold - x) if alpha else result
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:

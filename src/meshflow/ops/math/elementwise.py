@@ -122,9 +122,8 @@ negative = _define("negative", jnp.negative, "`-x`.", kinds=None)
 sign = _define(
     "sign",
     jnp.sign,
-    "-1, 0 or 1; for complex numbers `x / |x|`.",
+    "-1, 0 or 1, with gradient 0; for complex numbers `x / |x|`.",
     kinds="ifc",
-    differentiable=False,
 )
 square = _define("square", jnp.square, "`x * x`.", kinds="ifc")
 sqrt = _define("sqrt", jnp.sqrt, "Square root.")
