@@ -187,7 +187,9 @@ class ReplicaContext:
             if isinstance(leaf, IndexedSlices):
                 return self._all_rows(leaf, mean)
             tensor = convert_to_tensor(leaf)
-            return apply(op, (tensor,)) if self._several else tensor
+            if not self._several:
+                return tensor
+            return apply(op, (divisible(tensor) if mean else tensor,))
 
         return nest.map_structure(reduced, value)
 
@@ -263,6 +265,15 @@ class ReplicaContext:
         return map_replicas(own, result)
 
 
+def divisible(tensor: Tensor) -> Tensor:
+    """A tensor whose mean has fractions: integers become floats, as where TensorFlow divides them."""
+    from meshflow.ops.math import cast
+
+    if not tensor.dtype.is_integer:
+        return tensor
+    return cast(tensor, "float32" if tensor.dtype.size < 4 else "float64")
+
+
 def gatherable(value: Any, method: str) -> Tensor:
     """A value of a replica as a tensor that can be joined with the others'.
 
@@ -298,7 +309,9 @@ def aggregated(variable: Variable, value: Tensor) -> Tensor:
     if how is VariableAggregation.SUM:
         return apply(_psum, (value,))
     if how is VariableAggregation.MEAN:
-        return apply(_pmean, (value,))
+        from meshflow.ops.math import cast
+
+        return cast(apply(_pmean, (divisible(value),)), value.dtype)
     if how is VariableAggregation.ONLY_FIRST_REPLICA:
         return apply(_stack, (value,))[0]
     return value
