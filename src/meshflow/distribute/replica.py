@@ -150,6 +150,11 @@ class ReplicaContext:
         self._gathers = 0
 
     @property
+    def whole_batch(self) -> bool:
+        """Whether this is the one step of Keras' loop, which has the batch of all replicas."""
+        return not self._several
+
+    @property
     def strategy(self) -> Any:
         """The strategy that runs the replica."""
         return self._strategy
@@ -369,7 +374,7 @@ def _own_replicas(variable: Variable) -> Sequence[int]:
     strategy = getattr(variable, "_distribute_strategy", None)
     if strategy is None:
         return range(1)
-    return getattr(strategy, "local_replicas", range(strategy.num_replicas_in_sync))
+    return getattr(strategy, "local_replicas", range(strategy._replicas))
 
 
 def _described(variable: Variable, copies: list[str]) -> str:

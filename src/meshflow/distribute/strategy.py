@@ -198,7 +198,13 @@ class Strategy:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas compute a step together."""
+        """How many replicas compute a step together; in the one step that `fit` compiles, 1."""
+        entry = stacks.entries[-1] if stacks.entries else None
+        whole = isinstance(entry, ReplicaContext) and entry.whole_batch and entry.strategy is self
+        return 1 if whole else self._replicas
+
+    @property
+    def _replicas(self) -> int:
         return self.mesh.dim_size(AXIS)
 
     @property
@@ -255,12 +261,12 @@ class Strategy:
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_roles(kwargs)
-        several = self.num_replicas_in_sync > 1
+        several = self._replicas > 1
         saved, context.variable_creators = context.variable_creators, []
         try:
             if kwargs.get("synchronization") is VariableSynchronization.ON_READ and several:
                 variable: Variable = SyncOnReadVariable(
-                    replicas=self.num_replicas_in_sync, layout=self.batched, **kwargs
+                    replicas=self._replicas, layout=self.batched, **kwargs
                 )
             else:
                 variable = MirroredVariable(**kwargs)
@@ -482,9 +488,12 @@ class Strategy:
     def _place(self, array: Any, axis: int = 0) -> Any:
         if array.dtype == object:
             return array
-        divides = array.ndim > axis and array.shape[axis] % self.num_replicas_in_sync == 0
+        divides = array.ndim > axis and array.shape[axis] % self._replicas == 0
         specs = [AXIS if divides and i == axis else UNSHARDED for i in range(array.ndim)]
         return put(array, Layout(specs, self.mesh))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Strategy:
+        return self  # a copy of a model is of the same strategy
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
