@@ -141,3 +141,50 @@ def test_reductions_of_slices_and_by_users():
     with pytest.raises(ValueError, match="num_packs"):
         tf.distribute.NcclAllReduce(num_packs=-1)
     assert tf.distribute.InputReplicationMode.PER_WORKER.value == "PER_WORKER"
+
+
+def test_a_models_strategy_and_its_own_step(strategy):
+    class Scaled(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            # As users write it for one replica's part of the batch.
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
+                loss = loss / self.distribute_strategy.num_replicas_in_sync
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    def trained():
+        model = Scaled()
+        model.compile(tf.keras.optimizers.SGD(0.01))
+        model.fit(X, Y, batch_size=4, verbose=0)
+        return model
+
+    plain = trained()
+    with strategy.scope():
+        model = trained()
+    assert model.distribute_strategy is strategy and strategy.num_replicas_in_sync == 2
+    assert plain.distribute_strategy is tf.distribute.get_strategy()
+    np.testing.assert_allclose(model.get_weights()[0], plain.get_weights()[0], rtol=1e-5)
+
+
+def test_synchronized_batch_normalization(strategy):
+    x = np.array([[0.0], [2.0], [10.0], [14.0], [4.0]], "float32")
+    with strategy.scope():
+        layer = tf.keras.layers.BatchNormalization(synchronized=True, momentum=0.0)
+        layer.build((None, 1))
+    assert layer.get_config()["synchronized"] is True
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(5)
+    (batch,) = strategy.experimental_distribute_dataset(dataset)
+    parts = strategy.run(tf.function(lambda v: layer(v, training=True)), args=(batch,))
+    wanted = (x - x.mean()) / np.sqrt(x.var() + 1e-3)
+    np.testing.assert_allclose(strategy.gather(parts, axis=0), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer.moving_mean, [6.0], rtol=1e-5)
+    np.testing.assert_allclose(layer.moving_variance, [x.var()], rtol=1e-4)

@@ -53,6 +53,22 @@ def test_run_and_collectives(strategy, compiled):
     np.testing.assert_array_equal(strategy.gather(everything, axis=0), [0, 1, 0, 1])
 
 
+def test_means_of_integers_have_fractions(strategy):
+    def rank():
+        return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+    ranks = strategy.run(lambda: tf.fill([2, 3], rank()))
+    whole = strategy.reduce("MEAN", ranks, axis=None)
+    assert whole.dtype == tf.float64 and whole.numpy().tolist() == [[0.5] * 3] * 2
+    assert strategy.reduce("MEAN", ranks, axis=-1).numpy().tolist() == [0.5, 0.5]
+    assert float(strategy.reduce("MEAN", ranks, axis=(0, 1))) == 0.5
+    assert int(strategy.reduce("SUM", ranks, axis=[0, 1])) == 6
+    inside = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("mean", rank()))
+    assert inside.values[0].dtype == tf.float64 and float(inside.values[1]) == 0.5
+    one = tf.distribute.OneDeviceStrategy("CPU:0")
+    assert float(one.reduce("MEAN", tf.constant([1, 2]), axis=0)) == 1.5
+
+
 def test_uneven_values_reduce_over_all_elements(strategy):
     uneven = strategy.experimental_distribute_values_from_function(
         lambda c: tf.constant([[1.0, 2.0], [3.0]][c.replica_id_in_sync_group])

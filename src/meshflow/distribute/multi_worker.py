@@ -22,8 +22,8 @@ from meshflow.distribute.coordination import COORDINATOR, join_cluster
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
-from meshflow.distribute.replica import ReduceOp, SyncOnReadVariable
-from meshflow.distribute.strategy import Strategy, StrategyExtended
+from meshflow.distribute.replica import ReduceOp, SyncOnReadVariable, divisible
+from meshflow.distribute.strategy import Strategy, StrategyExtended, replica_axes
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import device_name
@@ -232,26 +232,27 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     # ---- bringing values together ----------------------------------------------------------
 
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """Sum or mean of the values of all workers' replicas; see `Strategy.reduce`.
 
         Args:
           reduce_op: `ReduceOp` or its name.
           value: a value of replicas.
-          axis: an axis to reduce within each replica too.
+          axis: an axis, or several, to reduce within each replica too.
         """
         if self.workers == 1:
             return super().reduce(reduce_op, value, axis)
         from meshflow.ops.math import reduce_mean, reduce_sum
 
-        reducer = reduce_mean if ReduceOp.parse(reduce_op) is ReduceOp.MEAN else reduce_sum
+        mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
+        reducer = reduce_mean if mean else reduce_sum
 
         def reduced(leaf: Any) -> Any:
             whole = stack(leaf.values) if _is_plain(leaf) else leaf
             if not isinstance(whole, Stacked):
                 return Strategy.reduce(self, reduce_op, leaf, axis)
-            axes = [0] if axis is None else [0, axis + 1 if axis >= 0 else axis]
-            return reducer(whole.stacked, axes)
+            stacked = divisible(whole.stacked) if mean else whole.stacked
+            return reducer(stacked, replica_axes(axis))
 
         return map_replicas(reduced, value)
 

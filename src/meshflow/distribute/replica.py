@@ -150,6 +150,11 @@ class ReplicaContext:
         self._gathers = 0
 
     @property
+    def whole_batch(self) -> bool:
+        """Whether this is the one step of Keras' loop, which has the batch of all replicas."""
+        return not self._several
+
+    @property
     def strategy(self) -> Any:
         """The strategy that runs the replica."""
         return self._strategy
@@ -187,7 +192,9 @@ class ReplicaContext:
             if isinstance(leaf, IndexedSlices):
                 return self._all_rows(leaf, mean)
             tensor = convert_to_tensor(leaf)
-            return apply(op, (tensor,)) if self._several else tensor
+            if not self._several:
+                return tensor
+            return apply(op, (divisible(tensor) if mean else tensor,))
 
         return nest.map_structure(reduced, value)
 
@@ -263,6 +270,15 @@ class ReplicaContext:
         return map_replicas(own, result)
 
 
+def divisible(tensor: Tensor) -> Tensor:
+    """A tensor whose mean has fractions: integers become floats, as where TensorFlow divides them."""
+    from meshflow.ops.math import cast
+
+    if not tensor.dtype.is_integer:
+        return tensor
+    return cast(tensor, "float32" if tensor.dtype.size < 4 else "float64")
+
+
 def gatherable(value: Any, method: str) -> Tensor:
     """A value of a replica as a tensor that can be joined with the others'.
 
@@ -298,7 +314,9 @@ def aggregated(variable: Variable, value: Tensor) -> Tensor:
     if how is VariableAggregation.SUM:
         return apply(_psum, (value,))
     if how is VariableAggregation.MEAN:
-        return apply(_pmean, (value,))
+        from meshflow.ops.math import cast
+
+        return cast(apply(_pmean, (divisible(value),)), value.dtype)
     if how is VariableAggregation.ONLY_FIRST_REPLICA:
         return apply(_stack, (value,))[0]
     return value
@@ -356,7 +374,7 @@ def _own_replicas(variable: Variable) -> Sequence[int]:
     strategy = getattr(variable, "_distribute_strategy", None)
     if strategy is None:
         return range(1)
-    return getattr(strategy, "local_replicas", range(strategy.num_replicas_in_sync))
+    return getattr(strategy, "local_replicas", range(strategy._replicas))
 
 
 def _described(variable: Variable, copies: list[str]) -> str:

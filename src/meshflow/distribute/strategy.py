@@ -32,6 +32,7 @@ from meshflow.distribute.replica import (
     ReduceOp,
     ReplicaContext,
     SyncOnReadVariable,
+    divisible,
     entered,
     gatherable,
     spanning,
@@ -200,7 +201,13 @@ class Strategy:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas compute a step together."""
+        """How many replicas compute a step together; in the one step that `fit` compiles, 1."""
+        entry = stacks.entries[-1] if stacks.entries else None
+        whole = isinstance(entry, ReplicaContext) and entry.whole_batch and entry.strategy is self
+        return 1 if whole else self._replicas
+
+    @property
+    def _replicas(self) -> int:
         return self.mesh.dim_size(AXIS)
 
     @property
@@ -257,12 +264,12 @@ class Strategy:
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         _check_roles(kwargs)
-        several = self.num_replicas_in_sync > 1
+        several = self._replicas > 1
         saved, context.variable_creators = context.variable_creators, []
         try:
             if kwargs.get("synchronization") is VariableSynchronization.ON_READ and several:
                 variable: Variable = SyncOnReadVariable(
-                    replicas=self.num_replicas_in_sync, layout=self.batched, **kwargs
+                    replicas=self._replicas, layout=self.batched, **kwargs
                 )
             else:
                 variable = MirroredVariable(**kwargs)
@@ -337,22 +344,21 @@ class Strategy:
 
     # ---- bringing values together ----------------------------------------------------------
 
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """Sum or mean of the replicas' values.
 
         Args:
           reduce_op: `ReduceOp` or its name.
           value: what `run` returned.
-          axis: an axis to reduce within each replica too; a mean is then over all elements.
+          axis: an axis, or several, to reduce within each replica too; a mean is then over all elements.
 
         Returns:
-          The same structure with one tensor for each `PerReplica`.
+          The same structure with one tensor for each `PerReplica`. A mean of integers is a float.
 
         Raises:
           InvalidArgumentError: when `axis` is None and the replicas' shapes differ.
         """
-        from meshflow.ops.array import concat
-        from meshflow.ops.math import reduce_mean, reduce_sum
+        from meshflow.ops.math import add_n, reduce_mean, reduce_sum
 
         _require_cross_replica("reduce")
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
@@ -362,21 +368,28 @@ class Strategy:
             if not isinstance(leaf, PerReplica):
                 tensor = convert_to_tensor(leaf)
                 if axis is not None:
-                    tensor = reducer(tensor, axis)
+                    tensor = reducer(divisible(tensor) if mean else tensor, axis)
                 # The same value on every replica counts once for each.
                 if self.num_replicas_in_sync > 1 and not mean and axis is None:
                     tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)
                 return tensor
+            if isinstance(leaf, Stacked):
+                stacked = divisible(leaf.stacked) if mean else leaf.stacked
+                return reducer(stacked, replica_axes(axis))
             values = [convert_to_tensor(v) for v in leaf.values]
             if axis is not None:
-                return reducer(concat(values, axis), axis)
-            whole = leaf if isinstance(leaf, Stacked) else stack(values)
+                # Replicas may have different numbers of elements: all of them count alike.
+                values = [divisible(v) if mean else v for v in values]
+                total = add_n([reduce_sum(v, axis) for v in values])
+                count = sum(_count(v, axis) for v in values)
+                return total / np.asarray(count, total.dtype.dtype) if mean else total
+            whole = stack(values)
             if not isinstance(whole, Stacked):
                 raise InvalidArgumentError(
                     f"Strategy.reduce: the replicas' values have different shapes "
                     f"{[tuple(v.shape.as_list()) for v in values]}; pass axis=0 to reduce each first."
                 )
-            return reducer(whole.stacked, 0)
+            return reducer(divisible(whole.stacked) if mean else whole.stacked, 0)
 
         return map_replicas(reduced, value)
 
@@ -478,6 +491,9 @@ class Strategy:
     def _onto_devices(self, batch: Any, axis: int) -> Any:
         return self._placer(batch, axis)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Strategy:
+        return self  # a copy of a model is of the same strategy
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
 
@@ -504,6 +520,19 @@ def _require_cross_replica(method: str) -> None:
             f"Strategy.{method}: Method requires being in cross-replica context, use "
             "get_replica_context().merge_call(), or ReplicaContext.all_reduce and all_gather."
         )
+
+
+def replica_axes(axis: Any) -> list[int]:
+    """Axes of stacked values of replicas: that of the replicas, and those within each."""
+    inner = [] if axis is None else np.atleast_1d(axis).tolist()
+    return [0, *(a + 1 if a >= 0 else a for a in inner)]
+
+
+def _count(tensor: Any, axis: Any) -> int:
+    """The number of elements that a reduction over some axes makes one of."""
+    sizes = tensor.shape.as_list()
+    axes = {int(a) % len(sizes) for a in np.atleast_1d(axis)} if sizes else set()
+    return int(np.prod([sizes[a] for a in axes], dtype=np.int64))
 
 
 def _check_joinable(values: Sequence[Any], axis: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.core import nest
 from meshflow.core.shapes import TensorShape
+from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras.engine import shape_inference
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.graph import Graph
@@ -33,6 +34,13 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
       4
     """
 
+    _strategy_at_start: Any = None
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """The `tf.distribute.Strategy` in whose scope the model was made, or the default one."""
+        return self._strategy_at_start or get_strategy()
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Model and (len(args) >= 2 or "outputs" in kwargs):
             from meshflow.keras.engine.functional import Functional
@@ -51,6 +59,7 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         if "name" in given:
             kwargs.setdefault("name", given["name"])
         super().__init__(**kwargs)
+        self._strategy_at_start = get_strategy() if has_strategy() else None
         self._init_training()
         self._symbolic_losses: list[KerasTensor] = []
         self._symbolic_metrics: list[tuple[str, KerasTensor, Any]] = []

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.shapes import TensorShape
+from meshflow.distribute.replica import spanning
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_spec import InputSpec
@@ -124,7 +125,9 @@ class BatchNormalization(_Scaled):
             if kwargs.pop(name, None):
                 raise NotImplementedError(f"BatchNormalization({name}=...) is not supported.")
         kwargs.pop("renorm_momentum", None)
-        self._fused = kwargs.pop("fused", None)
+        # As in TensorFlow, only the fused kernel corrects the moving variance for the batch's size.
+        self._fused = False if synchronized else kwargs.get("fused")
+        kwargs.pop("fused", None)
         super().__init__(**kwargs)
         self._settings(
             center,
@@ -216,11 +219,27 @@ class BatchNormalization(_Scaled):
     def _batch_statistics(self, x: Any, reduced: list[int], mask: Any) -> Any:
         keep = len(self._axes) > 1
         if mask is None:
-            return nn.moments(x, reduced, keepdims=keep)
-        weights = math.cast(mask, x.dtype)
-        while len(weights.shape) < len(x.shape):
-            weights = array.expand_dims(weights, -1)
-        return nn.weighted_moments(x, reduced, weights, keepdims=keep)
+            count: Any = float(np.prod([x.shape[i] for i in reduced]))
+            mean, variance = nn.moments(x, reduced, keepdims=keep)
+        else:
+            weights = math.cast(mask, x.dtype)
+            while len(weights.shape) < len(x.shape):
+                weights = array.expand_dims(weights, -1)
+            count = math.reduce_sum(weights * array.ones_like(x), reduced, keepdims=keep)
+            mean, variance = nn.weighted_moments(x, reduced, weights, keepdims=keep)
+        replica = spanning() if self.synchronized else None
+        if replica is None:
+            return mean, variance
+        # A replica without examples has no mean, and counts for nothing.
+        sums = [
+            math.multiply_no_nan(m, count * array.ones_like(m))
+            for m in (mean, variance + mean * mean)
+        ]
+        total, squares, all_count = replica.all_reduce(
+            "sum", [*sums, count * array.ones_like(mean)]
+        )
+        mean = total / all_count
+        return mean, squares / all_count - mean * mean
 
     def _move(self, x: Any, mean: Any, variance: Any, reduced: list[int]) -> None:
         if len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1:
@@ -250,6 +269,7 @@ class BatchNormalization(_Scaled):
             **weight_config(self, "beta", "gamma"),
             "moving_mean_initializer": initializers.serialize(self.moving_mean_initializer),
             "moving_variance_initializer": initializers.serialize(self.moving_variance_initializer),
+            **({"synchronized": True} if self.synchronized else {}),
         }
 
 
