@@ -18,7 +18,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent / "src" / "meshflow" / "kernels"
-SOURCES, TARGET = [FOLDER / "onednn.cc", FOLDER / "pooling.cc"], FOLDER / "libmeshflow_onednn.so"
+SOURCES = sorted(FOLDER.glob("*.cc"))
+TARGET = FOLDER / "libmeshflow_onednn.so"
 
 
 class CannotBuildError(Exception):

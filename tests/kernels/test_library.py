@@ -101,3 +101,33 @@ def test_built_where_it_can_be():
         pytest.skip("no oneDNN headers")
     assert isinstance(kernels.status(), library.Library)
     assert kernels.status().version().startswith("3.")
+
+
+PAGES = """
+import jax, jax.numpy as jnp, numpy as np
+from meshflow import kernels
+kernels.status()
+array = jnp.asarray(np.ones((1024, 4096), np.float32)) + 1
+address, flags = array.unsafe_buffer_pointer(), ""
+for line in open("/proc/self/smaps"):
+    if "-" in line.split()[0]:
+        start, end = (int(n, 16) for n in line.split()[0].split("-"))
+    elif line.startswith("VmFlags") and start <= address < end:
+        flags = line
+print(" hg" in flags)
+"""
+
+
+@pytest.mark.skipif(
+    not isinstance(kernels.status(), library.Library), reason="the CPU kernels are not built here"
+)
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="no huge pages here"
+)
+@pytest.mark.parametrize("wanted", ["1", "0"])
+def test_large_buffers_ask_for_huge_pages(wanted):
+    environment = {**os.environ, "MESHFLOW_CACHE_DIR": "", "MESHFLOW_HUGE_PAGES": wanted}
+    done = subprocess.run(
+        [sys.executable, "-c", PAGES], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.strip() == str(wanted == "1"), done.stderr

@@ -94,6 +94,7 @@ class Library:
             self.pooling = getattr(self._library, "meshflow_pooling", None)
             self._query = self._library.meshflow_onednn_query
             self._set_threads = self._library.meshflow_onednn_set_threads
+            self._huge_pages = getattr(self._library, "meshflow_huge_pages", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}): build or install it again ({INSTALL})."
@@ -106,6 +107,7 @@ class Library:
             ctypes.c_int64,
         ]
         self._implementation = functools.cache(self._ask)
+        self.huge_pages = False
 
     def version(self) -> str:
         """oneDNN's version."""
@@ -116,6 +118,16 @@ class Library:
     def set_threads(self, number: int) -> None:
         """How many threads a computation may use."""
         self._set_threads(ctypes.c_int(number))
+
+    def ask_for_huge_pages(self) -> bool:
+        """Puts huge pages behind large buffers of XLA from now on; whether that could be done."""
+        import jaxlib
+
+        # The folder has one large library and small ones that lead to it.
+        files = Path(jaxlib.__file__).parent.glob("*.so")
+        if self._huge_pages is not None:
+            self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
+        return self.huge_pages
 
     def implementation(self, plan: Sequence[int], types: Sequence[str]) -> str | None:
         """The name of the code that oneDNN would run for a plan; None when it has only slow code.
@@ -151,6 +163,8 @@ def status() -> Library | KernelsUnavailableError:
         if path.exists() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
             warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
         return error
+    if os.environ.get("MESHFLOW_HUGE_PAGES", "1") != "0":
+        library.ask_for_huge_pages()
     # The variable that sizes XLA's thread pool, which may be larger than the machine.
     if os.environ.get("NPROC", "").isdigit():
         library.set_threads(max(1, min(int(os.environ["NPROC"]), os.cpu_count() or 1)))

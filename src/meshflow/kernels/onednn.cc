@@ -14,7 +14,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "amx.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "winograd.h"
 #include "worker.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -24,7 +26,6 @@ namespace ffi = xla::ffi;
 using dnnl::memory;
 using Dims = memory::dims;
 using Type = memory::data_type;
-using meshflow::huge_pages;
 using meshflow::Reader;
 using meshflow::Worker;
 
@@ -47,6 +48,7 @@ struct Kernel {
   memory::desc scratchpad;
   size_t scratch_offset = 0, scratch_bytes = 0;
   std::string implementation;
+  std::function<void(const std::vector<void*>&, char*)> own;  // instead of oneDNN's primitive
 
   void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
     Operand operand{argument, user, inner, output, {}, 0};
@@ -73,8 +75,9 @@ struct Kernel {
   }
 
   void run(const std::vector<void*>& buffers) const {
-    dnnl::stream stream(cpu());
     char* scratch = Worker::get().scratch(scratch_bytes);
+    if (own) return own(buffers, scratch);
+    dnnl::stream stream(cpu());
     std::unordered_map<int, memory> arguments;
     for (size_t i = 0; i < operands.size(); ++i) {
       const Operand& operand = operands[i];
@@ -119,6 +122,56 @@ bool slow(const std::string& implementation) {
   return implementation.rfind("ref", 0) == 0 || implementation.find("gemm:ref") == 0;
 }
 
+// The kernel's gradient by code of our own, where that is faster; says whether it is.
+bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+              const Dims& strides, const Dims& dilations, const Dims& low) {
+  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
+  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
+  if (xd.size() != 4 || wd.size() != 4 || xs[1] != 1 || ys[1] != 1 || ws[0] != 1) return false;
+  if (x.get_data_type() != Type::bf16 || y.get_data_type() != Type::bf16) return false;
+  if (w.get_data_type() != Type::bf16 && w.get_data_type() != Type::f32) return false;
+  meshflow::KernelGradient sizes{
+      xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {wd[2], wd[3]}, {strides[0], strides[1]},
+      {dilations[0] + 1, dilations[1] + 1}, {low[0], low[1]}, {xs[0], xs[2], xs[3]},
+      {ys[0], ys[2], ys[3]}, {ws[2], ws[3], ws[1]}, w.get_data_type() == Type::f32};
+  int threads = omp_get_max_threads();
+  if (!meshflow::suits(sizes, threads)) return false;
+  kernel.operands = {{0, x, x, false}, {0, y, y, false}, {0, w, w, true}};
+  kernel.scratch_bytes = meshflow::scratch_bytes(sizes, threads);
+  kernel.implementation = "meshflow:amx";
+  kernel.own = [sizes, threads](const std::vector<void*>& buffers, char* scratch) {
+    meshflow::run(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+  };
+  return true;
+}
+
+// A convolution with 3 x 3 kernels or their gradient by code of our own, where that is faster; says
+// whether it is.
+bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                 const Dims& strides, const Dims& dilations, const Dims& low) {
+  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
+  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
+  if (xd.size() != 4 || wd.size() != 4 || wd[2] != 3 || wd[3] != 3 || xs[1] != 1 || ys[1] != 1) return false;
+  for (auto& operand : {x, w, y})
+    if (operand.get_data_type() != Type::f32) return false;
+  if (strides != Dims{1, 1} || dilations != Dims{0, 0}) return false;
+  meshflow::Winograd sizes{xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {low[0], low[1]},
+                           {xs[0], xs[2], xs[3]}, {ys[0], ys[2], ys[3]}, {ws[2], ws[3], ws[1], ws[0]}};
+  int threads = omp_get_max_threads();
+  if (!(gradient ? meshflow::differentiates(sizes, threads) : meshflow::suits(sizes))) return false;
+  kernel.operands = {{0, x, x, false}, {0, gradient ? y : w, gradient ? y : w, false},
+                     {0, gradient ? w : y, gradient ? w : y, true}};
+  kernel.scratch_bytes = gradient ? meshflow::gradient_scratch_bytes(sizes, threads)
+                                  : meshflow::scratch_bytes(sizes, threads);
+  kernel.implementation = "meshflow:winograd";
+  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
+    auto floats = [&](int i) { return static_cast<float*>(buffers[i]); };
+    auto compute = gradient ? meshflow::differentiate : meshflow::convolve;
+    compute(sizes, floats(0), floats(1), floats(2), scratch, threads);
+  };
+  return true;
+}
+
 // Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
 // result, the strides, dilations (minus one) and paddings, epilogue, bias?, residual?.
 void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::vector<Type>& types) {
@@ -141,6 +194,12 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
   memory::desc b;
   if (bias) b = memory::desc({y_dims[1]}, types[computation == kForward ? 2 : 3], Dims{1});
 
+  bool plain = !grouped && !bias && !residual && epilogue == kNone;
+  bool gradient = computation == kKernelGradient;
+  if (plain && computation != kInputGradient &&
+      (by_winograd(kernel, gradient, x, w, y, strides, dilations, low) ||
+       (gradient && by_tiles(kernel, x, w, y, strides, dilations, low))))
+    return;
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
   auto direct = dnnl::algorithm::convolution_direct;
@@ -268,7 +327,6 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
       types.push_back(type_of(buffer.element_type()));
       buffers.push_back(buffer.untyped_data());
       sizes.push_back(buffer.size_bytes());
-      huge_pages(buffers.back(), sizes.back());
     }
     auto kernel = make(plan.begin(), plan.size(), types);
     if (kernel->operands.size() != buffers.size())

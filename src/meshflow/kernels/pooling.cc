@@ -187,7 +187,6 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
         return ffi::Error::InvalidArgument("meshflow_pooling: the operands have different types");
       buffers.push_back(given[i].untyped_data());
     }
-    meshflow::huge_pages(buffers.back(), given.back().size_bytes());
     if (type != ffi::DataType::F32 && type != ffi::DataType::BF16)
       return ffi::Error::InvalidArgument("meshflow_pooling: the type is not float32 or bfloat16");
     Worker::get().run([&] {

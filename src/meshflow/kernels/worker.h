@@ -17,8 +17,7 @@
 
 namespace meshflow {
 
-// Asks for huge pages: XLA's buffers are fresh memory, and touching it page by page costs a tenth
-// of a convolution.
+// Asks for huge pages behind fresh memory: touching it page by page costs a tenth of a convolution.
 inline void huge_pages(void* data, size_t size) {
   constexpr uintptr_t page = 2 << 20;
   uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;

@@ -81,25 +81,24 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
 @jax.custom_jvp
 def _negative_log(logits: jax.Array, index: jax.Array) -> jax.Array:
     """`-log(softmax(logits)[index])` along the last dimension."""
-    return _value_and_softmax(logits, index)[0]
+    return _value_and_log_softmax(logits, index)[0]
 
 
-def _value_and_softmax(logits: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The loss and the softmax, from the same exponentials: they are what costs."""
+def _value_and_log_softmax(logits: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
-    powers = jnp.exp(shifted)
-    total = powers.sum(-1, keepdims=True)
+    log_total = jnp.log(jnp.exp(shifted).sum(-1, keepdims=True))
     chosen = jnp.take_along_axis(shifted, index[..., None], axis=-1)
-    return (jnp.log(total) - chosen)[..., 0], powers / total
+    return (log_total - chosen)[..., 0], shifted - log_total
 
 
 @_negative_log.defjvp
 def _negative_log_jvp(primals: Any, tangents: Any) -> Any:
     # softmax - one_hot, written so that XLA makes one loop of it; a gather's derivative is a scatter.
+    # Other exponentials than the sum's: to share them they would have to be written to memory.
     logits, index = primals
-    value, softmax = _value_and_softmax(logits, index)
+    value, log_softmax = _value_and_log_softmax(logits, index)
     classes = jax.lax.broadcasted_iota(index.dtype, logits.shape, logits.ndim - 1)
-    slope = softmax - (classes == index[..., None]).astype(logits.dtype)
+    slope = jnp.exp(log_softmax) - (classes == index[..., None]).astype(logits.dtype)
     return value, (slope * tangents[0]).sum(-1)
 
 

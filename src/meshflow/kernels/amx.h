@@ -1,0 +1,29 @@
+// The gradient of a two-dimensional convolution's kernel, on the processor's matrix tiles (AMX).
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace meshflow {
+
+// Sizes, and strides in elements; channels lie together (stride 1) in every operand.
+struct KernelGradient {
+  int64_t batch, channels, features;               // of the image; of the result
+  int64_t height, width, rows, columns;            // of the image; of the result
+  int64_t taps[2], strides[2], dilations[2], low[2];  // the kernel's extent, and how it moves
+  int64_t image[3], result[3], kernel[3];          // strides: batch, y, x; the same; y, x, in channel
+  bool wide;                                       // whether the kernel's gradient is float32
+};
+
+// Whether this code exists for the processor and is the faster one for these sizes.
+bool suits(const KernelGradient& sizes, int threads);
+
+size_t scratch_bytes(const KernelGradient& sizes, int threads);
+
+// kernel[y, x, c, k] = sum over n, i, j of image[n, i s + y d - low, j s + x d - low, c] result[n, i, j, k].
+// Images and results are bfloat16, the sum is float32. Same bits for any number of threads.
+void run(const KernelGradient& sizes, const void* image, const void* result, void* kernel,
+         char* scratch, int threads);
+
+}  // namespace meshflow

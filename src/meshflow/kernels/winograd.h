@@ -1,0 +1,38 @@
+// Convolutions in float32 with 3 x 3 kernels and the gradients of these kernels, by Winograd's minimal
+// filtering.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace meshflow {
+
+// Sizes, and strides in elements; channels lie together (stride 1) in image and result.
+struct Winograd {
+  int64_t batch, channels, features;  // of the image; of the result
+  int64_t height, width, rows, columns;  // of the image; of the result
+  int64_t low[2];                     // padding in front
+  int64_t image[3], result[3];        // strides: batch, y, x
+  int64_t kernel[4];                  // strides: y, x, in, out
+};
+
+// Whether the code exists for the processor and is the fastest for these sizes.
+bool suits(const Winograd& sizes);
+bool differentiates(const Winograd& sizes, int threads);
+
+// result[n, i, j, k] = sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k].
+// Same bits for any number of threads.
+void convolve(const Winograd& sizes, const float* image, const float* kernel, float* result, char* scratch,
+              int threads);
+
+size_t scratch_bytes(const Winograd& sizes, int threads);
+
+// kernel[y, x, c, k] = sum over n, i, j of image[n, i + y - low, j + x - low, c] result[n, i, j, k].
+// Same bits for any number of threads.
+void differentiate(const Winograd& sizes, const float* image, const float* result, float* kernel,
+                   char* scratch, int threads);
+
+size_t gradient_scratch_bytes(const Winograd& sizes, int threads);
+
+}  // namespace meshflow
