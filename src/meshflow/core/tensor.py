@@ -143,6 +143,30 @@ class Tensor(_Operators):
         """A hashable stand-in for the tensor, for sets and dictionary keys."""
         return Reference(self)
 
+    def experimental_ref(self) -> Reference:
+        """The old name of `ref`."""
+        return Reference(self)
+
+    def cpu(self) -> Tensor:
+        """The tensor on the first CPU."""
+        return self._on("CPU:0")
+
+    def gpu(self, gpu_index: int = 0) -> Tensor:
+        """The tensor on a GPU.
+
+        Raises:
+          RuntimeError: when there is no such GPU.
+        """
+        return self._on(f"GPU:{gpu_index}")
+
+    def _on(self, device: str) -> Tensor:
+        from meshflow.core.devices import find_device
+
+        value = self._value
+        if isinstance(value, jax.core.Tracer) or value.dtype == object:
+            return self
+        return Tensor(jax.device_put(value, find_device(device)))
+
     def eval(self, *_: Any, **__: Any) -> Any:
         """Not available: there are no sessions."""
         raise NotImplementedError("eval is not supported with eager execution; use numpy().")
@@ -245,7 +269,8 @@ class Tensor(_Operators):
         if isinstance(self._value, jax.core.Tracer):
             return f"Tensor(shape={self.shape}, dtype={self.dtype.name})"
         text = text_on_mesh(self._value) or self._text(str)
-        return f"tf.Tensor({text}, shape={self.shape}, dtype={self.dtype.name})"
+        gap = "\n" if "\n" in text else ""
+        return f"tf.Tensor({gap}{text}, shape={self.shape}, dtype={self.dtype.name})"
 
     def __repr__(self) -> str:
         if isinstance(self._value, jax.core.Tracer):

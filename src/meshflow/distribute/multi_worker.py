@@ -22,7 +22,7 @@ from meshflow.distribute.coordination import COORDINATOR, join_cluster
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
-from meshflow.distribute.replica import ReduceOp
+from meshflow.distribute.replica import ReduceOp, SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy, StrategyExtended
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.placement.layout import Layout, put
@@ -284,6 +284,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         Args:
           value: what `run` returned.
         """
+        if isinstance(value, SyncOnReadVariable) and self.workers > 1:
+            value = Stacked((value._stacked.value(),))
         if self.workers == 1 or not isinstance(value, PerReplica):
             return super().experimental_local_results(value)
         if isinstance(value, Stacked):

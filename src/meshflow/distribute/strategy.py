@@ -16,6 +16,7 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.function import Function, IdentityWeakDict
 from meshflow.core.variable import (
     Variable,
+    VariableAggregation,
     VariableSynchronization,
     variable_creator_scope,
 )
@@ -32,6 +33,8 @@ from meshflow.distribute.replica import (
     ReplicaContext,
     SyncOnReadVariable,
     entered,
+    gatherable,
+    spanning,
     stacks,
 )
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
@@ -60,7 +63,7 @@ class StrategyExtended:
       strategy: the strategy.
     """
 
-    experimental_require_static_shapes = True
+    experimental_require_static_shapes = False
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -124,6 +127,18 @@ class StrategyExtended:
         """
         return getattr(v, "_distribute_strategy", None) is self._strategy
 
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """`Strategy.run`.
+
+        Args:
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+        """
+        return self._strategy.run(fn, args, kwargs)
+
     def value_container(self, value: Any) -> Any:
         """The value itself.
 
@@ -140,6 +155,27 @@ class StrategyExtended:
           colocate_with_variable: a variable.
         """
         yield
+
+
+class Scope:
+    """What `Strategy.scope()` gives: a context manager that may be entered again and again.
+
+    Args:
+      strategy: the strategy.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._open: list[Any] = []
+
+    def __enter__(self) -> Strategy:
+        entered = self._strategy._entered()
+        strategy = entered.__enter__()
+        self._open.append(entered)
+        return strategy
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._open.pop().__exit__(*error)
 
 
 class Strategy:
@@ -174,9 +210,11 @@ class Strategy:
 
     # ---- scope -----------------------------------------------------------------------------
 
-    @contextmanager
-    def scope(self) -> Iterator[Strategy]:
+    def scope(self) -> Scope:
         """Makes this the current strategy: variables made inside are on all its devices.
+
+        Returns:
+          A context manager, which may be entered several times.
 
         Raises:
           RuntimeError: inside the scope of another strategy.
@@ -189,11 +227,19 @@ class Strategy:
           >>> strategy.extended.variable_created_in_scope(v)
           True
         """
+        return Scope(self)
+
+    @contextmanager
+    def _entered(self) -> Iterator[Strategy]:
         if stacks.entries and has_strategy() and get_strategy() is not self:
             raise RuntimeError(
                 f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
                 "Leave the scope of the one before entering the other."
             )
+        if _default and self is _default[0]:
+            # TensorFlow's default strategy has no scope of its own.
+            yield self
+            return
         saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
         try:
             with entered(self), variable_creator_scope(self._create_variable):
@@ -210,6 +256,7 @@ class Strategy:
         return Layout.batch_sharded(self.mesh, AXIS, rank)
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
+        _check_roles(kwargs)
         several = self.num_replicas_in_sync > 1
         saved, context.variable_creators = context.variable_creators, []
         try:
@@ -253,6 +300,9 @@ class Strategy:
           2.0
         """
         kwargs = kwargs or {}
+        _require_cross_replica("run")
+        if not callable(fn):
+            raise TypeError(f"Strategy.run: `fn` must be callable, got {fn!r}.")
         with self._running():
             if self.num_replicas_in_sync == 1:
                 args, kwargs = map_replicas(_only, (tuple(args), dict(kwargs)))
@@ -304,6 +354,7 @@ class Strategy:
         from meshflow.ops.array import concat
         from meshflow.ops.math import reduce_mean, reduce_sum
 
+        _require_cross_replica("reduce")
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
@@ -341,11 +392,15 @@ class Strategy:
         """
         from meshflow.ops.array import concat
 
+        _require_cross_replica("gather")
+
         def joined(leaf: Any) -> Any:
-            if isinstance(leaf, PerReplica):
-                return concat([convert_to_tensor(v) for v in leaf.values], axis)
-            tensor = convert_to_tensor(leaf)
-            return concat([tensor] * self.num_replicas_in_sync, axis)
+            if not isinstance(leaf, PerReplica):
+                tensor = gatherable(leaf, "gather")
+                return concat([tensor] * self.num_replicas_in_sync, axis)
+            values = [gatherable(v, "gather") for v in leaf.values]
+            _check_joinable(values, axis)
+            return concat(values, axis)
 
         return map_replicas(joined, value)
 
@@ -355,7 +410,8 @@ class Strategy:
         Args:
           value: what `run` returned.
         """
-        return value.values if isinstance(value, PerReplica) else (value,)
+        several = (PerReplica, MirroredVariable, SyncOnReadVariable)
+        return value.values if isinstance(value, several) else (value,)
 
     unwrap = experimental_local_results
 
@@ -426,6 +482,45 @@ class Strategy:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
 
 
+def _check_roles(arguments: dict[str, Any]) -> None:
+    """Checks how a variable is to be synchronized and aggregated."""
+    name = arguments.get("name")
+    how = arguments.get("synchronization", VariableSynchronization.AUTO)
+    total = arguments.get("aggregation", VariableAggregation.NONE)
+    if how is VariableSynchronization.NONE:
+        raise ValueError(
+            "`NONE` variable synchronization mode is not supported with tf.distribute strategy. Please "
+            f"change the `synchronization` for variable: {name}"
+        )
+    if how is not None and not isinstance(how, VariableSynchronization):
+        raise ValueError(f"Invalid variable synchronization mode: {how} for variable: {name}")
+    if total is not None and not isinstance(total, VariableAggregation):
+        raise ValueError(f"Invalid variable aggregation mode: {total} for variable: {name}")
+
+
+def _require_cross_replica(method: str) -> None:
+    if spanning() is not None:
+        raise RuntimeError(
+            f"Strategy.{method}: Method requires being in cross-replica context, use "
+            "get_replica_context().merge_call(), or ReplicaContext.all_reduce and all_gather."
+        )
+
+
+def _check_joinable(values: Sequence[Any], axis: int) -> None:
+    shapes = [tuple(v.shape.as_list()) for v in values]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise InvalidArgumentError(
+            f"Strategy.gather: Ranks of all input tensors should match, got replicas' shapes {shapes}."
+        )
+    rank = len(shapes[0])
+    for dim in range(rank):
+        if dim != axis % max(rank, 1) and len({shape[dim] for shape in shapes}) > 1:
+            raise InvalidArgumentError(
+                f"Strategy.gather: Dimension {dim} in both shapes must be equal, but the replicas' shapes "
+                f"are {shapes}, joined along axis {axis}."
+            )
+
+
 def _only(leaf: Any) -> Any:
     return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
 
@@ -491,6 +586,7 @@ class CentralStorageStrategy(MirroredStrategy):
 
 
 _default: list[Strategy] = []
+_default_context: list[ReplicaContext] = []
 
 
 def get_strategy() -> Strategy:
@@ -522,7 +618,9 @@ def in_cross_replica_context() -> bool:
 def get_replica_context() -> ReplicaContext | None:
     """The replica context, or None in cross-replica context."""
     if not stacks.entries:
-        return ReplicaContext(get_strategy(), 0)
+        if not _default_context:
+            _default_context.append(ReplicaContext(get_strategy(), 0))
+        return _default_context[0]
     entry = stacks.entries[-1]
     return entry if isinstance(entry, ReplicaContext) else None
 
@@ -532,7 +630,15 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
 
     Args:
       strategy: the strategy, or None.
+
+    Raises:
+      RuntimeError: inside the scope of a strategy.
     """
+    if len(stacks.entries) > len(_held):
+        raise RuntimeError(
+            "tf.distribute.experimental_set_strategy: Must not be called inside a "
+            "`tf.distribute.Strategy` scope."
+        )
     if _held:
         _held.pop().__exit__(None, None, None)
     if strategy is not None:

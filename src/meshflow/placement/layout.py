@@ -350,7 +350,7 @@ def _moved_backward(sharding: Any, array: Any, gradient: Any) -> tuple[Any]:
 
 _moved.defvjp(_moved_forward, _moved_backward)
 
-_relayout = Op("relayout", lambda operands, s: _moved(operands[0], s[0].sharding()), moves=True)
+_relayout = Op("relayout", lambda operands, s: _moved(operands[0], s[0].sharding()), constant=False)
 
 
 def place(tensor: Tensor, layout: Layout) -> Tensor:
@@ -385,7 +385,7 @@ def _move_like(operands: Any, _: Any) -> Any:
     return shard_alike(operands[0], operands[1])[0]
 
 
-_relayout_like = Op("relayout_like", _move_like, moves=True)
+_relayout_like = Op("relayout_like", _move_like, constant=False)
 
 
 def place_like(tensor: Tensor, other: Tensor) -> Tensor:

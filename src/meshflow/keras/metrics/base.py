@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes
+from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.distribute.replica import reading_together
 from meshflow.keras import backend, identify
 from meshflow.ops import math
 from meshflow.placement.layout import Layout
@@ -24,6 +27,17 @@ def _accepting_mesh(init: Callable[..., None]) -> Callable[..., None]:
         if mesh is not None:
             self._mesh = mesh
         init(self, *args, **kwargs)
+
+    return wrapped
+
+
+def _of_all_replicas(result: Callable[..., Any]) -> Callable[..., Any]:
+    """A `result` that is the same in every replica of `Strategy.run`."""
+
+    @functools.wraps(result)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with reading_together():
+            return convert_if_enabled(result)(self, *args, **kwargs)
 
     return wrapped
 
@@ -53,6 +67,8 @@ class Metric:
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__ and cls.__module__.startswith("meshflow."):
             cls.__init__ = _accepting_mesh(cls.__init__)  # type: ignore[method-assign]
+        if "result" in cls.__dict__:
+            cls.result = _of_all_replicas(cls.result)  # type: ignore[method-assign]
 
     def __init__(self, name: str | None = None, dtype: Any = None, **kwargs: Any) -> None:
         self._mesh = kwargs.pop("mesh", self._mesh)
@@ -195,8 +211,9 @@ class Metric:
         return f"{type(self).__name__}({values})"
 
     def __deepcopy__(self, memo: Any) -> Metric:
-        copied = type(self).from_config(self.get_config())
+        copied = type(self).__new__(type(self))
         memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
     def _float(self, value: Any) -> Any:

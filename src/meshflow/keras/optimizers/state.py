@@ -39,6 +39,7 @@ class State:
         self._index_dict: dict[int, int] = {}
         # Called when variables have been made; a checkpoint restored early waits for them here.
         self._build_hooks: list[Any] = []
+        self._tracked: dict[str, Any] = {}
 
     def _run_build_hooks(self) -> None:
         hooks, self._build_hooks = self._build_hooks, []
@@ -49,7 +50,17 @@ class State:
         """What a checkpoint saves besides slots, by TensorFlow's names."""
         slots = {id(s) for named in self._slots.values() for s in named.values()}
         own = {w._shared_name.rsplit("/", 1)[-1]: w for w in self._weights if id(w) not in slots}
-        return {**self._hyper_variables(), **own, "iter": self.iterations}
+        return {**self._hyper_variables(), **own, **self._tracked, "iter": self.iterations}
+
+    def _track_trackable(self, trackable: Any, name: str, overwrite: bool = False) -> Any:
+        """Makes something a part of the optimizer's checkpoints, as TensorFlow's optimizers do."""
+        if name in self._tracked and not overwrite and self._tracked[name] is not trackable:
+            raise ValueError(
+                f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name "
+                "is already declared as a dependency. Pass overwrite=True to replace it."
+            )
+        self._tracked[name] = trackable
+        return trackable
 
     def _hyper_variables(self) -> dict[str, Variable]:
         return {}

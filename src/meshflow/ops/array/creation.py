@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core import convert, dtypes
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, op, static_value
+from meshflow.core.dispatch import Op, also_symbolic, apply, op, static_value
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.shapes import TensorShape
@@ -92,6 +92,7 @@ def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
     return tensor
 
 
+@also_symbolic
 def zeros(
     shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
 ) -> Tensor:
@@ -117,6 +118,7 @@ def zeros(
     return _laid(_full(as_sizes(shape), 0, kind), layout)
 
 
+@also_symbolic
 def ones(
     shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
 ) -> Tensor:
@@ -124,6 +126,7 @@ def ones(
     return _laid(_full(as_sizes(shape), 1, as_dtype(dtype)), layout)
 
 
+@also_symbolic
 def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = None) -> Tensor:
     """A tensor with one value everywhere.
 
@@ -220,6 +223,9 @@ def range(
     if limit is None:
         start, limit = 0, start
     values = [static_value(v, "tf.range argument") for v in (start, limit, delta)]
+    values = [v[0] if isinstance(v, _python_tuple) and len(v) == 1 else v for v in values]
+    if any(isinstance(v, _python_tuple) for v in values):
+        raise InvalidValueError(f"tf.range takes numbers, got {values}. [Op:Range]")
     if dtype is None:
         kinds = [convert_to_tensor(v).dtype for v in (start, limit, delta)]
         order = [
@@ -249,14 +255,15 @@ def linspace(
 ) -> Tensor:
     """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension.
 
-    Integers count as float64.
+    Integers of up to 16 bits count as float32, larger ones as float64.
     """
     if not hasattr(start, "_keras_history"):
         start = convert_to_tensor(start)
         if start.dtype.is_integer:
             from meshflow.ops.math import cast
 
-            start, stop = cast(start, dtypes.float64), cast(stop, dtypes.float64)
+            kind = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
+            start, stop = cast(start, kind), cast(stop, kind)
     return _linspace(start, stop, static_value(num, "num"), axis)
 
 
@@ -284,7 +291,11 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
     return list(_meshgrid([convert_to_tensor(a) for a in args], indexing))
 
 
-_meshgrid_op = Op("meshgrid", lambda operands, s: jnp.meshgrid(*operands[0], indexing=s[0]))
+def _grid(operands: Any, static: Statics) -> Any:
+    return jnp.meshgrid(*[v.reshape(-1) for v in operands[0]], indexing=static[0])
+
+
+_meshgrid_op = Op("meshgrid", _grid)
 
 
 def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
@@ -297,6 +308,12 @@ def _one_hot(
 ) -> Tensor:
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"indices must be integers, got {indices.dtype.name}")
+    if not -1 <= axis <= indices.ndim:
+        raise InvalidValueError(
+            f"one_hot: axis must be -1 or between 0 and {indices.ndim}, got {axis}."
+        )
+    if depth < 0:
+        raise InvalidValueError(f"one_hot: depth must be non-negative, got {depth}.")
     axis = axis % (indices.ndim + 1)
     positions = jnp.arange(depth, dtype=indices.dtype).reshape(
         [-1 if i == axis else 1 for i in _python_range(indices.ndim + 1)]
@@ -335,6 +352,10 @@ def one_hot(
     """
     if dtype is None:
         given = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
+        if len({d.name for d in given}) > 1:
+            raise TypeError(
+                f"dtype {given[0]!r} of on_value does not match dtype {given[1]!r} of off_value"
+            )
         dtype = given[0] if given else dtypes.float32
     kind = as_dtype(dtype)
     on = convert_to_tensor(
