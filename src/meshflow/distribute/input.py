@@ -76,8 +76,8 @@ class ValueContext(NamedTuple):
 def split_batch(strategy: Any, batch: Any) -> Any:
     """A batch in parts: the first replicas get the larger ones, as in TensorFlow."""
     count = strategy.num_replicas_in_sync
-    leaves = [convert_to_tensor(leaf) for leaf in nest.flatten(batch)] if count > 1 else []
-    if leaves and not any(len(leaf.shape) for leaf in leaves):
+    leaves = nest.flatten(batch) if count > 1 else []
+    if leaves and not any(len(np.shape(leaf)) for leaf in leaves):
         raise InvalidValueError(
             "Strategy.experimental_distribute_dataset: the elements of the dataset are scalars, which "
             "replicas cannot share. Batch it by the global batch size first: dataset.batch(...)."
