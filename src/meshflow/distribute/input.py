@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from meshflow.core import nest
@@ -77,33 +76,35 @@ class ValueContext(NamedTuple):
 def split_batch(strategy: Any, batch: Any) -> Any:
     """A batch in parts: the first replicas get the larger ones, as in TensorFlow."""
     count = strategy.num_replicas_in_sync
-    leaves = [convert_to_tensor(leaf) for leaf in nest.flatten(batch)] if count > 1 else []
-    if leaves and not any(len(leaf.shape) for leaf in leaves):
+    leaves = nest.flatten(batch) if count > 1 else []
+    if leaves and not any(len(np.shape(leaf)) for leaf in leaves):
         raise InvalidValueError(
             "Strategy.experimental_distribute_dataset: the elements of the dataset are scalars, which "
             "replicas cannot share. Batch it by the global batch size first: dataset.batch(...)."
         )
 
     def split(leaf: Any) -> Any:
-        tensor = convert_to_tensor(leaf)
+        # What is on the host goes to the replicas' devices from there.
+        value = leaf if isinstance(leaf, np.ndarray) else convert_to_tensor(leaf)._value
         if count == 1:
-            return tensor
-        if not len(tensor.shape):
-            return PerReplica([tensor] * count)
-        size = tensor.shape[0]
+            return convert_to_tensor(leaf)
+        if not value.ndim:
+            return PerReplica([convert_to_tensor(leaf)] * count)
+        size = value.shape[0]
         if size % count == 0:
-            value = tensor._value.reshape(count, size // count, *tensor._value.shape[1:])
+            rows = value.reshape(count, size // count, *value.shape[1:])
             if value.dtype == object:
-                return PerReplica([Tensor(part) for part in value])
-            return Stacked((_placed(strategy, value),))
+                return PerReplica([Tensor(part) for part in rows])
+            return Stacked((_placed(strategy, rows),))
         each = -(-size // count)
-        return PerReplica([Tensor(tensor._value[i * each : (i + 1) * each]) for i in range(count)])
+        parts = [value[i * each : (i + 1) * each] for i in range(count)]
+        return PerReplica([convert_to_tensor(part) for part in parts])
 
     return nest.map_structure(split, batch)
 
 
 def _placed(strategy: Any, value: Any) -> Tensor:
-    return Tensor(jax.device_put(value, strategy.batched(value.ndim).sharding()))
+    return Tensor(strategy.place_batch(value))
 
 
 def _whole(leaf: Any) -> np.ndarray:
@@ -138,7 +139,8 @@ class DistributedDataset:
     def _batches(self) -> Iterator[Any]:
         count = self._strategy.num_replicas_in_sync
         if self._split or count == 1:
-            for batch in self._source:
+            on_host = getattr(self._source, "as_numpy_iterator", None) if count > 1 else None
+            for batch in self._source if on_host is None else on_host():
                 yield split_batch(self._strategy, batch)
             return
         group: list[Any] = []
