@@ -64,14 +64,13 @@ from meshflow.core.graph_mode import (
     Operation,
     RegisterGradient,
     get_logger,
-    gradients,
-    hessians,
     timestamp,
 )
 from meshflow.core.module import Module
 from meshflow.core.names import get_current_name_scope, name_scope
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec, TypeSpec, type_spec_from_value
+from meshflow.core.symbolic_gradients import gradients, hessians
 from meshflow.core.tape import GradientTape, UnconnectedGradients
 from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.core.trace import init_scope
@@ -165,7 +164,8 @@ from meshflow.ops.debugging import (
     assert_rank,
 )
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
-from meshflow.ops.linalg import einsum, matvec, norm
+from meshflow.ops.hashing import fingerprint
+from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
 from meshflow.ops.math import (
     abs,
     accumulate_n,

@@ -108,10 +108,8 @@ class OwnedIterator(Source):
 
     def get_next_as_optional(self) -> Optional:
         """The next element, or nothing at the end."""
-        try:
-            return Optional.from_value(next(self))
-        except StopIteration:
-            return Optional.empty(self.element_spec)
+        element, present = self.pull_if_any()
+        return Optional(element, present, self.element_spec)
 
     def close(self) -> None:
         """Ends the threads behind it."""
