@@ -104,3 +104,11 @@ def test_endless_numbers():
     assert D.range(2).repeat().interleave(D.from_tensors).cardinality() == -1
     assert D.counter(3, -2).cardinality() == -1
     assert [int(x) for x in D.counter(3, -2).take(2)] == [3, 1]
+
+
+def test_elements_by_number():
+    batches = D.range(5).batch(2)
+    assert tf.data.experimental.at(batches, 2).numpy().tolist() == [4]
+    for number in (-1, 3):
+        with pytest.raises(tf.errors.OutOfRangeError, match=str(number)):
+            tf.data.experimental.at(batches, number)

@@ -21,7 +21,7 @@ def gone_through(dataset):
         except Exception as error:
             found.append(type(error).__name__)
         else:
-            found.append(tf.nest.map_structure(lambda t: t.numpy().tolist(), element))
+            found.append(tf.nest.map_structure(lambda t: np.asarray(t.numpy()).tolist(), element))
 
 
 def numbers(**kwargs):
@@ -123,3 +123,11 @@ def test_threads_end_after_a_failure():
     assert float(next(iterator)) == 1
     iterator.close()
     assert threading.active_count() == before
+
+
+def test_rows_that_cannot_be_read(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("1,a\nx,b\n3,c\n")
+    rows = tf.data.experimental.CsvDataset(str(path), [tf.int32, tf.string])
+    assert gone_through(rows) == [(1, b"a"), BAD, (3, b"c")]
+    assert gone_through(rows.batch(1).ignore_errors()) == [([1], [b"a"]), ([3], [b"c"])]

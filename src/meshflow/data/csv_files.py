@@ -13,6 +13,7 @@ from meshflow.core import dtypes
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError, NotFoundError
 from meshflow.core.specs import TensorSpec
 from meshflow.data.dataset import AUTOTUNE, UNKNOWN_CARDINALITY, Dataset, integer
+from meshflow.data.failures import Failed, Raising
 from meshflow.data.files import file_names
 from meshflow.data.running import Run
 from meshflow.data.transformations import Arranged
@@ -80,19 +81,12 @@ class CsvDataset(Dataset):
         self._buffer = None if buffer_size is None else integer(buffer_size, "buffer_size")
         self._header, self._na_value = bool(header), na_value
         self._reader: Callable[[Any], Any] = lambda text: reader(text, field_delim, use_quote_delim)
-        self._report: Callable[[Exception], None] | None = None
 
     def _known_spec(self) -> Any:
         return tuple(TensorSpec([], c.kind) for c in self._columns)
 
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
-
-    def _without_errors(self, report: Callable[[Exception], None]) -> CsvDataset:
-        """This dataset without the rows that cannot be read."""
-        made = self._copied()
-        made._report = report
-        return made
 
     def _file_names(self) -> list[str] | None:
         return self._names
@@ -103,6 +97,9 @@ class CsvDataset(Dataset):
         return made
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(self._items())
+
+    def _items(self) -> Iterator[Any]:
         for path in self._names:
             if not gfile.exists(path):
                 raise NotFoundError(f"{path}; No such file or directory")
@@ -125,9 +122,7 @@ class CsvDataset(Dataset):
                     f"record {number}: {path}, line {rows.line_num}",
                 )
             except InvalidArgumentError as error:
-                if self._report is None:
-                    raise
-                self._report(error)
+                yield Failed(error)
                 continue
             yield tuple(np.array(v, object) if type(v) is bytes else np.asarray(v) for v in values)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.errors import OutOfRangeError
 from meshflow.core.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
@@ -20,7 +21,9 @@ from meshflow.data.dataset import (
     SHARD_HINT,
     UNKNOWN_CARDINALITY,
     Dataset,
+    integer,
 )
+from meshflow.data.explaining import explain
 from meshflow.data.foreign import from_grain, from_huggingface
 from meshflow.data.optional import Optional
 from meshflow.data.running import OwnedIterator, Run
@@ -48,6 +51,7 @@ __all__ = [
     "TFRecordWriter",
     "ThreadingOptions",
     "assert_cardinality",
+    "at",
     "bucket_by_sequence_length",
     "cardinality",
     "choose_from_datasets",
@@ -231,6 +235,34 @@ def get_single_element(dataset: Dataset) -> Any:
     return dataset.get_single_element()
 
 
+def at(dataset: Dataset, index: Any) -> Any:
+    """The element of a number; those before it are made too, unless elements are reached by number.
+
+    Args:
+      dataset: the dataset.
+      index: the number, from 0.
+
+    Raises:
+      OutOfRangeError: when there is no such element.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.data.experimental.at(tf.data.Dataset.range(6).batch(2), 1).numpy().tolist()
+      [2, 3]
+    """
+    number = integer(index, "index")
+    iterator = OwnedIterator(dataset.skip(number)) if number >= 0 else None
+    try:
+        if iterator is None:
+            raise StopIteration
+        return next(iterator)
+    except StopIteration:
+        raise OutOfRangeError(f"The dataset has no element {number}.") from None
+    finally:
+        if iterator is not None:
+            iterator.close()
+
+
 def get_next_as_optional(iterator: OwnedIterator) -> Optional:
     """`iterator.get_next_as_optional()`."""
     return iterator.get_next_as_optional()
@@ -383,51 +415,3 @@ class TFRecordWriter:
         with Records(self._path, self._compression) as writer:
             for element in dataset._elements(Run(dataset)):
                 writer.write(element[()])
-
-
-def explain(dataset: Dataset) -> str:
-    """How a pipeline runs: each transformation, by indices and at once or by elements, and why.
-
-    After a pass, also where time went: how many elements each transformation gave in all passes so
-    far, and how long it took for them, without the transformations before it. Behind a `prefetch`
-    that is how long somebody waited.
-
-    Args:
-      dataset: the pipeline.
-
-    Returns:
-      A text of one line per transformation, the source last.
-
-    Example:
-      >>> import meshflow as tf
-      >>> print(tf.data.experimental.explain(tf.data.Dataset.range(9).map(lambda x: x + 1).batch(3)))
-      Batch: gathers whole batches
-        Map: vectorized
-          Range: by indices
-    """
-    return "\n".join(_lines(dataset, 0))
-
-
-def _lines(node: Dataset, depth: int) -> Iterator[str]:
-    vector = node._vector(Run(node))
-    if isinstance(node, transformations.Batch) and node._parent._vector(Run(node)) is not None:
-        how = "gathers whole batches"
-    elif vector is None:
-        how = f"by elements, as {node._why_not_vectorized()}"
-    elif isinstance(node, transformations.Map):
-        how = "vectorized"
-    else:
-        how = "by indices"
-    yield f"{'  ' * depth}{type(node).__name__}: {how}{_time(node)}"
-    for parent in node._parents:
-        yield from _lines(parent, depth + 1)
-
-
-def _time(node: Dataset) -> str:
-    """What a transformation spent."""
-    spent = node._spent
-    if not spent.elements:
-        return ""
-    before = 0.0 if node._apart else sum(p._spent.seconds for p in node._parents)
-    verb = "waited " if node._apart else ""
-    return f"; {spent.elements:,} elements, {verb}{max(spent.seconds - before, 0):.3f} s"

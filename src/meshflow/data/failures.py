@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 class Failed(NamedTuple):
     """An error in the place of an element."""
 
-    error: Exception
+    error: BaseException
 
 
 class _Pass(Generator[Any, None, None]):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from meshflow.core import nest
 from meshflow.core.errors import AbortedError, InvalidValueError
 from meshflow.data import structure
 from meshflow.data.dataset import Dataset, integer
+from meshflow.data.failures import Failed
 from meshflow.data.running import Run, ahead
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
@@ -108,9 +109,9 @@ class _Worker:
         try:
             message = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
-            return _Failure(self.death())
+            return Failed(self.death())
         self.number = None
-        return _Failure(_raised(*message)) if len(message) == 3 else message[1]
+        return Failed(_raised(*message)) if len(message) == 3 else message[1]
 
     def death(self) -> AbortedError:
         """The error for a worker that is dead."""
@@ -134,12 +135,6 @@ class _Worker:
                 self.process.kill()
                 self.process.wait()
         os.close(self._follows)
-
-
-class _Failure(NamedTuple):
-    """What stands for the result of an element without one."""
-
-    error: BaseException
 
 
 def _raised(number: int, error: BaseException | None, text: str) -> BaseException:
@@ -214,10 +209,10 @@ class WorkerMap(Unary):
                     started += 1
                 if given in done:
                     result = done.pop(given)
-                    if isinstance(result, _Failure):
+                    if type(result) is Failed and isinstance(result.error, AbortedError):
                         raise result.error
-                    yield self._checked(result, given)
                     given += 1
+                    yield result if type(result) is Failed else self._checked(result, given - 1)
                     continue
                 if given == started:
                     return

@@ -143,10 +143,6 @@ class IgnoreErrors(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if hasattr(self._parent, "_without_errors"):
-            parent = self._parent._without_errors(lambda error: _report(error, self._warn))
-            yield from parent._elements(run)
-            return
         for item in caught(self._parent._elements(run)):
             if type(item) is Failed:
                 _report(item.error, self._warn)
@@ -154,7 +150,7 @@ class IgnoreErrors(Unary):
                 yield item
 
 
-def _report(error: Exception, warn: bool) -> None:
+def _report(error: BaseException, warn: bool) -> None:
     if warn:
         import logging
 
