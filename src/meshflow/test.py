@@ -68,7 +68,13 @@ class TestCase(MoreAssertions):
         """Does nothing: there are no sessions. Kept for tests that run in both versions."""
         yield
 
-    cached_session = test_session = session
+    cached_session = session
+
+    def test_session(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+        """The old name of `session`; runners that take it for a test by its name skip it."""
+        if self._testMethodName == "test_session":
+            self.skipTest("Not a test.")
+        return self.session(*args, **kwargs)
 
     # ---- equality and closeness
 
@@ -293,7 +299,7 @@ def _array(value: Any) -> np.ndarray:
 
 def compute_gradient(
     f: Callable[..., Any], x: Any, delta: float | None = None
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Jacobians of a function, by gradient tape and by central differences.
 
     Args:
@@ -302,7 +308,7 @@ def compute_gradient(
       delta: step of the differences; default 1/1024.
 
     Returns:
-      (theoretical, numerical): lists of arrays [size of the result, size of the argument].
+      (theoretical, numerical): tuples of arrays [size of the result, size of the argument].
 
     Raises:
       ValueError: when `x` is not a list.
@@ -336,7 +342,7 @@ def compute_gradient(
                 sides.append(np.asarray(convert_to_tensor(f(*values)).numpy()).reshape(-1))
             columns.append((sides[0] - sides[1]) / (2 * delta))
         numeric.append(np.stack(columns, 1) if columns else np.zeros((size, 0), base.dtype))
-    return exact, numeric
+    return tuple(exact), tuple(numeric)
 
 
 def main(argv: list[str] | None = None) -> None:

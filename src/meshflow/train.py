@@ -1,4 +1,4 @@
-"""`tf.train`: checkpoints, and the messages of record files."""
+"""`tf.train`: checkpoints, moving averages, and the messages of record files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from meshflow.checkpoint import (
     load_variable,
 )
 from meshflow.distribute.cluster_spec import ClusterSpec
+from meshflow.ops.moving_averages import ExponentialMovingAverage
 
 __all__ = [
     "Checkpoint",
@@ -26,6 +27,7 @@ __all__ = [
     "CheckpointOptions",
     "CheckpointState",
     "ClusterSpec",
+    "ExponentialMovingAverage",
     "checkpoints_iterator",
     "experimental",
     "get_checkpoint_state",

@@ -1,12 +1,14 @@
 """Clusters described by `TF_CONFIG`."""
 
 import json
+import os
 
 import pytest
 
 import meshflow as tf
 
-Resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver
+resolvers = tf.distribute.cluster_resolver
+Resolver = resolvers.TFConfigClusterResolver
 
 
 def configure(monkeypatch, text):
@@ -43,4 +45,35 @@ def test_simple_resolver():
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         {"worker": ["a:1"]}, task_type="worker", task_id=0
     )
-    assert resolver.master() == "a:1"
+    # As in TensorFlow, only a task that is asked for.
+    assert resolver.master() == "" and resolver.master("worker", 0) == "a:1"
+
+
+def test_what_a_simple_resolver_is_given():
+    resolver = resolvers.SimpleClusterResolver(
+        {"worker": ["a:1", "b:1"]}, master="m:2", num_accelerators={"GPU": 8}, rpc_layer="grpc"
+    )
+    assert resolver.num_accelerators() == {"GPU": 8}
+    assert resolver.master() == "grpc://m:2" and resolver.master("worker", 1) == "grpc://b:1"
+    assert resolvers.SimpleClusterResolver({}).master() == ""
+
+
+def test_the_session_master_of_tf_config(monkeypatch):
+    task = '"task": {"type": 12, "index": "0"}'
+    config = (
+        f'{{"cluster": {{"12": ["a:1"]}}, "session_master": "m:2", "rpc_layer": "grpc", {task}}}'
+    )
+    monkeypatch.setenv("TF_CONFIG", config)
+    resolver = resolvers.TFConfigClusterResolver()
+    assert (resolver.task_type, resolver.task_id) == ("12", 0)
+    assert resolver.master() == "grpc://m:2"
+
+
+def test_gpus_of_a_slurm_task(monkeypatch):
+    settings = {"PROCID": "1", "STEP_NUM_TASKS": "3", "STEP_TASKS_PER_NODE": "2,1"}
+    for name, value in {**settings, "STEP_NODELIST": "a,b"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    resolver = resolvers.SlurmClusterResolver(gpus_per_node=4, gpus_per_task=2)
+    assert resolver.get_task_info() == ("worker", 1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"

@@ -77,7 +77,7 @@ def test_collectives_and_values(seen):
         assert found["mean"].tolist() == [1.5, 1.5]
         assert found["gathered"].tolist() == found["made"].tolist() == [0, 1, 2, 3]
         assert found["sum"] == found["made_sum"] == 6 and found["total"] == 8
-        assert str(found["printed"]).startswith("<tf.Variable 'Variable:0'")
+        assert str(found["printed"]).startswith("MirroredVariable:{")
 
 
 def test_random_initial_values_are_those_of_worker_0(seen):

@@ -72,9 +72,12 @@ def test_a_custom_loop_of_the_guides(strategy):
 def test_contexts(strategy):
     here = tf.distribute
     assert here.get_replica_context() is not None and not here.in_cross_replica_context()
+    default = strategy is here.get_strategy()
     with strategy.scope():
         assert here.get_strategy() is strategy
-        assert here.in_cross_replica_context() and here.get_replica_context() is None
+        # The default strategy's scope changes nothing.
+        assert here.in_cross_replica_context() is not default
+        assert (here.get_replica_context() is None) is not default
 
         def replica():
             context = here.get_replica_context()

@@ -59,6 +59,9 @@ class IndexedSlices:
             else TensorShape(self._dense_shape.numpy().tolist())
         )
 
+    def _components(self) -> list[Tensor]:
+        return [self._values]
+
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
@@ -147,6 +150,9 @@ class SparseTensor:
     def with_values(self, new_values: Any) -> SparseTensor:
         """Other elements at the same places."""
         return SparseTensor(self._indices, new_values, self._dense_shape)
+
+    def _components(self) -> list[Tensor]:
+        return [self._values]
 
     def _scaled(self, other: Any, combine: str) -> SparseTensor:
         from meshflow.ops import array, math

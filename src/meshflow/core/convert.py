@@ -2,7 +2,8 @@
 
 Python numbers have no fixed dtype of their own: they take the dtype of the tensor they meet,
 or TensorFlow's default (int32, float32, complex128). NumPy arrays keep their dtype unless a
-dtype is asked for. An integer may become a float; a float never silently becomes an integer.
+dtype is asked for, to which they are cast. Python integers and bools may become floats; a Python
+float never silently becomes an integer.
 """
 
 from __future__ import annotations

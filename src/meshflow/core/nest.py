@@ -35,7 +35,7 @@ def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
 
     Args:
       structure: any structure; a single leaf gives a list of one.
-      expand_composites: accepted for TensorFlow's sake.
+      expand_composites: whether the parts of a strategy's values count, rather than the values.
 
     Returns:
       A list.
@@ -86,7 +86,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool
     Args:
       structure: the structure to copy.
       flat_sequence: as many values as `structure` has leaves.
-      expand_composites: accepted for TensorFlow's sake.
+      expand_composites: whether the parts of a strategy's values count, rather than the values.
 
     Returns:
       A structure like `structure` with the given leaves.
@@ -111,15 +111,16 @@ def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool
 
 def _pack(structure: Any, supply: Any) -> Any:
     if isinstance(structure, (list, tuple)):
-        return _like(structure, [_pack(item, supply) for item in structure])
+        return like(structure, [_pack(item, supply) for item in structure])
     if isinstance(structure, Mapping):
         # Values are supplied in sorted order, but the result keeps the dictionary's own order.
         packed = {key: _pack(structure[key], supply) for key in _sorted_keys(structure)}
-        return _like_mapping(structure, {key: packed[key] for key in structure})
+        return like_mapping(structure, {key: packed[key] for key in structure})
     return next(supply)
 
 
-def _like(structure: Any, items: list[Any]) -> Any:
+def like(structure: Any, items: list[Any]) -> Any:
+    """A list or tuple of the structure's type with other items."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
         return type(structure)(*items)
     if type(structure) in (list, tuple):
@@ -127,7 +128,8 @@ def _like(structure: Any, items: list[Any]) -> Any:
     return type(structure)(items) if isinstance(structure, tuple) else list(items)
 
 
-def _like_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def like_mapping(structure: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """A mapping of the structure's type with other values."""
     if type(structure) is dict:
         return items
     if hasattr(structure, "default_factory"):
@@ -150,7 +152,7 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
       A structure like the first one.
 
     Raises:
-      ValueError: when the structures differ.
+      ValueError: when the structures differ, or for another keyword.
       TypeError: when `func` is not callable.
 
     Example:
@@ -158,6 +160,11 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
       >>> tf.nest.map_structure(lambda a, b: a + b, [1, (2,)], [10, (20,)])
       [11, (22,)]
     """
+    unknown = sorted(kwargs.keys() - {"check_types", "expand_composites"})
+    if unknown:
+        raise ValueError(
+            f"map_structure takes the keywords check_types and expand_composites only, got {unknown}."
+        )
     if not callable(func):
         raise TypeError(f"func must be callable, got: {func!r}")
     if not structure:
@@ -177,7 +184,7 @@ def assert_same_structure(
       nest1: a structure.
       nest2: a structure.
       check_types: whether a list and a tuple count as different.
-      expand_composites: accepted for TensorFlow's sake.
+      expand_composites: whether the parts of a strategy's values count, rather than the values.
 
     Raises:
       ValueError: when they differ in form, saying where.
@@ -214,5 +221,6 @@ def _same_kind(a: Any, b: Any) -> bool:
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):
-        return getattr(a, "_fields", None) == getattr(b, "_fields", None)
+        same_fields = getattr(a, "_fields", None) == getattr(b, "_fields", None)
+        return same_fields and type(a).__name__ == type(b).__name__
     return isinstance(a, list) == isinstance(b, list)

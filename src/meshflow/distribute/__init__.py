@@ -4,6 +4,12 @@ from typing import Any
 
 from meshflow.core.unavailable import NotAvailableError
 from meshflow.distribute import cluster_resolver, experimental
+from meshflow.distribute.cross_device import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
 from meshflow.distribute.input import (
     DistributedDataset,
     DistributedIterator,
@@ -11,14 +17,7 @@ from meshflow.distribute.input import (
     ValueContext,
 )
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
-from meshflow.distribute.options import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    InputOptions,
-    NcclAllReduce,
-    ReductionToOneDevice,
-    RunOptions,
-)
+from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.replica import ReduceOp, ReplicaContext
 from meshflow.distribute.strategy import (
     CentralStorageStrategy,
@@ -43,6 +42,7 @@ __all__ = [
     "HierarchicalCopyAllReduce",
     "InputContext",
     "InputOptions",
+    "InputReplicationMode",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
@@ -66,6 +66,7 @@ __all__ = [
 
 LATER = {
     "ParameterServerStrategy": "parameter servers",
+    "Server": "parameter servers",
     "coordinator": "parameter servers",
     "partitioners": "parameter servers",
 }

@@ -12,8 +12,10 @@ from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.pulls import Source
+from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
-from meshflow.distribute.values import PerReplica, Stacked, map_replicas
+from meshflow.data.running import OwnedIterator
+from meshflow.distribute.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
 
@@ -47,6 +49,12 @@ class InputContext(NamedTuple):
             )
         return global_batch_size // self.num_replicas_in_sync
 
+    def __str__(self) -> str:
+        return (
+            f"tf.distribute.InputContext(input pipeline id {self.input_pipeline_id}, "
+            f"total: {self.num_input_pipelines})"
+        )
+
 
 class ValueContext(NamedTuple):
     """What a value function is told.
@@ -59,10 +67,22 @@ class ValueContext(NamedTuple):
     replica_id_in_sync_group: int = 0
     num_replicas_in_sync: int = 1
 
+    def __str__(self) -> str:
+        return (
+            f"tf.distribute.ValueContext(replica id {self.replica_id_in_sync_group}, "
+            f" total replicas in sync: {self.num_replicas_in_sync})"
+        )
+
 
 def split_batch(strategy: Any, batch: Any) -> Any:
     """A batch in parts: the first replicas get the larger ones, as in TensorFlow."""
     count = strategy.num_replicas_in_sync
+    leaves = [convert_to_tensor(leaf) for leaf in nest.flatten(batch)] if count > 1 else []
+    if leaves and not any(len(leaf.shape) for leaf in leaves):
+        raise InvalidValueError(
+            "Strategy.experimental_distribute_dataset: the elements of the dataset are scalars, which "
+            "replicas cannot share. Batch it by the global batch size first: dataset.batch(...)."
+        )
 
     def split(leaf: Any) -> Any:
         tensor = convert_to_tensor(leaf)
@@ -106,7 +126,7 @@ class DistributedDataset:
 
     def __iter__(self) -> DistributedIterator:
         kind = id(self._strategy), str(getattr(self._source, "element_spec", id(self)))
-        return DistributedIterator(self._batches(), kind)
+        return DistributedIterator(self._batches(), kind, self)
 
     def __autograph_for__(self) -> Any:
         from meshflow.data import Dataset, staged
@@ -152,10 +172,26 @@ class DistributedDataset:
         size = len(self._source)
         return size if self._split else -(-size // self._strategy.num_replicas_in_sync)
 
+    def cardinality(self) -> Any:
+        """How many elements there are, an int64 scalar; as `tf.data.Dataset.cardinality`."""
+        return self._source.cardinality()
+
     @property
     def element_spec(self) -> Any:
-        """The source's element spec, when it has one."""
-        return self._source.element_spec
+        """The spec of what each replica gets: a `PerReplicaSpec` of several, else the source's."""
+        count = self._strategy.num_replicas_in_sync
+        if count == 1:
+            return self._source.element_spec
+
+        def of_replicas(spec: Any) -> Any:
+            sizes = spec.shape.as_list() if self._split and spec.shape.rank else []
+            if sizes:
+                whole = sizes[0] is not None and sizes[0] % count == 0
+                sizes = [sizes[0] // count if whole else None, *sizes[1:]]
+                spec = TensorSpec(sizes, spec.dtype, spec.name)
+            return PerReplicaSpec(*[spec] * count)
+
+        return nest.map_structure(of_replicas, self._source.element_spec)
 
     def reduce(self, initial_state: Any, reduce_func: Any) -> Any:
         """Folds the batches.
@@ -176,11 +212,19 @@ class DistributedIterator(Source):
     Args:
       batches: the batches.
       kind: what functions are cached by that get this iterator as an argument; default its identity.
+      dataset: the dataset.
     """
 
-    def __init__(self, batches: Iterator[Any], kind: Any = None) -> None:
+    def __init__(self, batches: Iterator[Any], kind: Any = None, dataset: Any = None) -> None:
         super().__init__()
-        self._batches, self._known_by = batches, kind
+        self._batches, self._known_by, self._dataset = batches, kind, dataset
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of the elements; see `DistributedDataset.element_spec`."""
+        return self._dataset.element_spec
+
+    get_next_as_optional = OwnedIterator.get_next_as_optional
 
     def _produce(self) -> Any:
         return next(self._batches)

@@ -16,13 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
+from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, fill, trace
-from meshflow.distribute.replica import AXIS, ReplicaContext, entered
+from meshflow.core.variable import Variable
+from meshflow.distribute.replica import AXIS, ReplicaContext, SizeWantedError, entered
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 
@@ -78,8 +80,11 @@ def _struct(tensor: Tensor, skipped: int = 0) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.shape.as_list())[skipped:], tensor.dtype.dtype)
 
 
-def _trace_replica(strategy: Any, fn: Callable[..., Any], template: Any) -> Traced:
+def _trace_replica(
+    strategy: Any, fn: Callable[..., Any], template: Any, replica: ReplicaContext | None = None
+) -> Traced:
     """The function traced for one replica whose arguments have the template's shapes."""
+    replica = replica or ReplicaContext(strategy, None)
     leaves, tree = jax.tree.flatten(template)
     specs = tuple(
         TensorSpec(v.shape, v.dtype) for v in leaves if isinstance(v, jax.ShapeDtypeStruct)
@@ -89,11 +94,16 @@ def _trace_replica(strategy: Any, fn: Callable[..., Any], template: Any) -> Trac
         supply = iter(symbolic)
         full = [next(supply) if isinstance(v, jax.ShapeDtypeStruct) else v for v in leaves]
         args, kwargs = jax.tree.unflatten(tree, full)
-        with entered(ReplicaContext(strategy, None)):
-            return fn(*args, **kwargs)
+        with entered(replica):
+            # Only in here is a variable's value the replica's own.
+            return nest.map_structure(_read, fn(*args, **kwargs))
 
     name = getattr(fn, "__name__", "replica")
     return trace(call, specs, name=name, axes=[(AXIS, strategy.num_replicas_in_sync)])
+
+
+def _read(leaf: Any) -> Any:
+    return leaf.value() if isinstance(leaf, Variable) else leaf
 
 
 class Shared:
@@ -182,17 +192,7 @@ class Lockstep:
     """
 
     def __init__(self, strategy: Any, fn: Any, templates: Sequence[Any]) -> None:
-        known: dict[Any, Traced] = {}
-        self._traced: list[Traced] = []
-        for template in templates:
-            key = tuple(
-                (v.shape, v.dtype)
-                for v in jax.tree.leaves(template)
-                if isinstance(v, jax.ShapeDtypeStruct)
-            )
-            if key not in known:
-                known[key] = _trace_replica(strategy, fn, template)
-            self._traced.append(known[key])
+        self._traced = _trace_each(strategy, fn, templates)
         self._shared = [Shared(traced) for traced in self._traced]
         first, *others = self._traced
         for other in others:
@@ -235,6 +235,38 @@ class Lockstep:
         return fill(traced.structure, values)
 
 
+def _trace_each(strategy: Any, fn: Any, templates: Sequence[Any]) -> list[Traced]:
+    """The function traced for each replica, once for those with arguments of the same shapes.
+
+    What a replica gets from `all_gather` has a shape that depends on the others. So tracing stops where
+    it needs their sizes, and starts again when all replicas have come there.
+    """
+    leaves = [jax.tree.leaves(template) for template in templates]
+    keys = [
+        tuple((v.shape, v.dtype) for v in flat if isinstance(v, jax.ShapeDtypeStruct))
+        for flat in leaves
+    ]
+    known: tuple[tuple[int, ...], ...] = ()
+    while True:
+        traced: dict[Any, Traced] = {}
+        wanted: dict[Any, int] = {}
+        for key, template in zip(keys, templates, strict=True):
+            if key not in traced and key not in wanted:
+                replica = ReplicaContext(strategy, None, known)
+                try:
+                    traced[key] = _trace_replica(strategy, fn, template, replica)
+                except SizeWantedError as error:
+                    wanted[key] = error.args[0]
+        if not wanted:
+            return [traced[key] for key in keys]
+        if traced:
+            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES)
+        known = (*known, tuple(wanted[key] for key in keys))
+
+
+_DIFFERENT_COLLECTIVES = (
+    "Strategy.run: replicas whose arguments have different shapes call different collectives."
+)
 _Collective = tuple[Any, list[Any]]
 
 
@@ -298,9 +330,7 @@ def _meet(programs: Sequence[Generator[_Collective, list[Any], list[Any]]]) -> l
         if not asked:
             return returned
         if len(asked) < len(programs) or len({e.primitive for e, _ in asked}) > 1:
-            raise InvalidArgumentError(
-                "Strategy.run: replicas whose arguments have different shapes call different collectives."
-            )
+            raise InvalidArgumentError(_DIFFERENT_COLLECTIVES)
         answers = _combined([equation for equation, _ in asked], [values for _, values in asked])
 
 

@@ -22,7 +22,7 @@ from meshflow.distribute.coordination import COORDINATOR, join_cluster
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
-from meshflow.distribute.replica import ReduceOp
+from meshflow.distribute.replica import ReduceOp, SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy, StrategyExtended
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.placement.layout import Layout, put
@@ -207,15 +207,19 @@ class MultiWorkerMirroredStrategy(Strategy):
         shape = (self.num_replicas_in_sync, *parts[0].shape)
         return Stacked((Tensor(jax.make_array_from_single_device_arrays(shape, sharding, shards)),))
 
-    def _place(self, array: Any, axis: int = 0) -> Any:
-        if _is_placed(array):
+    def _onto_devices(self, batch: Any, axis: int) -> Any:
+        if self.workers > 1:
+            batch = jax.tree.map(lambda array: self._agreed(array, axis), batch)
+        return super()._onto_devices(batch, axis)
+
+    def _agreed(self, array: Any, axis: int) -> Any:
+        """An array that is the same on all workers, unless each will read its own rows only."""
+        if _is_placed(array) or array.dtype == object:
             return array
-        if self.workers > 1 and array.dtype != object:
-            array = np.asarray(array)
-            # Of what is split every worker reads its own rows; the rest must be alike everywhere.
-            if array.ndim <= axis or array.shape[axis] % self.num_replicas_in_sync:
-                array = self.same_everywhere(array)
-        return super()._place(array, axis)
+        array = np.asarray(array)
+        if array.ndim <= axis or array.shape[axis] % self.num_replicas_in_sync:
+            array = self.same_everywhere(array)
+        return array
 
     def as_one_batch(self, value: Any) -> Any:
         """The replicas' batches as one global batch on the devices."""
@@ -280,6 +284,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         Args:
           value: what `run` returned.
         """
+        if isinstance(value, SyncOnReadVariable) and self.workers > 1:
+            value = Stacked((value._stacked.value(),))
         if self.workers == 1 or not isinstance(value, PerReplica):
             return super().experimental_local_results(value)
         if isinstance(value, Stacked):

@@ -8,56 +8,10 @@ from typing import Any
 __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
-    "CrossDeviceOps",
-    "HierarchicalCopyAllReduce",
     "InputOptions",
     "InputReplicationMode",
-    "NcclAllReduce",
-    "ReductionToOneDevice",
     "RunOptions",
 ]
-
-
-class CrossDeviceOps:
-    """How values of devices are combined; accepted, since XLA chooses.
-
-    Args:
-      num_packs: accepted.
-    """
-
-    def __init__(self, num_packs: int = 1) -> None:
-        if num_packs < 0:
-            raise ValueError(f"{type(self).__name__}: num_packs must be >= 0, got {num_packs}.")
-        self.num_packs = num_packs
-
-
-class NcclAllReduce(CrossDeviceOps):
-    """All-reduce by NCCL; accepted, since XLA chooses (NCCL on GPUs).
-
-    Args:
-      num_packs: accepted.
-    """
-
-
-class HierarchicalCopyAllReduce(CrossDeviceOps):
-    """All-reduce by copies; accepted, since XLA chooses.
-
-    Args:
-      num_packs: accepted.
-    """
-
-
-class ReductionToOneDevice(CrossDeviceOps):
-    """Reduction on one device; accepted, since XLA chooses.
-
-    Args:
-      reduce_to_device: accepted.
-      accumulation_fn: accepted.
-    """
-
-    def __init__(self, reduce_to_device: Any = None, accumulation_fn: Any = None) -> None:
-        super().__init__()
-        self.reduce_to_device, self.accumulation_fn = reduce_to_device, accumulation_fn
 
 
 class InputReplicationMode(enum.Enum):
@@ -124,7 +78,10 @@ class CommunicationOptions:
     Args:
       bytes_per_pack: accepted.
       timeout_seconds: accepted.
-      implementation: accepted.
+      implementation: accepted, a `CommunicationImplementation` or its name.
+
+    Raises:
+      ValueError: for another implementation, or a negative `bytes_per_pack`.
     """
 
     def __init__(
@@ -139,4 +96,4 @@ class CommunicationOptions:
             )
         self.bytes_per_pack = bytes_per_pack
         self.timeout_seconds = timeout_seconds
-        self.implementation = implementation
+        self.implementation = CommunicationImplementation(implementation)

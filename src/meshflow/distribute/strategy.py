@@ -16,6 +16,7 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.function import Function, IdentityWeakDict
 from meshflow.core.variable import (
     Variable,
+    VariableAggregation,
     VariableSynchronization,
     variable_creator_scope,
 )
@@ -32,11 +33,14 @@ from meshflow.distribute.replica import (
     ReplicaContext,
     SyncOnReadVariable,
     entered,
+    gatherable,
+    spanning,
     stacks,
 )
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.ops.nn.cross_entropy import Replicas
-from meshflow.placement.layout import UNSHARDED, Layout, put
+from meshflow.placement.batches import BatchPlacer
+from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, device_name, jax_device, line
 
 __all__ = [
@@ -59,7 +63,7 @@ class StrategyExtended:
       strategy: the strategy.
     """
 
-    experimental_require_static_shapes = True
+    experimental_require_static_shapes = False
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -123,6 +127,18 @@ class StrategyExtended:
         """
         return getattr(v, "_distribute_strategy", None) is self._strategy
 
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """`Strategy.run`.
+
+        Args:
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+        """
+        return self._strategy.run(fn, args, kwargs)
+
     def value_container(self, value: Any) -> Any:
         """The value itself.
 
@@ -141,6 +157,27 @@ class StrategyExtended:
         yield
 
 
+class Scope:
+    """What `Strategy.scope()` gives: a context manager that may be entered again and again.
+
+    Args:
+      strategy: the strategy.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._open: list[Any] = []
+
+    def __enter__(self) -> Strategy:
+        entered = self._strategy._entered()
+        strategy = entered.__enter__()
+        self._open.append(entered)
+        return strategy
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._open.pop().__exit__(*error)
+
+
 class Strategy:
     """Synchronous training on the devices of a mesh; the base of all strategies.
 
@@ -154,8 +191,10 @@ class Strategy:
     def _start(self, devices: Sequence[Any], mesh: Mesh | None = None) -> None:
         self._devices = list(devices)
         self.mesh = mesh or line(tuple(self._devices), AXIS)
+        self.mesh.shown = False
         self.extended = StrategyExtended(self)
         self._traces = IdentityWeakDict()
+        self._placer = BatchPlacer(self.mesh, AXIS)
         # On the default device alone, nothing has to be placed.
         self.places = self._devices != jax.local_devices()[:1]
 
@@ -171,9 +210,11 @@ class Strategy:
 
     # ---- scope -----------------------------------------------------------------------------
 
-    @contextmanager
-    def scope(self) -> Iterator[Strategy]:
+    def scope(self) -> Scope:
         """Makes this the current strategy: variables made inside are on all its devices.
+
+        Returns:
+          A context manager, which may be entered several times.
 
         Raises:
           RuntimeError: inside the scope of another strategy.
@@ -186,11 +227,19 @@ class Strategy:
           >>> strategy.extended.variable_created_in_scope(v)
           True
         """
+        return Scope(self)
+
+    @contextmanager
+    def _entered(self) -> Iterator[Strategy]:
         if stacks.entries and has_strategy() and get_strategy() is not self:
             raise RuntimeError(
                 f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
                 "Leave the scope of the one before entering the other."
             )
+        if _default and self is _default[0]:
+            # TensorFlow's default strategy has no scope of its own.
+            yield self
+            return
         saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
         try:
             with entered(self), variable_creator_scope(self._create_variable):
@@ -207,6 +256,7 @@ class Strategy:
         return Layout.batch_sharded(self.mesh, AXIS, rank)
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
+        _check_roles(kwargs)
         several = self.num_replicas_in_sync > 1
         saved, context.variable_creators = context.variable_creators, []
         try:
@@ -250,6 +300,9 @@ class Strategy:
           2.0
         """
         kwargs = kwargs or {}
+        _require_cross_replica("run")
+        if not callable(fn):
+            raise TypeError(f"Strategy.run: `fn` must be callable, got {fn!r}.")
         with self._running():
             if self.num_replicas_in_sync == 1:
                 args, kwargs = map_replicas(_only, (tuple(args), dict(kwargs)))
@@ -301,6 +354,7 @@ class Strategy:
         from meshflow.ops.array import concat
         from meshflow.ops.math import reduce_mean, reduce_sum
 
+        _require_cross_replica("reduce")
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 
@@ -338,11 +392,15 @@ class Strategy:
         """
         from meshflow.ops.array import concat
 
+        _require_cross_replica("gather")
+
         def joined(leaf: Any) -> Any:
-            if isinstance(leaf, PerReplica):
-                return concat([convert_to_tensor(v) for v in leaf.values], axis)
-            tensor = convert_to_tensor(leaf)
-            return concat([tensor] * self.num_replicas_in_sync, axis)
+            if not isinstance(leaf, PerReplica):
+                tensor = gatherable(leaf, "gather")
+                return concat([tensor] * self.num_replicas_in_sync, axis)
+            values = [gatherable(v, "gather") for v in leaf.values]
+            _check_joinable(values, axis)
+            return concat(values, axis)
 
         return map_replicas(joined, value)
 
@@ -352,7 +410,8 @@ class Strategy:
         Args:
           value: what `run` returned.
         """
-        return value.values if isinstance(value, PerReplica) else (value,)
+        several = (PerReplica, MirroredVariable, SyncOnReadVariable)
+        return value.values if isinstance(value, several) else (value,)
 
     unwrap = experimental_local_results
 
@@ -410,21 +469,56 @@ class Strategy:
 
     def place_batch(self, batch: Any) -> Any:
         """A batch of arrays for one program over all devices: split along the first axis when it divides."""
-        return jax.tree.map(self._place, batch)
+        return self._onto_devices(batch, 0)
 
     def place_batches(self, batches: Any) -> Any:
         """Batches stacked along a first axis, each split as by `place_batch`."""
-        return jax.tree.map(lambda array: self._place(array, 1), batches)
+        return self._onto_devices(batches, 1)
 
-    def _place(self, array: Any, axis: int = 0) -> Any:
-        if array.dtype == object:
-            return array
-        divides = array.ndim > axis and array.shape[axis] % self.num_replicas_in_sync == 0
-        specs = [AXIS if divides and i == axis else UNSHARDED for i in range(array.ndim)]
-        return put(array, Layout(specs, self.mesh))
+    def _onto_devices(self, batch: Any, axis: int) -> Any:
+        return self._placer(batch, axis)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {list(self.extended.worker_devices)}>"
+
+
+def _check_roles(arguments: dict[str, Any]) -> None:
+    """Checks how a variable is to be synchronized and aggregated."""
+    name = arguments.get("name")
+    how = arguments.get("synchronization", VariableSynchronization.AUTO)
+    total = arguments.get("aggregation", VariableAggregation.NONE)
+    if how is VariableSynchronization.NONE:
+        raise ValueError(
+            "`NONE` variable synchronization mode is not supported with tf.distribute strategy. Please "
+            f"change the `synchronization` for variable: {name}"
+        )
+    if how is not None and not isinstance(how, VariableSynchronization):
+        raise ValueError(f"Invalid variable synchronization mode: {how} for variable: {name}")
+    if total is not None and not isinstance(total, VariableAggregation):
+        raise ValueError(f"Invalid variable aggregation mode: {total} for variable: {name}")
+
+
+def _require_cross_replica(method: str) -> None:
+    if spanning() is not None:
+        raise RuntimeError(
+            f"Strategy.{method}: Method requires being in cross-replica context, use "
+            "get_replica_context().merge_call(), or ReplicaContext.all_reduce and all_gather."
+        )
+
+
+def _check_joinable(values: Sequence[Any], axis: int) -> None:
+    shapes = [tuple(v.shape.as_list()) for v in values]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise InvalidArgumentError(
+            f"Strategy.gather: Ranks of all input tensors should match, got replicas' shapes {shapes}."
+        )
+    rank = len(shapes[0])
+    for dim in range(rank):
+        if dim != axis % max(rank, 1) and len({shape[dim] for shape in shapes}) > 1:
+            raise InvalidArgumentError(
+                f"Strategy.gather: Dimension {dim} in both shapes must be equal, but the replicas' shapes "
+                f"are {shapes}, joined along axis {axis}."
+            )
 
 
 def _only(leaf: Any) -> Any:
@@ -492,6 +586,7 @@ class CentralStorageStrategy(MirroredStrategy):
 
 
 _default: list[Strategy] = []
+_default_context: list[ReplicaContext] = []
 
 
 def get_strategy() -> Strategy:
@@ -523,7 +618,9 @@ def in_cross_replica_context() -> bool:
 def get_replica_context() -> ReplicaContext | None:
     """The replica context, or None in cross-replica context."""
     if not stacks.entries:
-        return ReplicaContext(get_strategy(), 0)
+        if not _default_context:
+            _default_context.append(ReplicaContext(get_strategy(), 0))
+        return _default_context[0]
     entry = stacks.entries[-1]
     return entry if isinstance(entry, ReplicaContext) else None
 
@@ -533,7 +630,15 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
 
     Args:
       strategy: the strategy, or None.
+
+    Raises:
+      RuntimeError: inside the scope of a strategy.
     """
+    if len(stacks.entries) > len(_held):
+        raise RuntimeError(
+            "tf.distribute.experimental_set_strategy: Must not be called inside a "
+            "`tf.distribute.Strategy` scope."
+        )
     if _held:
         _held.pop().__exit__(None, None, None)
     if strategy is not None:

@@ -80,6 +80,7 @@ class TPUStrategy(MirroredStrategy):
             names = [AXIS, *self._core_names]
             mesh = Mesh(names, ids, own, [flat[i] for i in own], "", flat)
         self._start(flat, mesh)
+        self.extended.experimental_require_static_shapes = True
 
     @property
     def cluster_resolver(self) -> TPUClusterResolver:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from meshflow.core.specs import TypeSpec
 from meshflow.core.tensor import Tensor
 
 __all__ = ["DistributedValues", "PerReplica"]
@@ -20,15 +21,23 @@ class PerReplica(tuple):
     """
 
     __slots__ = ()
+    # One value of the program: `tf.nest` does not look inside.
+    leaf_of_nests = True
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The replicas' values."""
         return tuple(self)
 
-    def __repr__(self) -> str:
-        lines = ",\n".join(f"  {i}: {v!r}" for i, v in enumerate(self.values))
+    def _described(self, describe: Callable[[Any], str]) -> str:
+        lines = ",\n".join(f"  {i}: {describe(v)}" for i, v in enumerate(self.values))
         return f"PerReplica:{{\n{lines}\n}}"
+
+    def __repr__(self) -> str:
+        return self._described(repr)
+
+    def __str__(self) -> str:
+        return self._described(str)
 
 
 class Stacked(PerReplica):
@@ -49,6 +58,40 @@ class Stacked(PerReplica):
 
 
 DistributedValues = PerReplica
+
+
+class PerReplicaSpec(TypeSpec):
+    """What a `PerReplica` looks like from outside.
+
+    Args:
+      *value_specs: the spec of each replica's value.
+    """
+
+    __slots__ = ("_value_specs",)
+
+    def __init__(self, *value_specs: Any) -> None:
+        self._value_specs = value_specs
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether a `PerReplica` or another spec has values that the replicas' specs describe."""
+        if isinstance(value, PerReplicaSpec):
+            others: tuple[Any, ...] = value._value_specs
+        elif isinstance(value, PerReplica):
+            others = value.values
+        else:
+            return False
+        return len(others) == len(self._value_specs) and all(
+            spec.is_compatible_with(v) for spec, v in zip(self._value_specs, others, strict=True)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerReplicaSpec) and self._value_specs == other._value_specs
+
+    def __hash__(self) -> int:
+        return hash(self._value_specs)
+
+    def __repr__(self) -> str:
+        return f"PerReplicaSpec({', '.join(map(repr, self._value_specs))})"
 
 
 def _register(kind: type[Any]) -> None:

@@ -317,7 +317,9 @@ def test_policies_are_configurations():
     layer = LAYERS.Dense(2, dtype=short)
     copy = LAYERS.Dense.from_config(layer.get_config())
     assert copy.dtype_policy == short
-    assert LAYERS.Dense(2, dtype="mixed_float8").get_config()["dtype"] == "mixed_float8"
+    assert LAYERS.Dense(2, dtype="mixed_float8").get_config()["dtype"]["config"] == {
+        "name": "mixed_float8"
+    }
     for name, length in (("mixed_float8", 0), ("mixed_float8", 1.5), ("float32", 4)):
         with pytest.raises(ValueError, match="amax_history_length must be a positive integer"):
             Policy(name, amax_history_length=length)

@@ -162,8 +162,25 @@ def test_hyperparameters_are_the_inner_ones():
     assert float(optimizer.beta_1) == pytest.approx(0.8)
     assert optimizer.iterations is optimizer.inner_optimizer.iterations
     assert isinstance(optimizer, tf.keras.optimizers.Optimizer)
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        _ = optimizer.no_such_thing
+    # What is no hyperparameter stays apart.
+    with pytest.raises(
+        AttributeError, match="'LossScaleOptimizer' object has no attribute 'amsgrad'"
+    ):
+        _ = optimizer.amsgrad
+    optimizer.amsgrad = True
+    assert optimizer.amsgrad and not optimizer.inner_optimizer.amsgrad
+    with pytest.raises(AttributeError):
+        optimizer.loss_scale = 2.0
+    assert "beta_1" in dir(optimizer) and "amsgrad" in dir(optimizer.inner_optimizer)
+
+
+def test_its_weights_are_the_inner_ones():
+    optimizer = mixed_precision.LossScaleOptimizer(SGD(0.5), initial_scale=16)
+    v = tf.Variable(1.0)
+    step(optimizer, v, 1.0)
+    assert [int(w) for w in optimizer.get_weights()] == [1]
+    optimizer.set_weights([np.array(5)])
+    assert int(optimizer.iterations) == 5
 
 
 def test_configuration_and_checkpoint(tmp_path):
@@ -178,6 +195,27 @@ def test_configuration_and_checkpoint(tmp_path):
     tf.train.Checkpoint(optimizer=again, v=v).restore(path)
     assert float(again.loss_scale) == 8 and int(again.skipped_steps) == 1
     assert int(again.iterations) == 1
+
+
+@pytest.mark.parametrize("scaled_first", [True, False])
+def test_checkpoints_fit_with_and_without_loss_scaling(tmp_path, scaled_first):
+    def make(scaled):
+        inner = SGD(0.5, momentum=0.5)
+        inner.extra = tf.Variable(0.0)
+        inner._track_trackable(inner.extra, "extra")
+        wrapped = mixed_precision.LossScaleOptimizer(inner) if scaled else inner
+        return wrapped, inner, tf.Variable(1.0)
+
+    first, inner, v = make(scaled_first)
+    first.minimize(lambda: 2.0 * v, [v])
+    inner.extra.assign(3.0)
+    path = tf.train.Checkpoint(optimizer=first, v=v).save(tmp_path / "ckpt")
+    second, other, w = make(not scaled_first)
+    tf.train.Checkpoint(optimizer=second, v=w).restore(path).assert_nontrivial_match()
+    assert int(second.iterations) == 1 and float(other.extra) == 3.0
+    second.minimize(lambda: 2.0 * w, [w])
+    first.minimize(lambda: 2.0 * v, [v])
+    assert float(w) == float(v)
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".keras"])
@@ -199,6 +237,10 @@ def test_bad_arguments():
         make(make(SGD()))
     with pytest.raises(TypeError, match='"inner_optimizer" must be an instance'):
         make("sgd")
+    wrapped = SGD()
+    make(wrapped)
+    with pytest.raises(ValueError, match="already wrapped by a LossScaleOptimizer"):
+        make(wrapped)
     with pytest.raises(TypeError, match=r'"dynamic" argument .* must be a bool, but got: 3'):
         make(SGD(), dynamic=3)
     with pytest.raises(ValueError, match='"initial_scale" must be specified'):
@@ -212,7 +254,11 @@ def test_forgotten_scaling_is_reported_once(caplog):
     v = tf.Variable(1.0)
     for _ in range(2):
         optimizer.apply_gradients([(tf.constant(1.0), v)])
-    assert [r.getMessage().count("get_") for r in caplog.records] == [1, 1]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "You forgot to call LossScaleOptimizer.get_scaled_loss() and "
+        "LossScaleOptimizer.get_unscaled_gradients() before"
+    )
 
 
 def test_names_of_tensorflow_2_1():
@@ -231,7 +277,29 @@ def test_names_of_tensorflow_2_1():
     }
     again = old.LossScaleOptimizer.from_config(config)
     assert float(again.loss_scale) == 8 and float(again.learning_rate) == 0.5
-    assert old.Policy("mixed_float16", loss_scale=None).loss_scale is None
+    config["loss_scale"] = {"class_name": "DynamicLossScale", "config": {"multiplier": 4.0}}
+    with pytest.raises(ValueError, match=r"multiplier is not 2\. Got DynamicLossScale"):
+        mixed_precision.LossScaleOptimizer.from_config(config)
+    policy = old.Policy("mixed_float16", loss_scale=None)
+    assert repr(policy) == '<PolicyV1 "mixed_float16", loss_scale=None>' and not policy.loss_scale
+
+
+def test_policies_in_configurations_of_layers():
+    make = tf.keras.layers.Dense
+    mixed = {"class_name": "Policy", "config": {"name": "mixed_float16"}}
+    assert make(1, dtype="mixed_float16").get_config()["dtype"] == mixed
+    assert make(1, dtype=mixed_precision.Policy("float64")).get_config()["dtype"] == "float64"
+    old = {"class_name": "PolicyV1", "config": {"name": "mixed_float16", "loss_scale": None}}
+    layer = make(1, dtype=mixed_precision.experimental.Policy("mixed_float16", loss_scale=None))
+    assert layer.get_config()["dtype"] == old
+    assert make.from_config(layer.get_config()).get_config()["dtype"] == mixed
+
+
+def test_a_layer_may_infer_its_dtype():
+    layer = tf.keras.layers.Dense(1, dtype=mixed_precision.Policy("_infer"))
+    assert layer.dtype is None and layer.get_config()["dtype"] is None
+    assert layer(tf.ones([1, 2], tf.float16)).dtype == layer.kernel.dtype == tf.float16
+    assert layer.dtype == "float16"
 
 
 def test_policies_list_the_known_ones():

@@ -165,8 +165,8 @@ class SlurmClusterResolver(ClusterResolver):
             first += count
         if self.task_type is None:
             raise RuntimeError(f"SLURM_PROCID is {rank}, but there are {total} tasks.")
-        local = int(os.environ.get("SLURM_LOCALID", 0))
         node = next(n for n in range(len(counts)) if rank < sum(counts[: n + 1]))
+        local = int(os.environ.get("SLURM_LOCALID", rank - sum(counts[:node])))
         self._gpus = _own_gpus(gpus_per_node, gpus_per_task, counts[node], local)
         if auto_set_gpu and self._gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)

@@ -74,11 +74,11 @@ class SimpleClusterResolver(ClusterResolver):
 
     Args:
       cluster_spec: addresses by job.
-      master: accepted.
+      master: the address of the cluster's master.
       task_type: this process's job.
       task_id: its number.
-      environment: accepted.
-      num_accelerators: accepted.
+      environment: a name for the kind of machines.
+      num_accelerators: number of accelerators by type, as in `{"GPU": 8}`; default this process's own.
       rpc_layer: the protocol.
     """
 
@@ -92,14 +92,34 @@ class SimpleClusterResolver(ClusterResolver):
         num_accelerators: Any = None,
         rpc_layer: str | None = None,
     ) -> None:
-        del master, num_accelerators
-        self._spec = ClusterSpec(cluster_spec)
+        self._spec, self._master = ClusterSpec(cluster_spec), master
+        self._num_accelerators = num_accelerators
         self.task_type, self.task_id, self.rpc_layer = task_type, task_id, rpc_layer
         self.environment = environment
 
     def cluster_spec(self) -> ClusterSpec:
         """Addresses by job."""
         return self._spec
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """The address of a task, or of the master; see `ClusterResolver.master`."""
+        if task_type is not None and task_id is not None:
+            return super().master(task_type, task_id, rpc_layer)
+        layer = rpc_layer or self.rpc_layer
+        return f"{layer}://{self._master}" if layer and self._master else self._master
+
+    def num_accelerators(
+        self, task_type: Any = None, task_id: Any = None, config_proto: Any = None
+    ) -> dict[str, int]:
+        """Number of accelerators by type: those given, or this process's own."""
+        if self._num_accelerators is not None:
+            return self._num_accelerators
+        return super().num_accelerators(task_type, task_id, config_proto)
 
 
 class TFConfigClusterResolver(ClusterResolver):
@@ -143,10 +163,12 @@ class TFConfigClusterResolver(ClusterResolver):
         task = config.get("task", {})
         cluster = config.get("cluster", {})
         self._spec = ClusterSpec(cluster)
-        self.task_type = task_type if task_type is not None else task.get("type")
+        kind = task_type if task_type is not None else task.get("type")
+        self.task_type = None if kind is None else str(kind)
         number = task_id if task_id is not None else task.get("index")
         self.task_id = None if number is None else int(number)
         self.rpc_layer = rpc_layer or config.get("rpc_layer")
+        self._session_master = config.get("session_master")
         self.environment = environment or config.get("environment", "")
         if self._spec and (self.task_type is None or self.task_id is None):
             raise InvalidValueError(
@@ -165,3 +187,15 @@ class TFConfigClusterResolver(ClusterResolver):
     def cluster_spec(self) -> ClusterSpec:
         """Addresses by job; empty without `TF_CONFIG`."""
         return self._spec
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """The variable's "session_master", or the address of a task; see `ClusterResolver.master`."""
+        if self._session_master is None:
+            return super().master(task_type, task_id, rpc_layer)
+        layer = rpc_layer or self.rpc_layer
+        return f"{layer}://{self._session_master}" if layer else self._session_master

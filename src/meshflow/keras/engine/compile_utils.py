@@ -10,6 +10,8 @@ import numpy as np
 from meshflow.core import dtypes, nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tensor import Tensor
+from meshflow.distribute.replica import spanning
+from meshflow.ops.nn.cross_entropy import Replicas
 
 
 class Container:
@@ -124,6 +126,9 @@ class LossesContainer(Container):
         self.output_names = self._names_from(y_pred)
         given = self._per_output(self._user_losses, "loss")
         self._losses = [None if loss is None else _as_loss(loss, losses_module) for loss in given]
+        for loss in self._losses:
+            if loss is not None:
+                loss._scaled_by_model = True
         self._weights = self._per_output(self._user_weights, "loss_weights")
         if len(self.output_names) > 1:
             self._per_output_metrics = [
@@ -151,15 +156,16 @@ class LossesContainer(Container):
         Raises:
           ValueError: when a target is missing.
         """
-        from meshflow.ops import math
-
         if not self.built:
             self.build(y_pred)
         names: list[str] = self.output_names  # type: ignore[assignment]
         predictions = nest.flatten(y_pred)
         targets = flat_targets(y_true, names, y_pred, "targets")
         weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
+        # In `Strategy.run` gradients are summed over replicas: a mean counts for its replica's share.
+        replicas = 1 if spanning() is None else Replicas.count
         terms: list[Any] = []
+        shown: list[Any] = []
         batch = predictions[0].shape[0] if predictions[0].ndim else 1
         rows = zip(names, predictions, targets, weights, self._losses, self._weights, strict=True)
         for i, (name, prediction, target, weight, loss, factor) in enumerate(rows):
@@ -171,22 +177,36 @@ class LossesContainer(Container):
                     f"key {name!r})."
                 )
             value = loss(_match(target, prediction), prediction, sample_weight=weight)
+            sums = getattr(loss, "reduction", None) == "sum"
+            whole = value * float(replicas) if sums and replicas > 1 else value
             if len(names) > 1:
-                self._per_output_metrics[i].update_state(value, sample_weight=batch)
-            terms.append(value if factor is None else value * factor)
-        terms.extend(regularization_losses or [])
+                self._per_output_metrics[i].update_state(whole, sample_weight=batch)
+            shown.append(whole if factor is None else whole * factor)
+            terms.append(value if sums or replicas == 1 else value / float(replicas))
+            if factor is not None:
+                terms[-1] = terms[-1] * factor
+        for penalty in regularization_losses or []:
+            shown.append(penalty)
+            terms.append(penalty if replicas == 1 else penalty / float(replicas))
         if not terms:
             return None
-        # Sums in the widest dtype, so that one float16 output does not lower all others.
-        kind = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
-        total = math.add_n([math.cast(t, kind) for t in terms]) if len(terms) > 1 else terms[0]
-        self._total.update_state(total, sample_weight=batch)
+        total = _total(terms)
+        seen = total if replicas == 1 else _total(shown)
+        self._total.update_state(seen, sample_weight=batch)
         return total
 
     def reset_state(self) -> None:
         """Starts the running means again."""
         for metric in self.metrics:
             metric.reset_state()
+
+
+def _total(terms: list[Any]) -> Any:
+    """The sum in the widest dtype, so that one float16 output does not lower all others."""
+    from meshflow.ops import math
+
+    kind = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
+    return math.add_n([math.cast(t, kind) for t in terms]) if len(terms) > 1 else terms[0]
 
 
 def _mean(name: str) -> Any:

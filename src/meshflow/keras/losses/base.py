@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
+from meshflow.distribute.replica import spanning
 from meshflow.keras import backend, identify
 from meshflow.ops import array, math
 
@@ -42,6 +43,9 @@ class Loss:
       name: the loss's name.
     """
 
+    # Whether a compiled model divides the loss by the number of replicas.
+    _scaled_by_model = False
+
     def __init__(self, reduction: str | None = Reduction.AUTO, name: str | None = None) -> None:
         reduction = Reduction.NONE if reduction is None else reduction
         Reduction.validate(reduction)
@@ -59,6 +63,7 @@ class Loss:
         Returns:
           A scalar, or one value per example without reduction.
         """
+        self._check_scale()
         y_pred = convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
         losses = self.call(convert_to_tensor(y_true), y_pred)
@@ -76,6 +81,17 @@ class Loss:
                 mask if sample_weight is None else _times(convert_to_tensor(sample_weight), mask)
             )
         return reduce_weighted(losses, sample_weight, self.reduction)
+
+    def _check_scale(self) -> None:
+        # A mean over one replica's examples, summed over replicas, is too large by their number.
+        means = self.reduction in (Reduction.AUTO, Reduction.SUM_OVER_BATCH_SIZE)
+        if means and spanning() is not None and not self._scaled_by_model:
+            raise ValueError(
+                "Please use `tf.keras.losses.Reduction.SUM` or `tf.keras.losses.Reduction.NONE` for loss "
+                f"reduction of {type(self).__name__} in tf.distribute.Strategy.run, and divide by the global "
+                "batch size: tf.nn.compute_average_loss(losses, global_batch_size=...). Model.compile() and "
+                "fit() do so by themselves."
+            )
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """One loss per example."""

@@ -12,7 +12,7 @@ from meshflow.keras.mixed_precision.policy import global_policy
 __all__ = ["LossScaleOptimizer", "Policy", "get_layer_policy", "global_policy", "set_policy"]
 
 
-class Policy(policies.Policy):
+class PolicyV1(policies.Policy):
     """A policy that also holds a loss scale.
 
     Args:
@@ -46,10 +46,16 @@ class Policy(policies.Policy):
         return {"name": self.name, "loss_scale": stored}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> PolicyV1:
         """The policy with a configuration."""
         del custom_objects
         return cls(config["name"], scales.get(config.get("loss_scale")))
+
+    def __repr__(self) -> str:
+        return f'<PolicyV1 "{self.name}", loss_scale={self._loss_scale}>'
+
+
+Policy = PolicyV1
 
 
 def set_policy(policy: Any) -> None:

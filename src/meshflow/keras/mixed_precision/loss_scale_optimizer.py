@@ -61,8 +61,15 @@ class LossScaleOptimizer(Optimizer):
       0.5
     """
 
-    # Set here; every other attribute is the inner optimizer's.
     _OWN = frozenset(("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned"))
+    # Settings of every optimizer; with the hyperparameters, what is read and set through this one.
+    _SHARED = frozenset(
+        (
+            *("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator"),
+            *("gradient_transformers", "weight_decay", "use_ema", "ema_momentum"),
+            *("ema_overwrite_frequency", "iterations", "learning_rate", "lr"),
+        )
+    )
 
     def __init__(
         self,
@@ -85,6 +92,11 @@ class LossScaleOptimizer(Optimizer):
             raise TypeError(
                 f'"inner_optimizer" must be an instance of `tf.keras.optimizers.Optimizer`, but got: {inner_optimizer!r}.'
             )
+        if getattr(inner_optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
+            raise ValueError(
+                '"inner_optimizer" is already wrapped by a LossScaleOptimizer. Make a new optimizer, or '
+                "use the LossScaleOptimizer around it."
+            )
         if not isinstance(dynamic, bool):
             raise TypeError(
                 f'"dynamic" argument to LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}'
@@ -98,6 +110,7 @@ class LossScaleOptimizer(Optimizer):
         if initial_scale is not None and initial_scale <= 0:
             raise ValueError(f'"initial_scale" must be positive, but got: {initial_scale}')
         growth = scales.GROWTH_STEPS if dynamic_growth_steps is None else int(dynamic_growth_steps)
+        inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
         self._optimizer = inner_optimizer
         self._dynamic = dynamic
         self._initial = scales.DEFAULT_SCALE if initial_scale is None else float(initial_scale)
@@ -107,16 +120,27 @@ class LossScaleOptimizer(Optimizer):
         if name is not None:
             inner_optimizer._name = name
 
+    def _is_inner(self, name: str) -> bool:
+        """Whether an attribute is the inner optimizer's."""
+        if name in self._OWN or "_optimizer" not in self.__dict__:
+            return False
+        hypers = getattr(self._optimizer, "_hyper", {})
+        return name in self._SHARED or name in hypers or name.startswith("_")
+
     def __getattr__(self, name: str) -> Any:
-        if name in LossScaleOptimizer._OWN:
-            raise AttributeError(name)
-        return getattr(self._optimizer, name)
+        if self._is_inner(name):
+            return getattr(self._optimizer, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in LossScaleOptimizer._OWN:
-            object.__setattr__(self, name, value)
-        else:
+        own_property = isinstance(getattr(type(self), name, None), property)
+        if self._is_inner(name) and (name in self._SHARED or not own_property):
             setattr(self._optimizer, name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *getattr(self._optimizer, "_hyper", {})})
 
     # ---- the scale -------------------------------------------------------------------------
 
@@ -288,17 +312,14 @@ class LossScaleOptimizer(Optimizer):
         return self.apply_gradients(zip(unscaled, trainable_variables, strict=True))
 
     def _warn_of_omissions(self) -> None:
-        for done, method in (
-            ("scaled", "get_scaled_loss"),
-            ("unscaled", "get_unscaled_gradients"),
-        ):
-            if done not in self._warned:
-                self._warned.add(done)
-                _log.warning(
-                    "LossScaleOptimizer.apply_gradients was called without LossScaleOptimizer.%s: gradients are "
-                    "those of another loss.",
-                    method,
-                )
+        steps = {"scaled": "get_scaled_loss", "unscaled": "get_unscaled_gradients"}
+        missing = [f"LossScaleOptimizer.{m}()" for s, m in steps.items() if s not in self._warned]
+        self._warned.update(steps)
+        if missing:
+            _log.warning(
+                f"You forgot to call {' and '.join(missing)} before LossScaleOptimizer.apply_gradients(): "
+                "the gradients are those of another loss. Scale the loss, and unscale its gradients."
+            )
 
     # ---- what the inner optimizer does -----------------------------------------------------
 
@@ -357,12 +378,17 @@ class LossScaleOptimizer(Optimizer):
 
     @property
     def weights(self) -> VariableList:
-        """The inner optimizer's state, the scale and its counter."""
-        scale = [self._state.scale, self._state.good_steps] if self._dynamic else []
-        return VariableList([*self._optimizer.weights, *scale])
+        """The inner optimizer's state. Checkpoints and saved models hold the scale too."""
+        return VariableList(self._optimizer.weights)
+
+    @property
+    def _scale_weights(self) -> list[Variable]:
+        return [self._state.scale, self._state.good_steps] if self._dynamic else []
 
     def _checkpoint_children(self) -> dict[str, Any]:
+        # The inner optimizer's parts are also this one's, so that a checkpoint of either fits the other.
         return {
+            **self._optimizer._checkpoint_children(),
             "base_optimizer": self._optimizer,
             "loss_scale": _Children(
                 current_loss_scale=self._state.scale, good_steps=self._state.good_steps
@@ -405,8 +431,7 @@ class LossScaleOptimizer(Optimizer):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        for name in self._OWN:
-            object.__setattr__(copied, name, copy.deepcopy(getattr(self, name), memo))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
 
@@ -433,7 +458,8 @@ def settings(scale: Any) -> dict[str, Any]:
         return {"dynamic": False, "initial_scale": float(scale())}
     if scale.multiplier != scales.MULTIPLIER:
         raise ValueError(
-            f"LossScaleOptimizer only supports loss scales that are multiplied by 2, got multiplier={scale.multiplier}."
+            "Cannot deserialize LossScaleOptimizer with a DynamicLossScale whose multiplier is not 2. Got "
+            f"DynamicLossScale: {scale!r}"
         )
     return {
         "initial_scale": scale.initial_loss_scale,

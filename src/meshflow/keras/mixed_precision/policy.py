@@ -14,6 +14,12 @@ _MIXED = {
     # What is not a product needs more digits than 8 bits have, and bfloat16 needs no loss scale.
     "mixed_float8": "bfloat16",
 }
+_REMOVED = {
+    "infer_float32_vars": "'mixed_float16' or 'mixed_bfloat16'",
+    "infer_with_float32_vars": "'mixed_float16' or 'mixed_bfloat16'",
+    "float16_with_float32_vars": "'mixed_float16'",
+    "bfloat16_with_float32_vars": "'mixed_bfloat16'",
+}
 _AMAX_HISTORY_LENGTH = 1024
 
 
@@ -118,9 +124,12 @@ class Policy:
 
 
 def _parse(name: str) -> tuple[str | None, str | None]:
-    if name.endswith("_with_float32_vars"):
+    if name.endswith("_float32_vars"):
+        instead = _REMOVED.get(name)
+        advice = f" Please use the {instead} policy instead." if instead else ""
         raise ValueError(
-            f"Policies ending in '_float32_vars' have been removed from TensorFlow: use 'mixed_{name.split('_')[0]}', got {name!r}."
+            f"Policies ending in '_float32_vars' have been removed from TensorFlow.{advice} Got policy "
+            f"name: '{name}'"
         )
     if name in _MIXED:
         return _MIXED[name], "float32"
@@ -131,7 +140,7 @@ def _parse(name: str) -> tuple[str | None, str | None]:
     except TypeError:
         floats = [d.name for d in dtypes.ALL if d.is_floating]
         raise ValueError(
-            f"Cannot convert value {name!r} to a mixed precision Policy. Valid policies include "
+            f"Cannot convert value {name} to a mixed precision Policy. Valid policies include "
             f"{sorted(_MIXED)} and the name of any dtype, such as {floats}."
         ) from None
     return found, found
@@ -163,10 +172,11 @@ def set_global_policy(policy: Any) -> None:
     global _global
     if policy is not None and not isinstance(policy, Policy):
         policy = Policy(policy)
-    if policy is not None and not dtypes.as_dtype(policy.compute_dtype).is_floating:
+    compute = None if policy is None else policy.compute_dtype
+    if compute is not None and not dtypes.as_dtype(compute).is_floating:
         raise ValueError(
             "set_global_policy can only be used to set the global policy to floating-point policies, "
-            f"such as 'float32' and 'mixed_float16', but got policy: {policy.name}"
+            f'such as "float32" and "mixed_float16", but got policy: {policy.name}'
         )
     if policy is not None and policy.compute_dtype != policy.variable_dtype and rewriting():
         raise ValueError(
@@ -210,7 +220,7 @@ def get(identifier: Any) -> Policy:
 
 
 def serialize(policy: Policy) -> Any:
-    """What `get` makes the policy of: a name, or a configuration where a name does not say it all."""
-    if type(policy) is Policy and len(policy.get_config()) > 1:
-        return {"class_name": "Policy", "config": policy.get_config()}
-    return policy.name
+    """What `get` makes the policy of: the name of a dtype, None for '_infer', or a configuration."""
+    if type(policy) is Policy and policy.compute_dtype == policy.variable_dtype:
+        return None if policy.compute_dtype is None else policy.name
+    return {"class_name": type(policy).__name__, "config": policy.get_config()}

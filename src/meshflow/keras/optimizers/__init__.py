@@ -116,5 +116,5 @@ def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Any:
     from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
 
     known = {**_TABLE, **identify.name_table(LossScaleOptimizer)}
-    known["LossScaleOptimizerV3"] = LossScaleOptimizer
+    known |= dict.fromkeys(("LossScaleOptimizerV1", "LossScaleOptimizerV3"), LossScaleOptimizer)
     return identify.lookup(config, known, "optimizer", custom_objects)

@@ -10,6 +10,8 @@ import numpy as np
 
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
+from meshflow.placement.layout import Layout
+from meshflow.placement.mesh import Mesh
 
 
 class VariableList(list):
@@ -26,6 +28,7 @@ class State:
     # Names of the slots that every trained variable gets.
     slot_names: tuple[str, ...] = ()
     _name: str
+    _mesh: Mesh | None = None
 
     def _init_state(self) -> None:
         self._iterations: Variable | None = None
@@ -36,6 +39,7 @@ class State:
         self._index_dict: dict[int, int] = {}
         # Called when variables have been made; a checkpoint restored early waits for them here.
         self._build_hooks: list[Any] = []
+        self._tracked: dict[str, Any] = {}
 
     def _run_build_hooks(self) -> None:
         hooks, self._build_hooks = self._build_hooks, []
@@ -46,7 +50,17 @@ class State:
         """What a checkpoint saves besides slots, by TensorFlow's names."""
         slots = {id(s) for named in self._slots.values() for s in named.values()}
         own = {w._shared_name.rsplit("/", 1)[-1]: w for w in self._weights if id(w) not in slots}
-        return {**self._hyper_variables(), **own, "iter": self.iterations}
+        return {**self._hyper_variables(), **own, **self._tracked, "iter": self.iterations}
+
+    def _track_trackable(self, trackable: Any, name: str, overwrite: bool = False) -> Any:
+        """Makes something a part of the optimizer's checkpoints, as TensorFlow's optimizers do."""
+        if name in self._tracked and not overwrite and self._tracked[name] is not trackable:
+            raise ValueError(
+                f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name "
+                "is already declared as a dependency. Pass overwrite=True to replace it."
+            )
+        self._tracked[name] = trackable
+        return trackable
 
     def _hyper_variables(self) -> dict[str, Variable]:
         return {}
@@ -58,6 +72,8 @@ class State:
             with init_scope():
                 name = f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
+            if self._mesh is not None:
+                self._iterations._layout = Layout.replicated(self._mesh, 0)
             self._weights.insert(0, self._iterations)
         return self._iterations
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras.saving.configuration import KERAS_VERSION
+from meshflow.keras.saving.optimizer_state import state_of
 
 # HDF5 keeps attributes of an object in 64 kB; longer lists of names are cut into pieces.
 _HEADER_LIMIT = 64512
@@ -194,7 +195,7 @@ def write_optimizer(optimizer: Any, file: Any) -> None:
       optimizer: the optimizer.
       file: an HDF5 file.
     """
-    weights = list(optimizer.weights)
+    weights = state_of(optimizer)
     _write_group(file.create_group("optimizer_weights"), weights, [w.name for w in weights])
 
 

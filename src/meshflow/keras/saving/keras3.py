@@ -13,6 +13,7 @@ import numpy as np
 
 from meshflow.keras import identify
 from meshflow.keras.saving.hdf5 import assign
+from meshflow.keras.saving.optimizer_state import state_of
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
@@ -135,7 +136,7 @@ def write_optimizer(optimizer: Any, group: Any) -> None:
       group: an HDF5 file or group.
     """
     own = group.require_group("optimizer/vars")
-    weights = list(optimizer.weights)
+    weights = state_of(optimizer)
     for i, weight in enumerate(weights):
         dataset = own.create_dataset(str(i), data=np.asarray(weight.numpy()))
         dataset.attrs["name"] = weight.name

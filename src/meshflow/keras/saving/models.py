@@ -69,7 +69,7 @@ def save_model(
         os.replace(part, path)
     else:
         arrays = {f"{i:05d}": (w.name, w.numpy()) for i, w in enumerate(model.weights)}
-        state = [] if optimizer is None else list(optimizer.weights)
+        state = [] if optimizer is None else optimizer_state.state_of(optimizer)
         arrays |= {f"optimizer_{i:05d}": (w.name, w.numpy()) for i, w in enumerate(state)}
         write_folder(path, arrays, json.loads(to_json({"model": meta})))
 

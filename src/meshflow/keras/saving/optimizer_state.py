@@ -11,6 +11,11 @@ import numpy as np
 _SLOT_BY_SLOT = ("RMSprop",)
 
 
+def state_of(optimizer: Any) -> list[Any]:
+    """What files hold of an optimizer: its weights, and a moving loss scale with its counter."""
+    return [*optimizer.weights, *getattr(optimizer, "_scale_weights", ())]
+
+
 def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], values: Any) -> bool:
     """Puts a stored state into an optimizer.
 
@@ -26,7 +31,9 @@ def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], valu
     if not values or not hasattr(optimizer, "build"):
         return False
     optimizer.build(variables)
-    own = list(optimizer.weights)
+    own = state_of(optimizer)
+    if len(values) == len(optimizer.weights):
+        own = list(optimizer.weights)
     values = [np.asarray(v) for v in values]
     if (names and names[0].startswith("iteration")) or not any(names):
         # Keras 2.11 and later may keep the learning rate second.
@@ -37,7 +44,8 @@ def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], valu
         tuple(v.shape) != tuple(w.shape) for v, w in zip(values, own, strict=True)
     ):
         return False
-    optimizer.set_weights(values)
+    for variable, value in zip(own, values, strict=True):
+        variable.assign(value.astype(variable.dtype.dtype))
     return True
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core import variable
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
@@ -352,3 +353,14 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
     last = {int(n): position for position, n in enumerate(flat)}
     order = [last.get(i, 0) for i in range(int(flat.max()) + 1)]
     return gather(concat(rows, 0), order)
+
+
+variable.parts.update(
+    gather=gather,
+    gather_nd=gather_nd,
+    scatter_nd_add=tensor_scatter_nd_add,
+    scatter_nd_sub=tensor_scatter_nd_sub,
+    scatter_nd_update=tensor_scatter_nd_update,
+    scatter_nd_max=tensor_scatter_nd_max,
+    scatter_nd_min=tensor_scatter_nd_min,
+)

@@ -1,0 +1,162 @@
+"""`tf.train.ExponentialMovingAverage`: smoothed copies of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.tape import no_tapes
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import init_scope
+from meshflow.core.variable import Variable
+from meshflow.ops import math
+
+__all__ = ["ExponentialMovingAverage"]
+
+
+class ExponentialMovingAverage:
+    """Averages of variables: `average = decay * average + (1 - decay) * variable`.
+
+    Args:
+      decay: the share of the old average, such as 0.999.
+      num_updates: number of updates so far, for a smaller decay in the beginning:
+        `min(decay, (1 + num_updates) / (10 + num_updates))`.
+      zero_debias: whether averages start at zero and are corrected for that (Adam's correction);
+        otherwise they start at the variables' values.
+      name: ends the averages' names.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.Variable(10.0)
+      >>> ema = tf.train.ExponentialMovingAverage(0.75)
+      >>> ema.apply([v])
+      >>> _ = v.assign(20.0)
+      >>> ema.apply([v])
+      >>> float(ema.average(v))
+      12.5
+    """
+
+    def __init__(
+        self,
+        decay: Any,
+        num_updates: Any = None,
+        zero_debias: bool = False,
+        name: str = "ExponentialMovingAverage",
+    ) -> None:
+        self._decay, self._num_updates = decay, num_updates
+        self._zero_debias, self._name = zero_debias, name
+        self._averages: dict[int, Variable] = {}
+        # The uncorrected average and the number of steps, where averages start at zero.
+        self._biased: dict[int, tuple[Variable, Variable]] = {}
+        self._averaged: list[Variable] = []
+
+    @property
+    def name(self) -> str:
+        """The name that ends the averages' names."""
+        return self._name
+
+    def apply(self, var_list: Sequence[Variable] | None = None) -> None:
+        """Moves the averages, which are made at the first call.
+
+        Args:
+          var_list: variables of floating dtypes.
+
+        Raises:
+          TypeError: for anything else.
+          ValueError: without variables.
+        """
+        if var_list is None:
+            raise ValueError(
+                "ExponentialMovingAverage.apply needs `var_list`: with eager execution there is no "
+                "collection of all trainable variables."
+            )
+        decay = convert_to_tensor(self._decay, dtype="float32")
+        if self._num_updates is not None:
+            updates = math.cast(self._num_updates, "float32")
+            decay = math.minimum(decay, (1.0 + updates) / (10.0 + updates))
+        for variable in var_list:
+            if not isinstance(variable, Variable):
+                raise TypeError(f"Only tf.Variables have moving averages here, got {variable!r}.")
+            if not variable.dtype.is_floating:
+                raise TypeError(f"The variables must be half, float, or double: {variable.name}")
+            if id(variable) not in self._averages:
+                self._make(variable)
+        with no_tapes():
+            for variable in var_list:
+                self._move(variable, math.cast(decay, variable.dtype))
+
+    def _make(self, variable: Variable) -> None:
+        name = self._name_of(variable)
+        with init_scope():
+            start = np.asarray(variable.numpy())
+            zeros = np.zeros_like(start)
+            if self._zero_debias:
+                steps = Variable(np.float32(0), trainable=False, name=f"{name}/local_step")
+                biased = Variable(
+                    zeros, trainable=False, name=f"{name}/biased", dtype=variable.dtype
+                )
+                self._biased[id(variable)] = biased, steps
+                start = zeros
+            self._averages[id(variable)] = Variable(
+                start, trainable=False, name=name, dtype=variable.dtype
+            )
+        self._averaged.append(variable)
+
+    def _move(self, variable: Variable, decay: Tensor) -> None:
+        average, value = self._averages[id(variable)], variable.value()
+        rest = 1.0 - decay
+        if not self._zero_debias:
+            average.assign(average - (average - value) * rest)
+            return
+        biased, steps = self._biased[id(variable)]
+        biased.assign(biased - (biased - value) * rest)
+        steps.assign_add(1.0)
+        average.assign(biased / (1.0 - decay ** math.cast(steps, variable.dtype)))
+
+    def _name_of(self, variable: Variable) -> str:
+        return f"{variable._shared_name}/{self._name}"
+
+    def average(self, var: Variable) -> Variable | None:
+        """The variable that holds an average.
+
+        Args:
+          var: the averaged variable.
+
+        Returns:
+          A variable, or None when `apply` has not been called with `var`.
+        """
+        return self._averages.get(id(var))
+
+    def average_name(self, var: Variable) -> str:
+        """The name of a variable's average.
+
+        Args:
+          var: the averaged variable.
+        """
+        known = self.average(var)
+        return self._name_of(var) if known is None else known._shared_name
+
+    def variables_to_restore(self, moving_avg_variables: Any = None) -> dict[str, Variable]:
+        """Names to restore from: a variable's average where there is one.
+
+        Args:
+          moving_avg_variables: variables to restore averages into; default those of `apply`.
+
+        Returns:
+          Variables by the names that they are to be read from.
+        """
+        chosen = self._averaged if moving_avg_variables is None else moving_avg_variables
+        return {self.average_name(v): v for v in chosen}
+
+    def _checkpoint_children(self) -> dict[str, Any]:
+        parts: dict[str, Any] = {
+            self.average_name(v): self._averages[id(v)] for v in self._averaged
+        }
+        for variable in self._averaged:
+            if id(variable) in self._biased:
+                biased, steps = self._biased[id(variable)]
+                parts |= {biased._shared_name: biased, steps._shared_name: steps}
+        return parts

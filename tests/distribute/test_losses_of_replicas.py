@@ -1,0 +1,143 @@
+"""Losses and metrics in `Strategy.run`: what counts once, and what each replica has its share of."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+
+@pytest.fixture
+def strategy():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+X = np.arange(8.0).reshape(4, 2).astype("float32")
+Y = np.ones((4, 1), "float32")
+
+
+def build(loss="mse"):
+    layer = tf.keras.layers.Dense(
+        1, kernel_initializer="ones", kernel_regularizer="l2", input_shape=(2,)
+    )
+    model = tf.keras.Sequential([layer])
+    model.compile(tf.keras.optimizers.SGD(0.01), loss, metrics=["mae"])
+    return model
+
+
+def batches(strategy):
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    return strategy.experimental_distribute_dataset(dataset)
+
+
+@pytest.mark.parametrize("loss", ["mse", tf.keras.losses.MeanSquaredError(reduction="sum")])
+def test_a_models_own_step_on_replicas_is_that_on_the_whole_batch(strategy, loss):
+    plain = build(loss)
+    plain.train_on_batch(X, Y)
+    with strategy.scope():
+        model = build(loss)
+    for batch in batches(strategy):
+        logs = strategy.run(tf.function(lambda b: model.train_step(b)), args=(batch,))
+    for one, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    # A metric's result is that of all replicas, also inside.
+    assert len({float(v) for v in logs["mae"].values}) == 1
+    wanted = {m.name: float(m.result()) for m in plain.metrics}
+    assert {m.name: float(m.result()) for m in model.metrics} == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_mean_over_one_replicas_examples_is_refused(strategy):
+    means = tf.keras.losses.MeanSquaredError()
+    sums = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.SUM)
+    with pytest.raises(ValueError, match=r"Reduction\.SUM` or `tf\.keras\.losses\.Reduction\.NONE"):
+        strategy.run(lambda: means([[1.0]], [[2.0]]))
+    assert float(strategy.run(lambda: sums([[1.0]], [[2.0]])).values[0]) == 1.0
+    one = tf.distribute.OneDeviceStrategy("CPU:0")
+    assert float(one.run(lambda: means([[1.0]], [[2.0]]))) == 1.0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_results_and_states_of_metrics_in_replicas(strategy, compiled):
+    class Largest(tf.keras.metrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.total = self.add_weight("total", initializer="zeros")
+
+        def update_state(self, value):
+            self.total.assign_add(tf.cast(tf.reduce_sum(value), tf.float32))
+
+        def result(self):
+            if self.total > 4.0:
+                return tf.constant(1.0)
+            return tf.constant(0.0)
+
+    with strategy.scope():
+        mean, largest = tf.keras.metrics.Mean(), Largest()
+
+    def step(batch):
+        mean.update_state(batch)
+        largest.update_state(batch)
+        return mean.result(), mean.total.value(), largest.result()
+
+    run = tf.function(lambda b: strategy.run(step, args=(b,)))
+    run = run if compiled else (lambda b: strategy.run(tf.function(step), args=(b,)))
+    (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4))
+    result, total, over = run(batch)
+    assert [float(r) for r in result.values] == [1.5, 1.5]
+    assert [float(t) for t in total.values] == [1.0, 5.0]
+    assert [float(o) for o in over.values] == [1.0, 1.0]
+
+
+def test_what_only_the_whole_program_may_do(strategy):
+    for call in (
+        lambda: strategy.run(lambda: 1),
+        lambda: strategy.reduce("SUM", tf.constant(1.0), axis=None),
+        lambda: strategy.gather(tf.constant([1.0]), axis=0),
+    ):
+        with pytest.raises(RuntimeError, match="cross-replica context"):
+            strategy.run(call)
+    merged = strategy.run(
+        lambda: tf.distribute.get_replica_context().merge_call(
+            lambda s, v: s.reduce("SUM", v, axis=None), (tf.constant(2.0),)
+        )
+    )
+    assert float(merged.values[1]) == 4.0
+    with pytest.raises(TypeError, match="callable"):
+        strategy.run(3)
+
+
+ALGORITHMS = [
+    tf.distribute.ReductionToOneDevice(accumulation_fn=tf.add_n),
+    tf.distribute.HierarchicalCopyAllReduce(num_packs=2),
+    tf.distribute.NcclAllReduce(),
+]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_reductions_by_hand(strategy, algorithm):
+    value = strategy.experimental_distribute_values_from_function(
+        lambda c: tf.constant(c.replica_id_in_sync_group + 1.0)
+    )
+    assert float(algorithm.reduce(tf.distribute.ReduceOp.SUM, value, "CPU:0")) == 3.0
+    both = algorithm.batch_reduce("mean", [(value, "CPU:0"), (value, value)])
+    assert [float(v) for v in both] == [1.5, 1.5]
+    assert float(algorithm.broadcast(2.0, "CPU:1")) == 2.0
+    with pytest.raises(ValueError, match="pairs"):
+        algorithm.batch_reduce("sum", [value])
+
+
+def test_reductions_of_slices_and_by_users():
+    slices = [
+        tf.IndexedSlices(tf.fill([1, 2], 2.0), tf.constant([i]), tf.constant([3, 2]))
+        for i in (1, 1)
+    ]
+
+    class Largest(tf.distribute.CrossDeviceOps):
+        def reduce_implementation(self, reduce_op, per_replica_value, destinations, options):
+            return tf.reduce_max(per_replica_value)
+
+    mean = tf.distribute.ReductionToOneDevice().reduce("mean", slices[0], "CPU:0")
+    assert isinstance(mean, tf.IndexedSlices)
+    assert float(Largest().batch_reduce("sum", [([1.0, 5.0], "CPU:0")])[0]) == 5.0
+    with pytest.raises(ValueError, match="num_packs"):
+        tf.distribute.NcclAllReduce(num_packs=-1)
+    assert tf.distribute.InputReplicationMode.PER_WORKER.value == "PER_WORKER"

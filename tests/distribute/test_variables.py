@@ -1,0 +1,104 @@
+"""Variables of strategies: what each replica has, and how what replicas write becomes one value."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+SUM, MEAN = tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN
+FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+@pytest.fixture
+def strategy():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def replica_id():
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def on_read(strategy, value, aggregation):
+    with strategy.scope():
+        return tf.Variable(
+            value, synchronization=tf.VariableSynchronization.ON_READ, aggregation=aggregation
+        )
+
+
+def test_copies_of_a_mirrored_variable(strategy):
+    with strategy.scope():
+        v = tf.Variable(1.0, name="v")
+    v.assign(3.0)
+    assert [float(c.read_value()) for c in v.values] == [3.0, 3.0]
+    assert strategy.experimental_local_results(v) == v.values
+    lines = repr(v).splitlines()
+    assert lines[0] == "MirroredVariable:{" and lines[-1] == "}"
+    assert lines[2] == "  1: <tf.Variable 'v/replica_1:0' shape=() dtype=float32, numpy=3.0>"
+
+
+def test_parts_of_a_variable_synchronized_on_read(strategy):
+    v = on_read(strategy, 1.0, SUM)
+    # Every replica starts with the initial value; what is assigned from outside is shared out.
+    assert [float(p) for p in v.values] == [1.0, 1.0] and float(v) == 2.0
+    v.assign(3.0)
+    assert [float(p.read_value()) for p in strategy.experimental_local_results(v)] == [1.5, 1.5]
+    v.values[1].assign(4.0)
+    assert float(v) == 5.5 and "SyncOnReadVariable:{" in repr(v)
+    counter = on_read(strategy, 0, SUM)
+    counter.assign(7)
+    assert int(counter) == 7 and [int(p) for p in counter.values] == [4, 3]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_run_returns_the_replicas_own_values(strategy, compiled):
+    v = on_read(strategy, 0.0, MEAN)
+
+    def step():
+        return v.assign(tf.cast(replica_id(), tf.float32))
+
+    result = strategy.run(tf.function(step) if compiled else step)
+    assert [float(r) for r in result.values] == [0.0, 1.0] and float(v) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "start", "aggregation", "wanted"),
+    [
+        ("scatter_add", [0.0, 0.0, 0.0], SUM, [1.0, 3.0, 2.0]),
+        ("scatter_sub", [0.0, 0.0, 0.0], MEAN, [-0.5, -1.5, -1.0]),
+        ("scatter_mul", [2.0, 2.0, 2.0], MEAN, [1.0, 1.0, 2.0]),
+        ("scatter_max", [0.0, 0.0, 0.0], FIRST, [1.0, 1.0, 0.0]),
+        ("scatter_update", [5.0, 5.0, 5.0], FIRST, [1.0, 1.0, 5.0]),
+    ],
+)
+def test_scatters_of_replicas(strategy, method, start, aggregation, wanted):
+    with strategy.scope():
+        v = tf.Variable(start, aggregation=aggregation)
+
+    def step():
+        value = tf.cast(replica_id() + 1, tf.float32)
+        rows = tf.stack([replica_id(), replica_id() + 1])
+        return getattr(v, method)(tf.IndexedSlices(tf.stack([value, value]), rows))
+
+    result = strategy.run(tf.function(step))
+    np.testing.assert_allclose(result.values[1], wanted)
+
+
+def test_scatters_that_have_no_sum(strategy):
+    with strategy.scope():
+        v = tf.Variable([1.0, 2.0], aggregation=SUM)
+    rows = tf.IndexedSlices(tf.constant([5.0]), tf.constant([0]))
+    with pytest.raises(NotImplementedError, match="scatter_update"):
+        strategy.run(lambda: v.scatter_update(rows))
+    with strategy.scope():
+        assert v.scatter_update(rows).numpy().tolist() == [5.0, 2.0]
+
+
+def test_roles_that_do_not_exist(strategy):
+    none = tf.VariableSynchronization.NONE
+    with strategy.scope():
+        with pytest.raises(ValueError, match="`NONE` variable synchronization mode"):
+            tf.Variable(1.0, synchronization=none)
+        with pytest.raises(ValueError, match="Invalid variable synchronization mode: often"):
+            tf.Variable(1.0, synchronization="often")
+        with pytest.raises(ValueError, match="Invalid variable aggregation mode: max"):
+            tf.Variable(1.0, aggregation="max")
