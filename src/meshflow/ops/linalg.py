@@ -23,6 +23,7 @@ from meshflow.ops.diagonal import (
     tensor_diag_part,
 )
 from meshflow.ops.math import cross, global_norm, l2_normalize, matmul, tensordot
+from meshflow.ops.math.elementwise import magnitude
 
 __all__ = [
     "adjoint",
@@ -324,10 +325,14 @@ def norm(
     if ord in ("euclidean", "fro"):
         found = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
         return found.astype(tensor.dtype)
-    if axis is None:
-        result = jnp.linalg.norm(tensor.reshape(-1), ord)
-        return result.reshape((1,) * tensor.ndim) if keepdims else result
-    return jnp.linalg.norm(tensor, ord, axis, keepdims)
+    if isinstance(axis, tuple) and len(axis) > 1:
+        return jnp.linalg.norm(tensor, ord, axis, keepdims)
+    sizes = magnitude(tensor)
+    if ord == float("inf"):
+        return jnp.max(sizes, axis=axis, keepdims=keepdims)
+    if ord == 1:
+        return jnp.sum(sizes, axis=axis, keepdims=keepdims)
+    return jnp.sum(sizes**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
 
 
 def normalize(

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from meshflow.core.composite import IndexedSlices, SparseTensor
 from meshflow.core.convert import convert_to_tensor
@@ -291,9 +292,35 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
     return jnp.where(y == 0, jnp.zeros((), x.dtype), x / safe)
 
 
+@jax.custom_jvp
+def _power(x: Any, y: Any) -> Any:
+    """x^y; as in TensorFlow, y has no gradient where x has no real logarithm, instead of NaN."""
+    return jnp.power(x, y)
+
+
+def _power_slope(primals: Any, tangents: Any) -> Any:
+    x, y = primals
+    result, zero = _power(x, y), jnp.zeros((), x.dtype)
+    total = jnp.zeros_like(result)
+    if not isinstance(tangents[0], SymbolicZero):
+        less = jnp.where(y == 0, jnp.ones((), y.dtype), y - 1)
+        total = total + tangents[0] * y * _power(x, less)
+    if not isinstance(tangents[1], SymbolicZero):
+        real = not jnp.issubdtype(x.dtype, jnp.complexfloating)
+        valid = x > 0 if real else x != 0
+        logarithm = jnp.log(jnp.where(valid, x, jnp.ones((), x.dtype)))
+        total = total + tangents[1] * result * jnp.where(valid, logarithm, zero)
+    return result, total
+
+
+_power.defjvp(_power_slope, symbolic_zeros=True)
+
+
 @op(kinds="ifc", name="pow")
 def _pow(x: TensorLike, y: TensorLike) -> Tensor:
-    return jnp.power(x, y)
+    if _integers(x):
+        return jnp.power(x, y)
+    return _power(*jnp.broadcast_arrays(x, y))
 
 
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:

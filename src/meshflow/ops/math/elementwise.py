@@ -109,7 +109,7 @@ def _angle(x: Any) -> Any:
     return jnp.angle(x).astype(x.real.dtype)
 
 
-def _abs(x: Any) -> Any:
+def magnitude(x: Any) -> Any:
     """|x|, with TensorFlow's gradient of 0 at 0, where JAX's is 1."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return x * jax.lax.stop_gradient(jnp.sign(x))
@@ -117,7 +117,13 @@ def _abs(x: Any) -> Any:
 
 
 _special = jax.scipy.special
-abs = _define("abs", _abs, "Absolute value.", kinds=None)
+
+
+def _bessel_i0(x: Any) -> Any:
+    return jnp.exp(magnitude(x)) * _special.i0e(x)
+
+
+abs = _define("abs", magnitude, "Absolute value.", kinds=None)
 negative = _define("negative", jnp.negative, "`-x`.", kinds=None)
 sign = _define(
     "sign",
@@ -168,7 +174,7 @@ erfcinv = _define(
 ndtri = _define("ndtri", _special.ndtri, "Quantile of the standard normal distribution.", kinds="f")
 lgamma = _define("lgamma", _special.gammaln, "Logarithm of |Gamma(x)|.", kinds="f")
 digamma = _define("digamma", _special.digamma, "Derivative of lgamma.", kinds="f")
-bessel_i0 = _define("bessel_i0", _special.i0, "Modified Bessel function of order 0.", kinds="f")
+bessel_i0 = _define("bessel_i0", _bessel_i0, "Modified Bessel function of order 0.", kinds="f")
 bessel_i0e = _define("bessel_i0e", _special.i0e, "bessel_i0, exponentially scaled.", kinds="f")
 bessel_i1 = _define("bessel_i1", _special.i1, "Modified Bessel function of order 1.", kinds="f")
 bessel_i1e = _define("bessel_i1e", _special.i1e, "bessel_i1, exponentially scaled.", kinds="f")

@@ -12,6 +12,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.elementwise import magnitude
 
 __all__ = [
     "compute_average_loss",
@@ -192,7 +193,8 @@ def weighted_cross_entropy_with_logits(
             f"`logits` and `labels` must have the same shape, got {logits.shape} and {labels.shape}."
         )
     weight = 1 + (pos_weight - 1) * labels
-    return (1 - labels) * logits + weight * jax.nn.softplus(-logits)
+    softplus = jnp.log1p(jnp.exp(-magnitude(logits))) + jax.nn.relu(-logits)
+    return (1 - labels) * logits + weight * softplus
 
 
 def log_poisson_loss(
