@@ -28,6 +28,16 @@ def test_numbers(number, wrap):
         assert_close(value, expected, 1e-4, 1e-4 * max(1.0, np.abs(expected).max()))
 
 
+def test_layers_are_built_from_a_tuple_of_sizes():
+    layer = layers.LSTM(2, kernel_constraint="max_norm")
+    layer.build((None, None, 4))
+    assert layer.cell.kernel.shape == [4, 8]
+    assert layer.cell.kernel.constraint is layer.kernel_constraint
+    both = layers.Bidirectional(layers.GRU(2))
+    both.build((None, 5, 4))
+    assert len(both.weights) == 6
+
+
 def test_names_of_weights():
     layer = layers.LSTM(3, name="memory")
     layer(tf.ones([1, 2, 4]))

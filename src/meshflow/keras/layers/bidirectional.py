@@ -10,6 +10,7 @@ from meshflow.core.specs import TensorSpec
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
+from meshflow.keras.layers.recurrent import first_shape
 from meshflow.keras.layers.wrappers import Wrapper
 from meshflow.ops import array
 
@@ -120,7 +121,7 @@ class Bidirectional(Wrapper):
 
     def build(self, input_shape: Any) -> None:
         """Builds both layers."""
-        shape = nest.flatten(input_shape)[0] if isinstance(input_shape, list) else input_shape
+        shape = first_shape(input_shape)
         for layer in (self.forward_layer, self.backward_layer):
             with layer._calling(None):
                 layer._maybe_build(KerasTensor(TensorSpec(shape, self.compute_dtype)))

@@ -94,9 +94,9 @@ class RNN(Layer):
     def build(self, input_shape: Any) -> None:
         """Builds the cell; makes the states of a stateful layer."""
         nested = isinstance(input_shape, dict) or (
-            isinstance(input_shape, (list, tuple)) and isinstance(input_shape[0], TensorShape)
+            isinstance(input_shape, tuple) and isinstance(input_shape[0], TensorShape)
         )
-        shape = nest.flatten(input_shape)[0] if nested else input_shape
+        shape = nest.flatten(input_shape)[0] if nested else first_shape(input_shape)
         sizes = TensorShape(shape).as_list()
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
         if self.unroll and time is None:
@@ -291,9 +291,7 @@ class RNN(Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Shape of the output; with `return_state` a list with the states' shapes."""
-        if isinstance(input_shape, list) and isinstance(input_shape[0], (list, tuple, TensorShape)):
-            input_shape = input_shape[0]
-        sizes = TensorShape(input_shape).as_list()
+        sizes = TensorShape(first_shape(input_shape)).as_list()
         batch, time = (sizes[1], sizes[0]) if self.time_major else (sizes[0], sizes[1])
         own = TensorShape(cells._as_shape(cells.output_size(self.cell))).as_list()
         shape = TensorShape([batch, *own])
@@ -350,3 +348,12 @@ class RNN(Layer):
             layer = cls(**config)
         layer._constants_count = count
         return layer
+
+
+def first_shape(input_shape: Any) -> Any:
+    """The sequences' shape: the shape given, or the first of a list of shapes."""
+    if isinstance(input_shape, (list, tuple)) and isinstance(
+        input_shape[0], (list, tuple, TensorShape)
+    ):
+        return input_shape[0]
+    return input_shape
