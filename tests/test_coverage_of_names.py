@@ -22,7 +22,7 @@ OPS = (
     *("quantization", "audio", "summary"),
 )
 KERAS = (
-    *("losses", "metrics", "layers", "activations", "initializers", "optimizers"),
+    *("backend", "losses", "metrics", "layers", "activations", "initializers", "optimizers"),
     *("optimizers.schedules", "regularizers", "constraints"),
 )
 SPACES = [*OPS, *(f"keras.{name}" for name in KERAS)]
@@ -37,6 +37,7 @@ SHORT = {
     "C": "keras.constraints",
     "A": "keras.activations",
     "I": "keras.initializers",
+    "K": "keras.backend",
     **{name: f"keras.{name}" for name in KERAS},
 }
 # Names that no test needs to use, each with the reason.

@@ -64,14 +64,13 @@ from meshflow.core.graph_mode import (
     Operation,
     RegisterGradient,
     get_logger,
-    gradients,
-    hessians,
     timestamp,
 )
 from meshflow.core.module import Module
 from meshflow.core.names import get_current_name_scope, name_scope
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec, TypeSpec, type_spec_from_value
+from meshflow.core.symbolic_gradients import gradients, hessians
 from meshflow.core.tape import GradientTape, UnconnectedGradients
 from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.core.trace import init_scope
@@ -165,7 +164,8 @@ from meshflow.ops.debugging import (
     assert_rank,
 )
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
-from meshflow.ops.linalg import einsum, matvec, norm
+from meshflow.ops.hashing import fingerprint
+from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
 from meshflow.ops.math import (
     abs,
     accumulate_n,
@@ -268,7 +268,7 @@ _KERAS_INITIALIZERS = {
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "importlib", "Any", "core", "ops"}
-    | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, "__version__"}
+    | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, "OptionalSpec", "__version__"}
 )
 
 
@@ -278,6 +278,8 @@ def __getattr__(name: str) -> Any:
     if name in _KERAS_INITIALIZERS:
         initializers = importlib.import_module("meshflow.keras.initializers")
         return getattr(initializers, _KERAS_INITIALIZERS[name])
+    if name == "OptionalSpec":
+        return importlib.import_module("meshflow.data.optional").OptionalSpec
     if name in _LAZY:
         return importlib.import_module(f"meshflow.{name}")
     from meshflow.core.unavailable import raise_for

@@ -7,6 +7,9 @@ from meshflow.ops.array import space_to_depth as space_to_depth
 from meshflow.ops.nn import *  # noqa: F403
 from meshflow.ops.nn import experimental as experimental
 
+# TensorFlow has these two in tf.random only.
+_RANDOM = ("log_uniform_candidate_sampler", "uniform_candidate_sampler")
 __all__ = sorted(
-    [*_nn.__all__, "depth_to_space", "experimental", "space_to_batch", "space_to_depth"]
+    [n for n in _nn.__all__ if n not in _RANDOM]
+    + ["depth_to_space", "experimental", "space_to_batch", "space_to_depth"]
 )

@@ -1,4 +1,4 @@
-"""`tf.sparse`: sparse tensors as containers, to and from dense ones."""
+"""`tf.sparse`: sparse tensors to and from dense ones; joined and cut in ops/sparse_elements.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
+from meshflow.ops.sparse_elements import *  # noqa: F403
+from meshflow.ops.sparse_elements import __all__ as _elements
 
 __all__ = [
+    *_elements,
     "SparseTensor",
     "expand_dims",
     "eye",
@@ -67,8 +70,8 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
 
 
 def sparse_dense_matmul(
-    sp_a: SparseTensor,
-    b: TensorLike,
+    sp_a: Any,
+    b: Any,
     adjoint_a: bool = False,
     adjoint_b: bool = False,
     name: str | None = None,
@@ -76,13 +79,14 @@ def sparse_dense_matmul(
     """The matrix product, computed densely.
 
     Args:
-      sp_a: a sparse matrix.
-      b: a dense matrix.
+      sp_a: a matrix, of the two one is sparse.
+      b: a matrix.
       adjoint_a: whether the adjoint of sp_a is taken.
       adjoint_b: whether the adjoint of b is taken.
       name: ignored.
     """
-    return math.matmul(to_dense(sp_a), b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
+    a, b = (to_dense(v) if isinstance(v, SparseTensor) else v for v in (sp_a, b))
+    return math.matmul(a, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
 
 
 def reduce_sum(

@@ -257,3 +257,24 @@ def test_no_writing_inside_a_function(tmp_path):
     checkpoint = train.Checkpoint(v=tf.Variable(1.0))
     with pytest.raises(RuntimeError, match=r"inside a tf\.function"):
         tf.function(lambda: checkpoint.write(tmp_path / "c"))()
+
+
+def test_attributes_set_after_restoring_take_their_values(tmp_path):
+    def module(value=None):
+        made = tf.Module()
+        if value is not None:
+            made.inner = tf.Module()
+            made.inner.v = tf.Variable(value)
+        return made
+
+    path = tf.train.Checkpoint(module=module(7.0), v=tf.Variable(3.0)).write(str(tmp_path / "ckpt"))
+    later = tf.train.Checkpoint(module=module())
+    status = later.read(path)
+    with pytest.raises(AssertionError, match="Unresolved"):
+        status.assert_consumed()
+    later.v = tf.Variable(0.0)
+    later.module.inner = tf.Module()
+    later.module.inner.v = tf.Variable(0.0)
+    later.module.note = "no value"
+    assert later.v.numpy() == 3 and later.module.inner.v.numpy() == 7
+    status.assert_consumed()

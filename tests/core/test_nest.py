@@ -1,3 +1,5 @@
+import collections
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,3 +32,11 @@ def test_differences_say_where():
         tf.nest.assert_same_structure({"a": [1]}, {"a": 1})
     with pytest.raises(ValueError, match="elements"):
         tf.nest.pack_sequence_as([1, 2], [1])
+
+
+def test_named_tuples_of_other_names_differ_and_keywords_are_checked():
+    one, two = collections.namedtuple("One", "a b"), collections.namedtuple("Two", "a b")
+    with pytest.raises(TypeError, match="sequence type"):
+        tf.nest.assert_same_structure(one(1, 2), two(1, 2))
+    with pytest.raises(ValueError, match="bad"):
+        tf.nest.map_structure(lambda x: x, [1], bad=1)

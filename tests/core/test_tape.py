@@ -231,3 +231,94 @@ def test_stop_gradient():
 )
 def test_gradients_against_finite_differences(fn, rng):
     check_gradients(fn, rng.normal(size=(3, 3)), rng.normal(size=(3, 3)))
+
+
+def test_constants_made_inside_a_function_can_be_watched():
+    @tf.function
+    def f():
+        x = tf.constant([2.0, 3.0])
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = x * x * x
+            dy = tape.gradient(y, x)
+        return dy, tape.gradient(dy, x), tape.jacobian(y, x)
+
+    dy, ddy, jacobian = f()
+    assert_close(dy, [12, 27])
+    assert_close(ddy, [12, 18])
+    assert_close(jacobian, [[12, 0], [0, 27]])
+
+
+def test_a_variable_may_be_target_and_source():
+    variables = [tf.Variable(2.0), tf.Variable(5.0)]
+    with tf.GradientTape() as tape:
+        largest = max(variables)
+    assert [None if g is None else float(g) for g in tape.gradient(largest, variables)] == [None, 1]
+
+
+def test_watching_a_sparse_tensor_watches_its_values():
+    values = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        sparse = tf.SparseTensor([[0, 0], [1, 2]], values, [3, 4])
+        tape.watch(sparse)
+        y = sparse.values * 3.0
+    assert_close(tape.gradient(y, values), [3, 3])
+
+
+def test_output_gradients_are_repeated_to_the_shape_of_the_target():
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    assert_close(tape.gradient(y, x, output_gradients=2.0), [4, 8])
+
+
+def test_what_a_tape_refuses():
+    x = tf.constant([[1.0, 2.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    with pytest.raises(TypeError, match="received None"):
+        tf.GradientTape().gradient(None, x)
+    with pytest.raises(ValueError, match="Unknown value for unconnected_gradients: 'nonsense'"):
+        tf.GradientTape().gradient(y, x, unconnected_gradients="nonsense")
+    with pytest.raises(RuntimeError, match="not recording"), tape.stop_recording():
+        pass
+    for method in (tape.jacobian, tape.batch_jacobian):
+        with pytest.raises(RuntimeError, match="persistent"):
+            method(y, x, experimental_use_pfor=False)
+    with pytest.raises(ValueError, match="rank at least 2"):
+        tape.batch_jacobian(y[0], x[0])
+
+
+def test_batch_jacobian_of_what_does_not_depend_is_zero():
+    x = tf.constant([[1.0, 2.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.ones([1, 3])
+    assert_close(tape.batch_jacobian(y, x), np.zeros([1, 3, 2]))
+
+
+def test_recompute_grad_hands_on_what_is_no_tensor():
+    f = tf.recompute_grad(lambda x, double: x * 2 if double else x)
+    x = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x, True)
+    assert_close([tape.gradient(y, x), f(x, False)], [2, 1])
+
+
+def test_methods_with_a_gradient_of_their_own():
+    class Scale:
+        def __init__(self, factor):
+            self.factor = factor
+
+        @tf.custom_gradient
+        def __call__(self, x):
+            return x * self.factor, lambda dy: 10.0 * self.factor * dy
+
+    x = tf.constant(1.0)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y, z = Scale(2.0)(x), tf.function(lambda x: Scale(3.0).__call__(x))(x)
+    assert_close([y, z, tape.gradient(y, x), tape.gradient(z, x)], [2, 3, 20, 30])

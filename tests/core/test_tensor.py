@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import assert_close
 
 
 def test_python_numbers_get_tensorflows_default_dtypes():
@@ -108,7 +109,7 @@ def test_conversion_of_lists_holding_tensors():
 
 @pytest.mark.parametrize(
     ("value", "dtype"),
-    [(1.5, tf.int32), ("a", tf.float32), (np.ones(2), tf.int32), (True, tf.float32)],
+    [(1.5, tf.int32), ("a", tf.float32), (1j, tf.float32), (1.5, tf.bool)],
 )
 def test_values_that_do_not_fit_the_dtype(value, dtype):
     with pytest.raises((TypeError, ValueError)):
@@ -139,3 +140,69 @@ def test_tensor_shape():
     assert tf.TensorShape(None).rank is None
     with pytest.raises(ValueError, match="incompatible"):
         shape.assert_is_compatible_with([2, 4])
+
+
+def test_indexing_with_a_mask_picks_elements_and_has_a_gradient():
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    assert_close(x[x > 1.5], [2, 3, 4])
+    assert_close(x[tf.constant([False, True])], [[3, 4]])
+    assert_close(x[np.array([True, False])], [[1, 2]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(x[x > 2.5] ** 2)
+    assert_close(tape.gradient(y, x), [[0, 0], [6, 8]])
+    v = tf.Variable([1.0, 2.0])
+    assert_close(v[v < 1.5], [1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible"):
+        x[tf.constant([True, False, True])]
+    with pytest.raises(TypeError, match="mask"):
+        tf.function(lambda x: x[x > 1.0])(x)
+
+
+def test_indices_as_arrays_and_lists():
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    assert_close(x[np.array(1)], [3, 4])
+    assert_close(x[[0, 1]], 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ellipses"):
+        x[..., ...]
+
+
+def test_arrays_are_cast_where_a_dtype_is_asked_for_and_numbers_are_not():
+    assert tf.constant(np.array([1.5, -1.5]), tf.int32).numpy().tolist() == [1, -1]
+    assert tf.constant(np.array([True]), tf.float32).numpy() == 1
+    assert tf.constant(np.array([300]), tf.uint8).numpy() == 44
+    assert (tf.constant([1, 2]) + np.array([1.5, 2.5])).numpy().tolist() == [2, 4]
+    assert (tf.constant([2.0]) * True).numpy() == 2
+    for value, dtype in ((1.5, tf.int32), (1, tf.bool), ("a", tf.int32)):
+        with pytest.raises(TypeError):
+            tf.constant(value, dtype)
+
+
+def test_printing_breaks_the_line_before_rows():
+    assert str(tf.constant([[1], [2]])) == "tf.Tensor(\n[[1]\n [2]], shape=(2, 1), dtype=int32)"
+    assert str(tf.constant([1])) == "tf.Tensor([1], shape=(1,), dtype=int32)"
+
+
+def test_moving_between_devices():
+    x = tf.constant([1.0])
+    assert x.cpu().device.endswith("CPU:0") and x.cpu().numpy() == 1
+    assert x.experimental_ref() == x.ref()
+
+
+def test_shapes_with_bounds_on_their_rank():
+    shape = tf.TensorShape([2, None])
+    assert shape.with_rank_at_least(2) == shape.with_rank_at_most(3) == shape
+    assert tf.TensorShape(None).with_rank_at_least(5).rank is None
+    with pytest.raises(ValueError, match="rank at least 3"):
+        shape.with_rank_at_least(3)
+    with pytest.raises(ValueError, match="rank at most 1"):
+        shape.with_rank_at_most(1)
+
+
+def test_specs_tell_what_they_describe():
+    spec = tf.TensorSpec([2])
+    assert spec.value_type is tf.Tensor and not spec.is_compatible_with([1.0, 2.0])
+    with pytest.raises(ValueError, match="compatible with both"):
+        spec.most_specific_compatible_type(tf.TensorSpec([2], tf.int32))
+    with pytest.raises(TypeError):
+        tf.as_dtype(None)

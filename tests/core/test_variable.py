@@ -83,3 +83,49 @@ def test_module_finds_variables():
         and len(outer.trainable_variables) == 2
         and len(outer.submodules) == 2
     )
+
+
+def test_scatters_at_coordinates():
+    def after(method):
+        v = tf.Variable([1.0, 2.0, 3.0, 4.0])
+        assert getattr(v, method)([[1], [3]], [10.0, 1.0]) is v
+        return v.numpy().tolist()
+
+    assert after("scatter_nd_add") == [1, 12, 3, 5]
+    assert after("scatter_nd_sub") == [1, -8, 3, 3]
+    assert after("scatter_nd_update") == [1, 10, 3, 1]
+    assert after("scatter_nd_max") == [1, 10, 3, 4]
+    assert after("scatter_nd_min") == [1, 2, 3, 1]
+
+
+def test_reading_parts_and_dividing_rows():
+    v = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+    assert_close(v.gather_nd([[0, 1]]), [2])
+    assert_close(v.sparse_read([1]), [[3, 4]])
+    v.scatter_div(tf.IndexedSlices(tf.constant([[2.0, 2.0]]), tf.constant([0])))
+    assert_close(v, [[0.5, 1], [3, 4]])
+    with pytest.raises(TypeError, match="not IndexedSlices"):
+        v.scatter_add(3)
+
+
+def test_what_a_variable_says_of_itself():
+    v = tf.Variable(1.0)
+    assert v.initializer is None and v.is_initialized().numpy()
+    for name in ("synchronization", "aggregation"):
+        with pytest.raises(ValueError, match=name):
+            tf.Variable(1.0, **{name: "bad"})
+
+
+def test_modules_list_variables_by_sorted_keys_and_flatten_by_predicate():
+    class Nested(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = {"b": tf.Variable(1.0), "a": [tf.Variable(2.0)]}
+            self.inner = tf.Module()
+            self.inner.scale = 3
+
+    nested = Nested()
+    assert [float(v) for v in nested.variables] == [2, 1]
+    numbers = nested._flatten(predicate=lambda x: isinstance(x, (int, tf.Variable)), with_path=True)
+    assert [path for path, _ in numbers] == [("parts", "a", 0), ("parts", "b"), ("inner", "scale")]
+    assert list(nested._flatten(recursive=False, predicate=lambda x: x == 3)) == []

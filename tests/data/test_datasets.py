@@ -130,6 +130,40 @@ def test_get_next_and_optionals():
         iterator.get_next()
 
 
+def test_a_function_sees_the_end_of_an_iterator_as_an_empty_optional():
+    data = tf.data.Dataset.range(3)
+
+    @tf.function
+    def next_or(iterator):
+        optional = iterator.get_next_as_optional()
+        return optional.get_value() if optional.has_value() else tf.constant(-1, tf.int64)
+
+    iterator = iter(data)
+    assert [int(next_or(iterator)) for _ in range(5)] == [0, 1, 2, -1, -1]
+    assert int(tf.function(next_or.python_function)(iterator)) == -1
+
+    @tf.function
+    def total(iterator):
+        found = tf.constant(0, tf.int64)
+        optional = iterator.get_next_as_optional()
+        while optional.has_value():
+            found += optional.get_value()
+            optional = iterator.get_next_as_optional()
+        return found
+
+    assert [int(total(iter(tf.data.Dataset.range(n)))) for n in (3, 5)] == [3, 10]
+
+
+def test_optionals_are_made_of_values_and_of_specs():
+    made = tf.experimental.Optional.from_value({"a": 1.0})
+    assert made.has_value() and made.get_value()["a"].numpy() == 1
+    assert made.element_spec == {"a": tf.TensorSpec([])}
+    empty = tf.experimental.Optional.empty(tf.TensorSpec([2]))
+    assert not empty.has_value() and empty.element_spec == tf.TensorSpec([2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="does not have a value"):
+        empty.get_value()
+
+
 def test_fit_evaluate_and_predict():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(48, 3)).astype("float32")

@@ -84,7 +84,9 @@ def test_groups_are_reduced():
         lambda state, x: (state[0] + tf.cast(x, tf.float32), state[1] + 1),
         lambda total, count: total / count,
     )
-    groups = D.from_tensor_slices([5, 1, 7, 2]).apply(E.group_by_reducer(lambda x: x % 2, mean))
+    groups = D.from_tensor_slices(np.array([5, 1, 7, 2])).apply(
+        E.group_by_reducer(lambda x: x % 2, mean)
+    )
     np.testing.assert_allclose(list(groups), [2, 13 / 3], rtol=1e-6)
     assert groups.element_spec.dtype == tf.float32
 

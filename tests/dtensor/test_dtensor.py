@@ -75,14 +75,30 @@ def test_values_move_and_come_apart(mesh):
     np.testing.assert_array_equal(again.numpy(), value)
     y = dtensor.relayout(x, Layout([dtensor.MATCH, U], mesh))
     assert dtensor.fetch_layout(y).sharding_specs == ["x", U]
+    rows = tf.function(lambda t: dtensor.relayout(tf.sqrt(t), Layout([dtensor.MATCH, U], mesh)))
+    dtensor.check_layout(rows(x), Layout(["x", U], mesh))
     dtensor.check_layout(y, Layout(["x", U], mesh))
     with pytest.raises(ValueError, match="did not match"):
         dtensor.check_layout(x, Layout(["x", U], mesh))
     assert dtensor.is_dtensor(x) and not dtensor.is_dtensor(tf.ones([2]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not a DTensor"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="FetchLayout expects a tensor"):
         dtensor.fetch_layout(tf.ones([2]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected one for each"):
         dtensor.pack(parts[:2], Layout(["x", "y"], mesh))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="should have the same rank"):
+        dtensor.pack(parts, Layout(["x"], mesh))
+    with pytest.raises(TypeError, match="Expecting a Tensor"):
+        dtensor.unpack([1.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="DTensorUnpack expects"):
+        dtensor.unpack(tf.ones([2]))
+    assert dtensor.fetch_layout(3) is None
+
+
+def test_some_functions_are_for_eager_code_only(mesh):
+    x = dtensor.copy_to_mesh(tf.ones([4]), Layout(["x"], mesh))
+    for name in ("fetch_layout", "is_dtensor", "unpack"):
+        with pytest.raises(RuntimeError, match=f"`{name}` must be called eagerly"):
+            tf.function(getattr(dtensor, name))(x)
 
 
 def test_ops_propagate_layouts(mesh):
@@ -97,6 +113,8 @@ def test_ops_propagate_layouts(mesh):
 def test_variables_keep_their_layout(mesh):
     layout = Layout(["x", U], mesh)
     v = dtensor.DVariable(tf.ones([4, 2]), layout=layout)
+    assert isinstance(v, tf.Variable) and isinstance(v, dtensor.DVariable)
+    assert not isinstance(tf.Variable(1.0), dtensor.DVariable)
 
     @tf.function
     def step(x):
@@ -114,10 +132,26 @@ def test_variables_keep_their_layout(mesh):
         dtensor.check_layout(v, layout)
         assert len(v._value.addressable_shards[0].data) == 2
     np.testing.assert_allclose(v.numpy(), w, rtol=1e-5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="no layout is given"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Neither layout nor DTensor"):
         dtensor.DVariable(tf.ones([2]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="conflicting layouts"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Conflicting layout"):
         dtensor.DVariable(v.value(), layout=Layout([U, U], mesh))
+
+
+def test_printed_tensors_tell_where_they_lie(mesh):
+    layout = Layout(["x"], mesh)
+    halves = dtensor.copy_to_mesh([1.0, 2.5], layout)
+    value = '{"CPU:0": [1], "CPU:1": [1], "CPU:2": [2.5], "CPU:3": [2.5]}'
+    where = f'layout="{layout.to_string()}"'
+    assert str(halves) == f"tf.Tensor({value}, {where}, shape=(2,), dtype=float32)"
+    assert repr(halves) == f"<tf.Tensor: shape=(2,), dtype=float32, value={value}, {where}>"
+    v = dtensor.DVariable(halves, name="v")
+    assert repr(v) == f"<tf.Variable 'v:0' shape=(2,) dtype=float32, value={value}, {where}>"
+    whole = dtensor.relayout(halves, Layout([U], mesh))
+    assert str(whole).startswith('tf.Tensor([1 2.5], layout="sharding_specs:unsharded,')
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        assert "layout" not in repr(tf.Variable([1.0]))
 
 
 def test_gradients_pass_through_relayout(mesh):
@@ -128,10 +162,67 @@ def test_gradients_pass_through_relayout(mesh):
     np.testing.assert_allclose(tape.gradient(y, x), [0, 2, 4, 6])
 
 
+def test_a_gradient_lies_as_what_it_is_the_gradient_of(mesh):
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = dtensor.relayout(x, Layout([U, "y"], mesh)) ** 2
+        return tape.gradient(y, x)
+
+    x = dtensor.relayout(tf.ones([4, 4]), Layout(["x", U], mesh))
+    dtensor.check_layout(gradient(x), Layout(["x", U], mesh))
+
+
+def test_relayout_like_in_functions_takes_the_layout_of_an_argument(mesh):
+    along = tf.function(lambda x, like: dtensor.relayout_like(tf.sqrt(x), like))
+    x = dtensor.relayout(tf.ones([4]), Layout([U], mesh))
+    for spec in ("x", "y"):
+        like = dtensor.relayout(tf.range(4), Layout([spec], mesh))
+        dtensor.check_layout(along(x, like), Layout([spec], mesh))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="cannot take the layout"):
+        along(x, tf.ones([2]))
+
+
+def test_constants_of_a_function_go_to_the_mesh(mesh):
+    on_mesh = tf.function(
+        lambda: dtensor.copy_to_mesh(tf.constant([1.0, 2.0]), Layout(["x"], mesh))
+    )
+    dtensor.check_layout(on_mesh(), Layout(["x"], mesh))
+
+
+def test_tensors_are_made_in_a_layout(mesh):
+    layout = Layout(["x"], mesh)
+    whole = Layout([U], mesh)
+    zeros = tf.zeros([4], layout=layout)
+    assert zeros.numpy().tolist() == [0] * 4
+    for made in (zeros, tf.ones([4], layout=layout), tf.fill([4], 2, layout=layout)):
+        dtensor.check_layout(made, layout)
+    dtensor.check_layout(tf.zeros_like(zeros), layout)
+    dtensor.check_layout(tf.ones_like(zeros, layout=whole), whole)
+    dtensor.check_layout(tf.function(lambda: tf.ones([4], layout=layout))(), layout)
+    glorot = tf.keras.initializers.GlorotUniform(seed=1)
+    drawn = glorot([4, 2], layout=Layout(["x", U], mesh))
+    dtensor.check_layout(drawn, Layout(["x", U], mesh))
+    np.testing.assert_array_equal(drawn, glorot([4, 2]))
+
+
 def test_default_mesh_and_clients(mesh):
     with dtensor.default_mesh(mesh):
         assert dtensor.get_default_mesh() is mesh
-    assert dtensor.get_default_mesh() is None
+        x = tf.ones([3])
+        y = tf.function(lambda: tf.constant([3, 4]))()
+        other = dtensor.create_mesh([("z", 2)], devices=["CPU:0", "CPU:1"])
+        with dtensor.default_mesh(other):
+            z = x + 1.0
+            w = tf.ones([2])
+        assert not dtensor.is_dtensor(tf.constant(1.0))
+    assert dtensor.get_default_mesh() is None and not dtensor.is_dtensor(tf.ones([3]))
+    for tensor in (x, y, z):
+        dtensor.check_layout(tensor, Layout.replicated(mesh, 1))
+    dtensor.check_layout(w, Layout.replicated(other, 1))
+    with tf.device(dtensor.device_name()):
+        assert (tf.ones([2]) + 1.0).numpy().tolist() == [2, 2]
     assert dtensor.num_clients() == 1 and dtensor.client_id() == 0
     assert dtensor.num_local_devices("CPU") == 4
     assert dtensor.full_job_name() == "localhost/replica:0/task:0"
@@ -157,7 +248,6 @@ def test_what_this_process_is(mesh, monkeypatch):
         "/job:localhost/replica:0/task:0/device:CPU:1"
     )
     dtensor.barrier(mesh, "here", timeout_in_ms=1000)
-    dtensor.shutdown_tpu_system()
     with pytest.raises(ValueError, match="no devices of type 'TPU'"):
         dtensor.create_tpu_mesh(["x"], [2], "tpu")
     with pytest.raises(ValueError, match="1 names"):

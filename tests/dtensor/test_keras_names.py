@@ -18,7 +18,9 @@ def test_optimizers_and_metrics_take_a_mesh(mesh):
     assert float(optimizer.learning_rate) == pytest.approx(0.1)
     layout = dtensor.Layout.batch_sharded(mesh, "batch", rank=1)
     values = dtensor.pack([tf.constant([1.0, 2.0]), tf.constant([3.0, 6.0])], layout)
+    assert optimizer.iterations.layout == dtensor.Layout.replicated(mesh, 0)
     for metric in (tf.keras.metrics.Mean(mesh=mesh), tf.keras.metrics.Mean("mean", mesh=mesh)):
+        assert all(isinstance(w, dtensor.DVariable) for w in metric.non_trainable_weights)
         metric.update_state(values)
         assert float(metric.result()) == 3.0
     accuracy = tf.keras.metrics.SparseCategoricalAccuracy(mesh=mesh)
@@ -33,3 +35,33 @@ def test_random_generators_are_always_on():
     assert not experimental.is_tf_random_generator_enabled()
     experimental.enable_tf_random_generator()
     assert experimental.is_tf_random_generator_enabled()
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda **kwargs: tf.keras.layers.Dense(4, **kwargs), ("kernel", "bias")),
+        (tf.keras.layers.BatchNormalization, ("gamma", "beta", "moving_mean", "moving_variance")),
+        (tf.keras.layers.LayerNormalization, ("gamma", "beta")),
+        (tf.keras.layers.GroupNormalization, ("gamma", "beta")),
+    ],
+)
+def test_layers_take_layouts_of_their_weights(mesh, make, names):
+    layer = make(**{f"{name}_layout": dtensor.Layout.replicated(mesh, 1) for name in names[1:]})
+    assert not hasattr(layer, f"{names[0]}_layout")
+    layer(dtensor.copy_to_mesh(tf.ones([2, 32]), dtensor.Layout.replicated(mesh, 2)))
+    for name in names[1:]:
+        assert isinstance(getattr(layer, name), dtensor.DVariable)
+        assert getattr(layer, f"{name}_layout") == getattr(layer, name).layout
+    assert not isinstance(getattr(layer, names[0]), dtensor.DVariable)
+
+
+def test_a_layout_map_answers_none_for_other_names(mesh):
+    layout = dtensor.Layout.replicated(mesh, 1)
+    layouts = tf.keras.dtensor.experimental.LayoutMap()
+    layouts["dense.*bias"] = layout
+    assert layouts["dense_2.bias"] == layout and layouts["conv.bias"] is None
+    assert "conv.bias" not in layouts and layouts.get("conv.bias", 1) == 1
+    with pytest.raises(KeyError):
+        layouts.pop("dense_2.bias")
+    assert layouts.pop("dense.*bias") == layout and not layouts

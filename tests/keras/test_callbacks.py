@@ -160,3 +160,36 @@ def test_utilities(tmp_path):
         )
     with pytest.raises(OSError, match=r"(?s)127.0.0.1.*cache"):
         tf.keras.utils.get_file("z", origin="http://127.0.0.1:9/z", cache_dir=tmp_path / "cache")
+
+
+def test_the_end_of_training_sees_the_last_epochs_logs():
+    seen = {}
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+    end = tf.keras.callbacks.LambdaCallback(on_train_end=seen.update)
+    history = model.fit(x, y, epochs=2, validation_data=(x, y), verbose=0, callbacks=[end])
+    assert seen == {name: values[-1] for name, values in history.history.items()}
+
+
+def test_a_checkpoint_is_taken_up_again(tmp_path):
+    path = tmp_path / "model.h5"
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+
+    def train():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+        model.compile(tf.keras.optimizers.SGD(0.0), "mse")
+        save = tf.keras.callbacks.ModelCheckpoint(path, load_weights_on_restart=True)
+        model.fit(x, y, verbose=0, callbacks=[save])
+        return model.get_weights()
+
+    for one, other in zip(train(), train(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_cooldown_of_a_reduced_rate():
+    callback = tf.keras.callbacks.ReduceLROnPlateau(epsilon=1e-3)
+    assert callback.min_delta == 1e-3
+    assert not callback.in_cooldown()
+    callback.cooldown_counter = 1
+    assert callback.in_cooldown()

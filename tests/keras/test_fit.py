@@ -376,3 +376,45 @@ def test_full_network_has_the_articles_parameter_count(capsys):
         and "Trainable params: 9,122,954" in text
         and "Non-trainable params: 1,024" in text
     )
+
+
+def test_custom_steps_see_lone_inputs_without_a_tuple():
+    class Plain(tf.keras.Model):
+        def call(self, inputs):
+            return inputs * 2.0
+
+        def predict_step(self, data):
+            return self(data)
+
+    x = np.ones((4, 3), "float32")
+    assert Plain().predict(x, verbose=0).tolist() == [[2.0] * 3] * 4
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(2)
+    assert Plain().predict(dataset, verbose=0).shape == (4, 3)
+
+
+def test_one_array_in_a_list_and_old_names_of_methods():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+    model.fit([x], [y], verbose=0)
+
+    def batches():
+        while True:
+            yield x, y
+
+    with pytest.warns(DeprecationWarning, match="fit"):
+        model.fit_generator(batches(), 2, 1, 0)
+    with pytest.warns(DeprecationWarning, match="evaluate"):
+        loss = model.evaluate_generator(batches(), 2)
+    assert loss == pytest.approx(model.evaluate(x, y, verbose=0))
+    with pytest.warns(DeprecationWarning, match="predict"):
+        assert model.predict_generator(batches(), 2).shape == (8, 1)
+
+
+def test_a_generator_that_runs_out_ends_training():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+    with pytest.warns(UserWarning, match="ran out of data"):
+        history = model.fit(iter([(x, y)] * 3), steps_per_epoch=2, epochs=5, verbose=0)
+    assert history.epoch == [0, 1]

@@ -246,3 +246,21 @@ def test_python_control_flow_in_layers_of_the_user():
     model = tf.keras.Model(x, Gate()(x))
     assert_close(model.predict(np.ones((1, 2)), verbose=0), [[2, 2]])
     assert_close(model.predict(-np.ones((1, 2)), verbose=0), [[1, 1]])
+
+
+def test_a_sequential_model_takes_other_sizes_than_it_first_met():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dense(2)])
+    assert model(tf.ones([2, 8, 4])).shape == [2, 8, 2]
+    assert model.input_shape == (None, 8, 4)
+    assert model(tf.ones([2, 9, 4])).shape == [2, 9, 2]
+    assert model.input_shape == (None, None, 4)
+    assert model.layers[0].output.shape.as_list() == [None, None, 3]
+    with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 4"):
+        model(tf.ones([2, 9, 5]))
+    assert model(tf.ones([2, 7, 4])).shape == [2, 7, 2]
+
+
+def test_a_sequential_model_with_a_declared_shape_keeps_to_it():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(8, 4))])
+    with pytest.raises(ValueError, match=r"expected shape=.*8, 4.*found shape=.*9, 4"):
+        model(tf.ones([2, 9, 4]))

@@ -260,3 +260,13 @@ def test_nothing_runs_while_tracing_known_operands():
     f()
     f()
     assert sorted(printed) == [0, 0, 1, 1, 2, 2]
+
+
+def test_branches_may_return_none():
+    v = tf.Variable(0.0)
+
+    @tf.function
+    def f(p):
+        return tf.cond(p, lambda: (None, v.assign(1.0)), lambda: (None, v.assign(2.0)))[0]
+
+    assert f(tf.constant(True)) is None and v.numpy() == 1

@@ -216,3 +216,11 @@ def test_factorizations(rng):
         tf.linalg.band_part(np.ones((3, 3)), 0, 1),
         np.triu(np.ones((3, 3))) - np.triu(np.ones((3, 3)), 2),
     )
+
+
+def test_approximately_smallest_elements_are_exact_on_cpus():
+    values, places = tf.math.approx_min_k([[3.0, 1.0, 2.0], [0.0, 9.0, 5.0]], 2)
+    np.testing.assert_array_equal(values.numpy(), [[1, 2], [0, 5]])
+    np.testing.assert_array_equal(places.numpy(), [[1, 2], [0, 2]])
+    values, _ = tf.math.approx_min_k([[3.0, 1.0], [0.0, 9.0]], 1, reduction_dimension=0)
+    np.testing.assert_array_equal(values.numpy(), [[0, 1]])

@@ -3,6 +3,7 @@
 tests/reference/generate_namespace_expressions.py made the numbers.
 """
 
+import functools
 import sys
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import meshflow as tf
 
 FOLDER = Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(FOLDER))
-from namespace_expressions import evaluate, expressions, gradients
+import more_expressions
+import namespace_expressions
+from namespace_expressions import evaluate, gradients
 
 sys.path.pop(0)
-STORED = dict(np.load(FOLDER / "namespace_expressions.npz"))
-NUMBERS = {expression: n for n, expression in enumerate(STORED["expressions"].tolist())}
+MODULES = {m.__name__: m for m in (namespace_expressions, more_expressions)}
 
 
 def close(actual, expected, tolerance):
@@ -30,15 +32,24 @@ def close(actual, expected, tolerance):
         np.testing.assert_array_equal(actual, expected)
 
 
-PARTS = {}
-for _key, _value in STORED.items():
-    _number, _, _part = _key.partition("_")
-    PARTS.setdefault(_number, {})[_part] = _value
+@functools.cache
+def stored_of(name):
+    """What each expression of a module gave: its parts and gradients by name."""
+    stored = dict(np.load(FOLDER / f"{name}.npz"))
+    found = {expression: {} for expression in stored["expressions"].tolist()}
+    order = list(found)
+    for key, value in stored.items():
+        number, _, part = key.partition("_")
+        if number.isdigit():
+            found[order[int(number)]][part] = value
+    return found
 
 
-@pytest.mark.parametrize("expression", expressions())
-def test_value_and_gradient(expression):
-    stored = PARTS.get(str(NUMBERS[expression]), {})
+@pytest.mark.parametrize(
+    "name, expression", [(n, e) for n, m in MODULES.items() for e in m.expressions()]
+)
+def test_value_and_gradient(name, expression):
+    stored = stored_of(name)[expression]
     actual = evaluate(expression, tf, np)
     if "error" in stored:
         assert isinstance(actual, Exception)

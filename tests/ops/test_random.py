@@ -63,3 +63,16 @@ def test_generators():
 def test_shuffle_keeps_the_rows():
     x = np.arange(10)
     assert sorted(tf.random.shuffle(x).numpy()) == list(range(10))
+
+
+def test_sampled_classes_are_unique_and_likely_as_stated():
+    true = tf.constant([[0], [3]], tf.int64)
+    sampled, expected, of_sampled = tf.random.log_uniform_candidate_sampler(true, 1, 6, True, 8)
+    assert len(set(sampled.numpy().tolist())) == 6
+    assert (expected.numpy() <= 1).all() and expected[0, 0] > expected[1, 0]
+    assert of_sampled.shape == [6]
+    many = tf.random.uniform_candidate_sampler(true, 1, 4000, False, 4).sampled_candidates
+    shares = np.bincount(many.numpy(), minlength=4) / 4000
+    np.testing.assert_allclose(shares, 0.25, atol=0.04)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="unique"):
+        tf.random.uniform_candidate_sampler(true, 1, 5, True, 4)

@@ -158,10 +158,8 @@ def test_errors():
         ta.write(2, [1.0, 2.0])
     with pytest.raises(tf.errors.OutOfRangeError, match="read from index 5"):
         ta.read(5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="could not read index 1"):
-        ta.read(1)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="element 1 of 2 was not written"):
-        ta.stack()
+    with pytest.raises(ValueError, match="shape of the elements is not known"):
+        tf.TensorArray(tf.int32, size=2).stack()
     with pytest.raises(ValueError, match="do not sum to 3 rows"):
         tf.TensorArray(tf.int32, size=2).split([1, 2, 3], [1, 1])
     with pytest.raises(ValueError, match="handle"):
@@ -178,3 +176,10 @@ def test_errors():
 
     with pytest.raises(tf.errors.OutOfRangeError, match="XLA needs the size beforehand"):
         unknown(tf.constant(3))
+
+
+def test_elements_that_were_not_written_are_zeros():
+    ta = tf.TensorArray(tf.float32, size=3).write(1, [1.0, 2.0])
+    np.testing.assert_allclose(ta.stack(), [[0, 0], [1, 2], [0, 0]])
+    np.testing.assert_allclose(ta.read(2), [0, 0])
+    assert tf.TensorArray(tf.int32, size=0).stack().shape == [0]

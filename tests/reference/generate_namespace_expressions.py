@@ -1,17 +1,21 @@
-"""Evaluates namespace_expressions.py in TensorFlow; run in the peers' environment."""
+"""Evaluates namespace_expressions.py and more_expressions.py in TensorFlow; run in the peers' environment."""
 
 import os
 from pathlib import Path
+from types import ModuleType
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import more_expressions
+import namespace_expressions
 import numpy as np
 import tensorflow as tf
-from namespace_expressions import DIFFERENTIABLE, evaluate, expressions, gradients
+from namespace_expressions import evaluate, gradients
 
 
-def main():
-    stored = {}
-    for number, expression in enumerate(expressions()):
+def store(module: ModuleType) -> None:
+    """Writes what the expressions of a module give next to it."""
+    stored, expressions = {}, module.expressions()
+    for number, expression in enumerate(expressions):
         result = evaluate(expression, tf, np)
         if isinstance(result, Exception):
             print(type(result).__name__, "from", expression)
@@ -19,7 +23,7 @@ def main():
             continue
         for part, array in enumerate(result):
             stored[f"{number}_{part}"] = array
-        if expression in DIFFERENTIABLE.split("\n"):
+        if expression in module.DIFFERENTIABLE.split("\n"):
             try:
                 found = gradients(expression, tf, np)
             except Exception as error:
@@ -28,12 +32,16 @@ def main():
             for name, array in found.items():
                 stored[f"{number}_gradient_{name}"] = array
     np.savez_compressed(
-        Path(__file__).with_name("namespace_expressions.npz"),
+        Path(__file__).with_name(f"{module.__name__}.npz"),
         version=np.array(tf.__version__),
-        expressions=np.array(expressions()),
+        expressions=np.array(expressions),
         **stored,
     )
 
 
 if __name__ == "__main__":
-    main()
+    import sys
+
+    for module in (namespace_expressions, more_expressions):
+        if len(sys.argv) == 1 or module.__name__ in sys.argv:
+            store(module)

@@ -802,7 +802,7 @@ def values(tf, np):
         "scores": rng.uniform(size=6).astype("float32"),
     }
     tensors = {name: tf.constant(value) for name, value in arrays.items()}
-    places = [[0, 1], [0, 3], [2, 0]]
+    places, bag = [[0, 1], [0, 3], [2, 0]], [[0, 0], [0, 1], [2, 0]]
     return tensors | {
         "tf": tf,
         "np": np,
@@ -813,6 +813,14 @@ def values(tf, np):
         "X3": tf.reshape(tf.range(24.0), [2, 3, 4]),
         "words": tf.constant(["Abc d", "É1 ß2", "xyz", "  Ω"]),
         "sp": tf.SparseTensor(places, [1.5, -2.0, -3.0], [3, 4]),
+        "bag": tf.SparseTensor(bag, [0, 1, 1], [3, 2]),
+        "bag_weights": tf.SparseTensor(bag, [0.5, 1.0, 2.0], [3, 2]),
+        "true": tf.constant([[0, 2], [1, 2]], tf.int64),
+        "counts": (
+            tf.constant([0, 1], tf.int64),
+            tf.constant([[0.2, 0.1], [0.3, 0.2]]),
+            tf.constant([0.1, 0.2]),
+        ),
     }
 
 

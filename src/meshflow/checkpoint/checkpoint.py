@@ -24,6 +24,7 @@ from meshflow.checkpoint.state_file import (
 )
 from meshflow.checkpoint.storage import MANIFEST, Folder, write_folder
 from meshflow.core.context import context
+from meshflow.core.module import Awaited
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
 
@@ -57,12 +58,12 @@ class CheckpointOptions:
         self.experimental_sharding_callback = experimental_sharding_callback
 
 
-class Checkpoint:
+class Checkpoint(Awaited):
     """A group of objects that are saved and restored together.
 
     Values are matched by the names that lead to them (attributes, list positions, dictionary keys),
     not by the names of variables, and may be restored before the variables exist: layers and optimizers
-    take them when they are built.
+    take them when they are built, modules and checkpoints when they become attributes.
 
     Args:
       root: an object whose children are saved as this object's own.

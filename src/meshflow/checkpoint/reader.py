@@ -75,14 +75,15 @@ def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
       name: its key; the ending "/.ATTRIBUTES/VARIABLE_VALUE" may be left out.
 
     Returns:
-      An array.
+      An array, or a NumPy scalar for a value without dimensions.
 
     Raises:
       NotFoundError: when there is none.
     """
     reader = load_checkpoint(ckpt_dir_or_file)
     full = f"{name.removesuffix(':0')}/.ATTRIBUTES/VARIABLE_VALUE"
-    return reader.get_tensor(full if reader.has_tensor(full) else name)
+    value: np.ndarray = reader.get_tensor(full if reader.has_tensor(full) else name)
+    return value if value.ndim else value[()]
 
 
 def list_variables(ckpt_dir_or_file: Any) -> list[tuple[str, list[int]]]:

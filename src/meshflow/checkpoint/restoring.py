@@ -1,8 +1,8 @@
 """Putting stored values back into objects, also into objects that have no variables yet.
 
 A `Restoration` pairs stored nodes with objects, from the root along equal names. Where a stored child
-has no counterpart because a layer is not built or an optimizer has no slots, it leaves a hook there
-and goes on when the variables exist, before their first use.
+has no counterpart because a layer is not built, an optimizer has no slots or a module lacks an
+attribute, it leaves a hook there and goes on when the variables exist, before their first use.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.checkpoint.graph import ObjectGraph, children, slots_of
+from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable, slots_of
 from meshflow.checkpoint.storage import Folder
+from meshflow.core.module import Awaited
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
@@ -125,6 +126,8 @@ class Restoration:
             item._build_hooks.append(go_on)
         elif getattr(item, "built", True) is False:
             _after_build(item, go_on)
+        elif isinstance(item, Awaited):
+            item._wait_for_attributes(lambda value: go_on() if is_trackable(value) else None)
         else:
             return
         self._hooked.add(id(item))
@@ -132,7 +135,7 @@ class Restoration:
     # ---- what is left ----------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Pairs what has appeared since: variables made by plain modules give no sign."""
+        """Pairs what has appeared since: variables put into lists and dictionaries give no sign."""
         self._visit([(0, self.root)])
 
     def unused(self) -> list[str]:

@@ -6,11 +6,14 @@ Names that version 2 has too are version 2's. Graphs, sessions and placeholders 
 from __future__ import annotations
 
 import logging as _logging
+import operator as _operator
 from types import SimpleNamespace as _SimpleNamespace
 from typing import Any
 
 import meshflow as _tf
+from meshflow.compat import renamed as _renamed
 from meshflow.core.errors import NotAvailableError as _NotAvailableError
+from meshflow.ops.math import ceil, log, rsqrt
 
 __all__ = [
     "assert_equal",
@@ -130,9 +133,6 @@ random_uniform = _tf.random.uniform
 random_normal = _tf.random.normal
 random_shuffle = _tf.random.shuffle
 truncated_normal = _tf.random.truncated_normal
-log = _tf.math.log
-ceil = _tf.math.ceil
-rsqrt = _tf.math.rsqrt
 
 
 def _version_1(check: Any, operands: int) -> Any:
@@ -189,6 +189,13 @@ class logging:
         return logging._log.getEffectiveLevel()
 
 
+# More checks with version 1's order of arguments, and the number of their operands.
+_CHECKS = {
+    **dict.fromkeys(["assert_greater_equal", "assert_less_equal", "assert_none_equal"], 2),
+    **dict.fromkeys(["assert_negative", "assert_non_positive"], 1),
+    "assert_rank_in": 2,
+}
+
 # Names of version 1's top level that version 2 has in `tf.io`.
 _IO = (
     *("FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"),
@@ -213,6 +220,15 @@ def _parts(data: Any, part: Any) -> Any:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
+    if name in _renamed.ARGUMENTS:
+        function = getattr(_tf.math if name == "count_nonzero" else _tf, name)
+        return _renamed.with_older_arguments(function, _renamed.ARGUMENTS[name])
+    if name in _renamed.SAME:
+        return _operator.attrgetter(_renamed.SAME[name])(_tf)
+    if name in _renamed.__all__:
+        return getattr(_renamed, name)
+    if name in _CHECKS:
+        return _version_1(getattr(_tf.debugging, name), _CHECKS[name])
     if name in _IO:
         return getattr(_tf.io, name)
     if name in ("io", "python_io"):

@@ -59,6 +59,9 @@ class IndexedSlices:
             else TensorShape(self._dense_shape.numpy().tolist())
         )
 
+    def _components(self) -> list[Tensor]:
+        return [self._values]
+
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
@@ -66,6 +69,10 @@ class IndexedSlices:
         from meshflow.ops.array.shaping import expand_dims
 
         return scatter_nd(expand_dims(self._indices, -1), self._values, self._dense_shape)
+
+    def with_values(self, new_values: Any) -> IndexedSlices:
+        """Other values for the same rows."""
+        return IndexedSlices(new_values, self._indices, self._dense_shape)
 
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self._values, self._indices, self._dense_shape)
@@ -143,6 +150,22 @@ class SparseTensor:
     def with_values(self, new_values: Any) -> SparseTensor:
         """Other elements at the same places."""
         return SparseTensor(self._indices, new_values, self._dense_shape)
+
+    def _components(self) -> list[Tensor]:
+        return [self._values]
+
+    def _scaled(self, other: Any, combine: str) -> SparseTensor:
+        from meshflow.ops import array, math
+
+        dense = array.broadcast_to(convert_to_tensor(other, dtype_hint=self.dtype), self.shape)
+        factors = array.gather_nd(dense, self._indices)
+        return self.with_values(getattr(math, combine)(self._values, factors))
+
+    def __mul__(self, other: Any) -> SparseTensor:
+        return self._scaled(other, "multiply")
+
+    def __truediv__(self, other: Any) -> SparseTensor:
+        return self._scaled(other, "truediv")
 
     def _as_tensor(self) -> Tensor:
         raise TypeError(

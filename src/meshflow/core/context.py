@@ -6,11 +6,27 @@ Every public op looks here, so the state is one thread-local object with plain a
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from meshflow.core.tape import GradientTape
     from meshflow.core.trace import TraceContext
+
+
+class Recorder(Protocol):
+    """What is told of the ops that run: gradient tapes and forward accumulators."""
+
+    def watches(self, tensor: Any) -> bool:
+        """Whether ops on this tensor are to be recorded."""
+
+    def is_watching(self, tensors: Sequence[Any]) -> bool:
+        """Whether it watches any of the tensors."""
+
+    def variable_read(self, variable: Any, value: Any) -> None:
+        """Called with the tensor whenever a variable is read."""
+
+    def record(self, node: Any) -> None:
+        """Called with each op that has a watched operand."""
 
 
 class Context(threading.local):
@@ -18,22 +34,28 @@ class Context(threading.local):
 
     Attributes:
       trace: the innermost trace being recorded, or None in eager mode.
-      tapes: gradient tapes that record at this trace level, outermost first.
+      tapes: gradient tapes and forward accumulators that record at this trace level, outermost first.
       outer_tapes: True when a tape of an enclosing level must be able to see through this one.
       names: the stack of open name scopes.
       device: the device string of the innermost `tf.device`, or None.
       variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
+      placing: moves the arrays that eager ops and functions give, onto a default mesh, or None.
+      falls_back: whether what is traced can as well run as plain Python, which ops may ask for by an error.
+      on_host: whether ops on host arrays may be computed by NumPy, which gives host arrays.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
       replicas: what tells the replica function being traced from other programs, or None.
     """
 
     def __init__(self) -> None:
         self.trace: TraceContext | None = None
-        self.tapes: list[GradientTape] = []
+        self.tapes: list[Recorder] = []
         self.outer_tapes = False
         self.names: list[str] = []
         self.device: Any = None
         self.variable_creators: list[Any] = []
+        self.placing: Callable[[Any], Any] | None = None
+        self.falls_back = False
+        self.on_host = False
         self.autocast: Any = None
         self.replicas: Any = None
 

@@ -2,11 +2,13 @@
 
 Python numbers have no fixed dtype of their own: they take the dtype of the tensor they meet,
 or TensorFlow's default (int32, float32, complex128). NumPy arrays keep their dtype unless a
-dtype is asked for. An integer may become a float; a float never silently becomes an integer.
+dtype is asked for, to which they are cast. Python integers and bools may become floats; a Python
+float never silently becomes an integer.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -152,9 +154,13 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
         return array.astype((dtype or dtypes.float32).dtype)
     own = dtypes.of_numpy(array.dtype)
     if dtype is not None:
-        _check_cast(own, dtype, value)
-        _check_range(array, own, dtype)
-        return array.astype(dtype.dtype)
+        if not is_array:
+            _check_cast(own, dtype, value)
+            _check_range(array, own, dtype)
+        # Arrays of NumPy are cast to any dtype, as TensorFlow does.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return array.astype(dtype.dtype)
     if not is_array and not _has_numpy_scalars(value):
         array = array.astype(_default_dtype(array))
     return array
@@ -193,7 +199,7 @@ def _string_array(value: Any, array: np.ndarray, dtype: DType | None) -> np.ndar
 def _check_cast(own: DType, wanted: DType, value: Any) -> None:
     allowed = (
         own is wanted
-        or (own.is_integer and (wanted.is_numeric))
+        or ((own.is_integer or own.is_bool) and wanted.is_numeric)
         or (own.is_floating and (wanted.is_floating or wanted.is_complex))
         or (own.is_complex and wanted.is_complex)
     )

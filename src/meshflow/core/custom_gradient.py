@@ -15,7 +15,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.tape import FunctionNode, is_differentiable, no_tapes
 from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced, trace
+from meshflow.core.trace import Traced, is_array_like, trace
 from meshflow.core.variable import Variable
 
 
@@ -42,18 +42,26 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
       >>> float(tape.gradient(y, x))
       2.0
     """
-    if f is None:
-        return custom_gradient
+    return custom_gradient if f is None else _WithGradient(f)
 
-    @functools.wraps(f)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+
+class _WithGradient:
+    """A function, or method, with a gradient of its own."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self._f = f
+        functools.update_wrapper(self, f)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _WithGradient:
+        # The instance is no argument that could have a gradient.
+        return self if instance is None else _WithGradient(self._f.__get__(instance, owner))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
         packed = nest.pack_sequence_as(args, tensors)
         if context.trace is not None and not context.tapes:
-            return _traced(f, args, tensors, kwargs)
-        return _recorded(f, packed, tensors, kwargs)
-
-    return wrapped
+            return _traced(self._f, args, tensors, kwargs)
+        return _recorded(self._f, packed, tensors, kwargs)
 
 
 def _run_quietly(
@@ -166,7 +174,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     """Computes a function again for its gradient instead of keeping intermediate values.
 
     Args:
-      f: a function of tensors.
+      f: a function of tensors; other arguments (numbers, None, objects) reach it as they are.
 
     Returns:
       A function with the same values and gradients that needs less memory in training.
@@ -174,12 +182,18 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
-        traced = trace(
-            lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs), tuple(tensors)
-        )
-        rerun = jax.checkpoint(traced.arrays)
-        op = Op(f"recomputed_{traced.name}", lambda operands, _: rerun(*operands), heavy=True)
+        leaves = nest.flatten(args)
+        tensors = [leaf for leaf in leaves if is_array_like(leaf)]
+
+        def rerun(*symbolic: Any) -> Any:
+            supply = iter(symbolic)
+            full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
+            return f(*nest.pack_sequence_as(args, full), **kwargs)
+
+        tensors = [convert_to_tensor(t) for t in tensors]
+        traced = trace(rerun, tuple(tensors))
+        again = jax.checkpoint(traced.arrays)
+        op = Op(f"recomputed_{traced.name}", lambda operands, _: again(*operands), heavy=True)
         outputs = apply(op, (tensors, traced.captured_tensors()))
         traced.assign(outputs[traced.count :])
         return traced.rebuild(outputs[: traced.count])

@@ -93,6 +93,10 @@ def local_index(device: Any) -> int:
     return [d for d in same if d.process_index == device.process_index].index(device)
 
 
+# The name under which TensorFlow places ops on meshes; here they run where their operands lie.
+MESH_DEVICE = full_name("CUSTOM", 0)
+
+
 def find_device(name: str) -> Any:
     """The JAX device that a TensorFlow device string names.
 
@@ -116,7 +120,7 @@ def device(device_name: Any) -> Iterator[None]:
 
     Args:
       device_name: such as `"CPU:0"`, `"/GPU:1"`, `"/job:localhost/replica:0/task:0/device:CPU:0"`;
-        None clears the placement.
+        None clears the placement, and so does `dtensor.device_name()`: ops run where their operands lie.
 
     Raises:
       ValueError: when the device does not exist.
@@ -127,6 +131,8 @@ def device(device_name: Any) -> Iterator[None]:
       ...     tf.zeros([2]).device
       '/job:localhost/replica:0/task:0/device:CPU:0'
     """
+    if device_name == MESH_DEVICE:
+        device_name = None
     saved, context.device = context.device, device_name
     try:
         if device_name is None or context.trace is not None:

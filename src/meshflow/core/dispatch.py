@@ -56,6 +56,8 @@ class Op:
       differentiable: False when TensorFlow defines no gradient (its gradient is None).
       strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
         them), "joins" two, or None.
+      constant: whether known operands make a known result. Not so when it does more than compute
+        one, when other replicas take part, or when it says where values lie.
     """
 
     def __init__(
@@ -72,9 +74,10 @@ class Op:
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
+        # Computes it by NumPy on host arrays; gives None where it does not.
+        self.host: Callable[..., Any] | None = None
         # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
-        # Whether known operands make a known result: not so where other replicas take part.
         self.constant = constant
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._gradients: dict[Any, Gradient] = {}
@@ -133,11 +136,17 @@ def is_inexact(value: Any) -> bool:
     return _inexact_dtype(value.dtype)
 
 
-def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
-    """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
+def of_wanted(
+    run: Callable[..., Any], wanted: tuple[bool, ...], operands: Any
+) -> tuple[Callable[..., Any], list[Any]]:
+    """`run` as a function of the wanted operands alone, and these.
+
+    The function returns the inexact outputs, and as a second result what rebuilds all outputs:
+    their leaves and a function of them.
+    """
     leaves, tree = jax.tree.flatten(operands)
 
-    def of_wanted(*differentiated: Any) -> Any:
+    def function(*differentiated: Any) -> Any:
         supply = iter(differentiated)
         full = [next(supply) if w else leaf for leaf, w in zip(leaves, wanted, strict=True)]
         outputs = run(*jax.tree.unflatten(tree, full))
@@ -145,9 +154,13 @@ def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) 
         inexact = [o for o in flat if is_inexact(o)]
         return inexact, (flat, jax.tree_util.Partial(functools.partial(_rebuild, out_tree)))
 
-    _, pullback, (flat, rebuild) = jax.vjp(
-        of_wanted, *[leaf for leaf, w in zip(leaves, wanted, strict=True) if w], has_aux=True
-    )
+    return function, [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
+
+
+def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
+    """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
+    function, chosen = of_wanted(run, wanted, operands)
+    _, pullback, (flat, rebuild) = jax.vjp(function, *chosen, has_aux=True)
     return rebuild(flat), pullback
 
 
@@ -196,6 +209,11 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     """
     try:
         return _apply(op, operands, static)
+    except jax.errors.UnexpectedTracerError:
+        raise errors.InaccessibleTensorError(
+            f"{op.name}: an operand was made while a function was traced and is out of scope here. Return it "
+            "from that function, or keep state in a tf.Variable."
+        ) from None
     except TypeError:
         if op.strings and any(t.dtype is string for t in flat_tensors(operands)):
             return _on_codes(op, operands, static)
@@ -215,9 +233,11 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         values = [o._value if type(o) is Tensor else _values(o) for o in operands]
         if recording:
             return _apply_recorded(op, operands, values, static)
+        if context.on_host:
+            return _apply_on_host(op, values, static)
         outputs = op.compiled(static)(*values)
     else:
-        if op.constant and _all_known(operands):
+        if op.constant and _all_known(operands) and not (recording and _watched(operands)):
             outputs = _on_host(op, operands, static)
             if outputs is not None:
                 return outputs
@@ -225,6 +245,14 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         if recording:
             return _apply_recorded(op, operands, values, static)
         outputs = op.call(values, static)
+    return wrap(outputs)
+
+
+def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op on host arrays, by NumPy where it can; its results are host arrays."""
+    outputs = None if op.host is None else op.host(values, static)
+    if outputs is None:
+        outputs = jax.tree.map(np.asarray, op.compiled(static)(*values))
     return wrap(outputs)
 
 
@@ -270,10 +298,12 @@ def wrap(outputs: Any) -> Any:
     if isinstance(outputs, (jax.Array, np.ndarray)):
         if check_output is not None:
             check_output(outputs)
+        if context.placing is not None and context.trace is None:
+            outputs = context.placing(outputs)
         return Tensor(outputs)
     if type(outputs) is tuple or type(outputs) is list:
         return type(outputs)(wrap(o) for o in outputs)
-    return jax.tree.map(Tensor, outputs)
+    return jax.tree.map(wrap, outputs)
 
 
 def _values(operand: Any) -> Any:
@@ -301,6 +331,12 @@ def flat_tensors(operands: Iterable[Any]) -> list[Tensor]:
         elif operand is not None:
             found.append(operand)
     return found
+
+
+def _watched(operands: Sequence[Any]) -> bool:
+    """Whether a tape of this level watches an operand."""
+    inputs = flat_tensors(operands)
+    return any(tape.is_watching(inputs) for tape in context.tapes)
 
 
 def _all_known(operands: Iterable[Any]) -> bool:
@@ -603,6 +639,22 @@ def _annotation(parameter: inspect.Parameter) -> str:
         if isinstance(annotation, str)
         else getattr(annotation, "__name__", str(annotation))
     )
+
+
+def also_symbolic(function: F) -> F:
+    """Hands the call of a function that is no op to Keras when an argument is a symbolic Keras tensor.
+
+    Args:
+      function: a public function that needs its arguments' values, such as `tf.zeros` its shape's.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if _symbolic_types and has_symbolic(args, kwargs):
+            return _symbolic_handler(public, args, kwargs)  # type: ignore[misc]
+        return function(*args, **kwargs)
+
+    return public  # type: ignore[return-value]
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:

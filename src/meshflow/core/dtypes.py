@@ -260,6 +260,8 @@ def as_dtype(type_value: Any) -> DType:
     if isinstance(type_value, int) and type_value in _BY_ENUM:
         return _BY_ENUM[type_value]
     try:
+        if type_value is None:  # NumPy would make it float64
+            raise TypeError
         return of_numpy(np.dtype(type_value))
     except (TypeError, ValueError):
         raise TypeError(

@@ -183,6 +183,38 @@ class DataLossError(OpError):
     _code = DATA_LOSS
 
 
+# What TensorFlow makes of errors in Python code that its programs call.
+_OF_PYTHON: list[tuple[type[Exception], type[OpError]]] = [
+    (StopIteration, OutOfRangeError),
+    (ValueError, InvalidArgumentError),
+    (TypeError, InvalidArgumentError),
+    (MemoryError, ResourceExhaustedError),
+    (NotImplementedError, UnimplementedError),
+    (Exception, UnknownError),
+]
+
+
+def error_of_python(error: Exception) -> OpError:
+    """TensorFlow's error for one in Python code that a program called; it is also of that error's class.
+
+    Args:
+      error: what the Python code raised; errors with a canonical code stay as they are.
+    """
+    if isinstance(error, OpError):
+        return error
+    found = next(ours for theirs, ours in _OF_PYTHON if isinstance(error, theirs))
+    text = f"{type(error).__name__}: {error}"
+    try:
+        if isinstance(error, StopIteration):
+            # As one it would end whatever iterates.
+            return found(text)
+        both = type(found.__name__, (found, type(error)), {"__module__": found.__module__})
+        return both(text)
+    except TypeError:
+        # A class that cannot be derived from, or made of a text alone.
+        return found(text)
+
+
 class NotAvailableError(NotImplementedError, AttributeError):
     """A name of TensorFlow's that Meshflow does not have yet; `hasattr` is False for it."""
 

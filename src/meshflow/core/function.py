@@ -9,6 +9,7 @@ updates them in place.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import logging
 import sys
@@ -23,11 +24,13 @@ from meshflow.core import dtypes, host_calls, nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Rules
-from meshflow.core.errors import NotFiniteError
+from meshflow.core.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.fetching import lost_worker
 from meshflow.core.places import about_places, different_places
 from meshflow.core.pulls import Source
 from meshflow.core.rewriting import Rewriting, rewritten
+from meshflow.core.shapes import TensorShape
+from meshflow.core.signatures import describe, heading, match, named_specs
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
@@ -48,38 +51,27 @@ class Settings:
     progress: Callable[[], None] | None = None
 
 
-class ConcreteFunction:
-    """A function traced for one input signature.
+class Signed:
+    """A function for one signature: how it is called and printed.
 
     Attributes:
       name: the function's name.
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
-      structured_outputs: the result structure with `TensorSpec`s for tensors.
     """
 
-    def __init__(self, traced: Traced, signature: tuple[Any, Any]) -> None:
-        self.name = traced.name
-        self.traced = traced
-        self.structured_input_signature = signature
-        written = {id(v) for v in traced.writes}
-        offset = len(traced.closed.in_avals) - len(traced.captures)
-        donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
-        self._donated = [c for c in traced.captures if id(c) in written]
-        # Checks and other calls of Python: when one fails, the variables keep their values.
-        self._calls_python = bool(traced.closed.effects)
-        if self._calls_python:
-            donated, self._donated = [], []
-        self._donated_at = tuple(donated)
-        self._compile()
-
-    def _compile(self) -> None:
-        self._version = Rewriting.version
-        self._compiled = jax.jit(_named(self.traced), donate_argnums=self._donated_at)
+    name: str
+    structured_input_signature: tuple[Any, Any]
+    _parameters: Sequence[str] = ()
 
     @property
     def structured_outputs(self) -> Any:
         """The result structure with specs for tensors."""
-        return self.traced.rebuild(self.traced.out_specs)
+        raise NotImplementedError
+
+    @property
+    def _any_traced(self) -> Traced:
+        """The traced function, or one of several that differ in sizes only."""
+        raise NotImplementedError
 
     @property
     def inputs(self) -> list[Any]:
@@ -87,12 +79,12 @@ class ConcreteFunction:
         specs = [
             s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
         ]
-        return [*specs, *self.traced.captures]
+        return [*specs, *self.captured_inputs]
 
     @property
     def outputs(self) -> list[TensorSpec]:
         """Specs of the result tensors."""
-        return list(self.traced.out_specs)
+        return [s for s in nest.flatten(self.structured_outputs) if isinstance(s, TensorSpec)]
 
     @property
     def output_shapes(self) -> Any:
@@ -111,12 +103,12 @@ class ConcreteFunction:
     @property
     def captured_inputs(self) -> list[Any]:
         """Outer tensors and variables that the function uses."""
-        return list(self.traced.captures)
+        return list(self._any_traced.captures)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """Variables that the function reads or writes."""
-        return tuple(c for c in self.traced.captures if isinstance(c, Variable))
+        return tuple(c for c in self.captured_inputs if isinstance(c, Variable))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
@@ -126,7 +118,86 @@ class ConcreteFunction:
     @property
     def graph(self) -> Any:
         """The computation as a JAX `ClosedJaxpr`."""
-        return self.traced.closed
+        return self._any_traced.closed
+
+    def _tensor_arguments(self, specs: Sequence[Any], args: Any, kwargs: Any) -> list[Any]:
+        """The values of a call for the specs: written like the original call, or tensors only."""
+        try:
+            return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
+        except TypeError:
+            given = nest.flatten(args)
+            for spec in specs[len(given) :]:
+                if spec.name in kwargs:
+                    given.append(kwargs[spec.name])
+            if len(given) != len(specs) or len(given) != len(nest.flatten(args)) + len(kwargs):
+                raise
+            return given
+
+    def pretty_printed_signature(self, verbose: bool = True) -> str:
+        """What the function takes and returns, in several lines, or only its first when not verbose."""
+        signature = self.structured_input_signature
+        if not verbose:
+            return heading(self.name, signature, self._parameters)
+        return describe(self.name, signature, self._parameters, self.structured_outputs)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConcreteFunction {self.pretty_printed_signature(verbose=False)} at 0x{id(self):X}>"
+        )
+
+    def __str__(self) -> str:
+        return f"ConcreteFunction {self.pretty_printed_signature()}"
+
+
+class ConcreteFunction(Signed):
+    """A function traced for one input signature.
+
+    Attributes:
+      name: the function's name.
+      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
+      structured_outputs: the result structure with `TensorSpec`s for tensors.
+    """
+
+    def __init__(
+        self, traced: Traced, signature: tuple[Any, Any], parameters: Sequence[str] = ()
+    ) -> None:
+        self.name = traced.name
+        self.traced = traced
+        self._parameters = parameters
+        self.structured_input_signature = named_specs(signature, parameters)
+        written = {id(v) for v in traced.writes}
+        offset = len(traced.closed.in_avals) - len(traced.captures)
+        donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
+        self._donated = [c for c in traced.captures if id(c) in written]
+        # Variables whose shape may change, with the shape that was traced.
+        self.sized = [
+            (c, c._shape)
+            for c in traced.captures
+            if isinstance(c, Variable) and not c.shape.is_fully_defined()
+        ]
+        # Checks and other calls of Python: when one fails, the variables keep their values.
+        self._calls_python = bool(traced.closed.effects)
+        if self._calls_python:
+            donated, self._donated = [], []
+        self._donated_at = tuple(donated)
+        self._compile()
+
+    @property
+    def _any_traced(self) -> Traced:
+        return self.traced
+
+    def _compile(self) -> None:
+        self._version = Rewriting.version
+        self._compiled = jax.jit(_named(self.traced), donate_argnums=self._donated_at)
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result structure with specs for tensors."""
+        structure = self.traced.rebuild(self.traced.out_specs)
+        return nest.map_structure(
+            lambda leaf: TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf,
+            structure,
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on arguments that fit its signature.
@@ -137,26 +208,12 @@ class ConcreteFunction:
         specs = [
             s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
         ]
-        names = _spec_names(self.structured_input_signature)
-        given = (
-            [a for a in nest.flatten(args) if not _is_python_value(a)]
-            if len(args) > len(specs)
-            else list(nest.flatten(args))
-        )
-        for name in names[len(given) :]:
-            if name in kwargs:
-                given.append(kwargs.pop(name))
-        if kwargs or len(given) != len(specs):
-            raise TypeError(
-                f"{self.name} expects {len(specs)} tensor arguments {specs}, got {len(given)}"
-                + (f" and unexpected {sorted(kwargs)}" if kwargs else "")
-                + "."
-            )
+        given = self._tensor_arguments(specs, args, kwargs)
         tensors = []
         for spec, value in zip(specs, given, strict=True):
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
             if not spec.is_compatible_with(tensor):
-                raise TypeError(
+                raise DtypeMismatchError(
                     f"{self.name} was traced for {spec}, got a tensor of shape {tensor.shape} and dtype "
                     f"{tensor.dtype.name}."
                 )
@@ -198,33 +255,27 @@ class ConcreteFunction:
             if lost is None:
                 raise
             raise lost from error
-        count = traced.count
-        for variable, value in zip(traced.writes, outputs[count:], strict=True):
+        count = len(traced.writes)
+        for variable, value in zip(traced.writes, outputs, strict=False):
             variable._value = value
-        return traced.rebuild([Tensor(o) for o in outputs[:count]])
-
-    def __repr__(self) -> str:
-        return f"<ConcreteFunction {self.name}{self.structured_input_signature[0]}>"
+        results = outputs[count:]
+        if context.placing is not None:
+            results = [context.placing(o) for o in results]
+        return traced.rebuild([Tensor(o) for o in results])
 
 
 def _named(traced: Traced) -> Callable[..., Any]:
+    """The program with its name: new values of variables, which take the donated buffers, then results."""
     from jax.extend.core import jaxpr_as_fun
 
     run = jaxpr_as_fun(rewritten(traced.closed))
 
     def compiled(*arrays: Any) -> Any:
-        return run(*arrays)
+        outputs = run(*arrays)
+        return [*outputs[traced.count :], *outputs[: traced.count]]
 
     compiled.__name__ = compiled.__qualname__ = traced.name
     return compiled
-
-
-def _spec_names(signature: tuple[Any, Any]) -> list[str]:
-    return [s.name or "" for s in nest.flatten(signature) if isinstance(s, TypeSpec)]
-
-
-def _is_python_value(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))
 
 
 class Function:
@@ -252,6 +303,7 @@ class Function:
             getattr(python_function, "__name__", type(python_function).__name__)
         )
         self._cache: dict[Any, ConcreteFunction] = {}
+        self._later: dict[Any, SizedLater] = {}
         self._kept: dict[int, Any] = {}
         self._bound = IdentityWeakDict()
         self._calls = 0
@@ -307,6 +359,8 @@ class Function:
                     concrete = self._trace(args, kwargs, key)
                 except VariableNeedsEagerError:
                     return self._first_call(args, kwargs)
+        if concrete.sized:
+            concrete = self._with_shapes(concrete, args, kwargs, key)
         if concrete.traced.pulls or concrete.traced.feeds:
             concrete = self._with_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
@@ -378,6 +432,14 @@ class Function:
             self._signature = signature
         return self._signature
 
+    def _parameter_names(self) -> list[str]:
+        """The names of the parameters that may be given by position."""
+        signature = self._python_signature()
+        if signature is None:
+            return []
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return [name for name, p in signature.parameters.items() if p.kind in kinds]
+
     def _fit_signature(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Converts arguments to the declared input signature.
 
@@ -410,30 +472,45 @@ class Function:
         signature = nest.map_structure(_spec_of, (args, kwargs))
         created_before = self._created_variables
         created: list[Any] = []
+        holders: list[Any] = [created]
         converted = self._converted()
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             result = self._call_python(converted, args, kwargs)
-            created.extend(context.trace.created)  # type: ignore[union-attr]
+            scope: Any = context.trace
+            created.extend(scope.created)
+            holders.extend([scope.created, scope.sources, scope.writes])
             return result
 
         traced = trace(noting, args, kwargs, name=self._name, isolated=True)
+        traced.structure = nest.map_structure(_known_result, traced.structure)
         if created:
-            if created_before or self._cache:
+            holders.extend([traced.captures, traced.writes])
+            if created_before or self._cache or _is_dropped(created, holders):
                 raise ValueError(
                     "tf.function only supports singleton tf.Variables created on the first call. Make sure "
                     f"the tf.Variable is only created once or created outside tf.function. {self._name} "
-                    f"made {[v.name for v in created]} in a later call. See "
+                    f"made {[v.name for v in created]} in a later call, or did not keep it. See "
                     "https://www.tensorflow.org/guide/function#creating_tfvariables for more information."
                 )
             self._created_variables = True
         traced.place_sources(nest.flatten((args, kwargs)))
-        concrete = ConcreteFunction(traced, signature)
+        concrete = ConcreteFunction(traced, signature, self._parameter_names())
         if not any(
             isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
         ):
             self._cache[key] = concrete
         self._warn_on_retracing()
+        return concrete
+
+    def _with_shapes(
+        self, concrete: ConcreteFunction, args: Any, kwargs: Any, key: Any
+    ) -> ConcreteFunction:
+        """The function traced for the present shapes of variables whose shapes change."""
+        while any(variable._shape != shape for variable, shape in concrete.sized):
+            # A trace for other shapes may use other variables.
+            key = key, tuple((id(v), v._shape) for v, _ in concrete.sized)
+            concrete = self._cache.get(key) or self._trace(args, kwargs, key)
         return concrete
 
     def _with_elements(
@@ -476,7 +553,8 @@ class Function:
                 f"{self._name} creates one in a later call. Create it outside the function."
             )
         self._created_variables = True
-        return self._call_python(self.python_function, args, kwargs)
+        result = self._call_python(self.python_function, args, kwargs)
+        return nest.map_structure(_as_result, result)
 
     def _warn_on_retracing(self) -> None:
         self._recent_traces = [c for c in self._recent_traces if c > self._calls - 6]
@@ -514,7 +592,7 @@ class Function:
         args, kwargs = self._canonical(args, kwargs)
         specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs):
-            return SizedLater(self, args, kwargs)  # type: ignore[return-value]
+            return self._sized_later(args, kwargs)  # type: ignore[return-value]
         _, key = self._key(args, kwargs)
         concrete = self._cache.get(key)
         if concrete is None:
@@ -526,15 +604,19 @@ class Function:
                 concrete = self._trace(args, kwargs, key)
         return concrete
 
+    def _sized_later(self, args: Any, kwargs: Any) -> SizedLater:
+        _, key = self._key(args, kwargs)
+        if key not in self._later:
+            self._later[key] = SizedLater(self, args, kwargs)
+        return self._later[key]
+
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
-        """The traced signatures, one a line."""
-        return "\n".join(
-            f"{self._name}{c.structured_input_signature}" for c in self._cache.values()
-        )
+        """What the traced functions take and return, one paragraph each."""
+        return "\n\n".join(c.pretty_printed_signature(verbose) for c in self._cache.values())
 
     @property
     def pretty_printed_signatures(self) -> str:
-        """The traced signatures, one a line."""
+        """The same."""
         return self.pretty_printed_concrete_signatures()
 
     def __repr__(self) -> str:
@@ -557,7 +639,7 @@ class IdentityWeakDict:
         items[number] = weakref.ref(key, lambda _: items.pop(number, None)), value
 
 
-class SizedLater:
+class SizedLater(Signed):
     """A concrete function whose specs have unknown sizes: traced for each size it meets.
 
     Attributes:
@@ -568,7 +650,14 @@ class SizedLater:
         self._function = function
         self._template = (args, kwargs)
         self.name = function._name
-        self.structured_input_signature = nest.map_structure(_spec_of, (args, kwargs))
+        self._parameters = function._parameter_names()
+        self.structured_input_signature = named_specs(
+            nest.map_structure(_spec_of, (args, kwargs)), self._parameters
+        )
+
+    @property
+    def _any_traced(self) -> Traced:
+        return self._sized(2).traced
 
     def _sized(self, size: int) -> ConcreteFunction:
         args, kwargs = nest.map_structure(lambda s: _with_size(s, size), self._template)
@@ -587,12 +676,14 @@ class SizedLater:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on tensors that fit the specs."""
         template = nest.flatten(self._template)
-        given = iter([*nest.flatten(args), *kwargs.values()])
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
+        given = iter(self._tensor_arguments(specs, args, kwargs))
         full = []
         for spec in template:
-            full.append(
-                _fit(self.name, spec, next(given)) if isinstance(spec, TensorSpec) else spec
-            )
+            fits = isinstance(spec, TypeSpec) or _becomes_tensor(spec)
+            full.append(_fit(self.name, _spec_of(spec), next(given)) if fits else spec)
         positional, named = nest.pack_sequence_as(self._template, full)
         return self._function(*positional, **named)
 
@@ -659,6 +750,27 @@ def _as_argument(leaf: Any) -> Any:
     return leaf
 
 
+def _known_result(leaf: Any) -> Any:
+    """Numbers, texts and shapes that a function returns are tensors, known before it runs."""
+    known = isinstance(leaf, (bool, int, float, complex, str, bytes, np.generic))
+    if known or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
+        return convert_to_tensor(leaf)
+    return leaf
+
+
+def _as_result(leaf: Any) -> Any:
+    return convert_to_tensor(leaf) if isinstance(leaf, Variable) else _known_result(leaf)
+
+
+def _is_dropped(variables: list[Any], holders: list[Any]) -> bool:
+    """Whether one of the variables is held by nothing but the records of its trace."""
+    known = {id(holder) for holder in [*holders, variables]}
+    return any(
+        all(id(holder) in known or inspect.isframe(holder) for holder in gc.get_referrers(variable))
+        for variable in variables
+    )
+
+
 def _spec_of(leaf: Any) -> Any:
     return TensorSpec.from_tensor(leaf) if _becomes_tensor(leaf) else leaf
 
@@ -717,6 +829,12 @@ def function(
         raise TypeError(
             f"input_signature must be either a tuple or a list, got {type(input_signature)}."
         )
+    for spec in nest.flatten(input_signature or ()):
+        if not isinstance(spec, TypeSpec):
+            raise TypeError(
+                "input_signature must be a possibly nested sequence of TensorSpec objects, got "
+                f"{spec!r} of type {type(spec).__name__}."
+            )
 
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):

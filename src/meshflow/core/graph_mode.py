@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, NoReturn
 
 import numpy as np
 
@@ -18,44 +17,6 @@ class AggregationMethod:
     DEFAULT = 0
     EXPERIMENTAL_TREE = 1
     EXPERIMENTAL_ACCUMULATE_N = 2
-
-
-def gradients(
-    ys: Any,
-    xs: Any,
-    grad_ys: Any = None,
-    name: str = "gradients",
-    gate_gradients: bool = False,
-    aggregation_method: Any = None,
-    stop_gradients: Any = None,
-    unconnected_gradients: Any = None,
-) -> NoReturn:
-    """Not available; use `tf.GradientTape`.
-
-    Raises:
-      RuntimeError: always.
-    """
-    raise RuntimeError(
-        "tf.gradients needs a graph, which does not exist here: use tf.GradientTape."
-    )
-
-
-def hessians(
-    ys: Any,
-    xs: Any,
-    gate_gradients: bool = False,
-    aggregation_method: Any = None,
-    name: str = "hessians",
-) -> NoReturn:
-    """Not available; use two nested `tf.GradientTape`s with `jacobian`.
-
-    Raises:
-      RuntimeError: always.
-    """
-    raise RuntimeError(
-        "tf.hessians needs a graph, which does not exist here: use the jacobian of a gradient with two "
-        "nested tf.GradientTapes."
-    )
 
 
 class RegisterGradient:

@@ -61,7 +61,10 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
       InvalidArgumentError: for an integer out of range or too many indices.
       TypeError: for an index that is not an integer, slice, Ellipsis, None or integer tensor.
     """
-    items = key if isinstance(key, tuple) else (key,)
+    as_several = isinstance(key, tuple) or (isinstance(key, list) and not Numpy.indexing)
+    items = tuple(key) if as_several else (key,)
+    if builtins.sum(1 for i in items if i is Ellipsis) > 1:
+        raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed")
     template: list[Any] = []
     dynamic: list[Tensor] = []
     used = builtins.sum(1 for i in items if i is not None and i is not Ellipsis)
@@ -69,6 +72,8 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
         raise errors.InvalidValueError(
             f"Index out of range using input dim {len(shape)}; input has only {len(shape)} dims"
         )
+    if builtins.sum(1 for i in items if i is Ellipsis) > 1:
+        raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed.")
     dim = 0
     for item in items:
         if item is Ellipsis:
@@ -77,7 +82,10 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
         elif item is None:
             template.append(None)
         elif isinstance(item, slice):
-            template.append(("slice", *(_bound(b) for b in (item.start, item.stop, item.step))))
+            bounds = [_bound(b) for b in (item.start, item.stop, item.step)]
+            if bounds[2] == 0:
+                raise errors.InvalidValueError(f"strides[{dim}] must be non-zero")
+            template.append(("slice", *bounds))
             dim += 1
         else:
             entry = _integer(item)
@@ -113,6 +121,8 @@ def _integer(item: Any) -> int | Tensor:
         )
     if isinstance(item, (int, np.integer)):
         return int(item)
+    if isinstance(item, np.ndarray) and not item.ndim and item.dtype.kind in "iu":
+        return int(item)
     if hasattr(item, "_as_tensor"):
         item = item._as_tensor()
     if isinstance(item, (np.ndarray, list)) and Numpy.indexing:
@@ -136,11 +146,29 @@ def _in_range(index: int, size: int, dim: int) -> int:
 
 
 def getitem(tensor: Tensor, key: Any) -> Tensor:
-    """`tensor[key]`."""
-    if Numpy.indexing and isinstance(key, Tensor) and key.dtype.is_bool:
-        key = tuple(np.nonzero(key.numpy()))
+    """`tensor[key]`; a key of booleans picks the elements where it is True."""
+    mask = _as_mask(key)
+    if mask is not None:
+        if mask.shape != tensor._value.shape[: mask.ndim]:
+            raise errors.InvalidValueError(
+                f"Shapes {tensor.shape[: mask.ndim]} and {mask.shape} are incompatible: a mask has the "
+                "first dimensions of what it picks from."
+            )
+        positions = [Tensor(p) for p in np.nonzero(mask)]
+        picked: Tensor = apply(_getitem, (tensor, *positions), (_HOLE,) * mask.ndim)
+        return picked
     template, dynamic = parse(tensor._value.shape, key)
     return apply(_getitem, (tensor, *dynamic), template)
+
+
+def _as_mask(key: Any) -> np.ndarray | None:
+    if isinstance(key, np.ndarray):
+        return key if key.dtype == bool and key.ndim else None
+    if isinstance(key, Variable) and key.dtype.is_bool:
+        key = key._as_tensor()
+    if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim:
+        return key._concrete("a mask that decides how many elements there are (use tf.where)")
+    return None
 
 
 def variable_getitem(variable: Variable, key: Any) -> Tensor:

@@ -11,7 +11,32 @@ from meshflow.core.names import name_scope
 from meshflow.core.variable import Variable
 
 
-class Module:
+class Awaited:
+    """Base of objects that get attributes later, which somebody may wait for."""
+
+    # Called with each new attribute's value; a checkpoint restores what was not there before.
+    _on_attribute: Callable[[Any], None] | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if self._on_attribute is not None:
+            self._on_attribute(value)
+
+    def _wait_for_attributes(self, go_on: Callable[[Any], None]) -> None:
+        before = self._on_attribute
+
+        def call(value: Any) -> None:
+            if before is not None:
+                before(value)
+            go_on(value)
+
+        object.__setattr__(self, "_on_attribute", call)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_on_attribute"}
+
+
+class Module(Awaited):
     """Base class of objects that own variables.
 
     Variables and modules are found among the attributes, also inside lists, tuples and dictionaries.
@@ -89,6 +114,39 @@ class Module:
                         queue.append(leaf)
         return list(results.values())
 
+    def _flatten(
+        self,
+        recursive: bool = True,
+        predicate: Callable[[Any], bool] | None = None,
+        attribute_traversal_key: Callable[[Any], Any] | None = None,
+        with_path: bool = False,
+        expand_composites: bool = False,
+    ) -> Iterator[Any]:
+        """The leaves of the attributes that satisfy a predicate, for subclasses with collections of their own.
+
+        Args:
+          recursive: whether to look into submodules.
+          predicate: what to yield; default everything.
+          attribute_traversal_key: the order of an object's attributes, a key for `sorted`.
+          with_path: whether to yield pairs (path, leaf); a path is a tuple of names, keys and positions.
+          expand_composites: accepted for TensorFlow's sake.
+        """
+        wanted = predicate or (lambda _: True)
+        seen = {id(self)}
+        queue: list[tuple[tuple[Any, ...], Module]] = [((), self)]
+        while queue:
+            path, module = queue.pop(0)
+            names = sorted(vars(module), key=attribute_traversal_key)
+            for leaf_path, leaf in (
+                pair for name in names for pair in _paths((*path, name), vars(module)[name])
+            ):
+                if wanted(leaf) and id(leaf) not in seen:
+                    yield (leaf_path, leaf) if with_path else leaf
+                    seen.add(id(leaf))
+                if recursive and isinstance(leaf, Module) and id(leaf) not in seen:
+                    seen.add(id(leaf))
+                    queue.append((leaf_path, leaf))
+
     @classmethod
     def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
         """Decorates a method so that it runs in the module's name scope."""
@@ -105,11 +163,30 @@ def _leaves(value: Any, inside: set[int]) -> Iterator[Any]:
     if isinstance(value, (list, tuple, Mapping)):
         if id(value) in inside:
             return
-        items = [value[k] for k in value] if isinstance(value, Mapping) else value
+        items = [value[k] for k in _keys(value)] if isinstance(value, Mapping) else value
         for item in items:
             yield from _leaves(item, inside | {id(value)})
     elif isinstance(value, (Variable, Module)):
         yield value
+
+
+def _paths(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key in _keys(value):
+            yield from _paths((*path, key), value[key])
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _paths((*path, i), item)
+    else:
+        yield path, value
+
+
+def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
+    """The keys in order, where they have one."""
+    try:
+        return sorted(mapping)
+    except TypeError:
+        return list(mapping)
 
 
 def _snake_case(name: str) -> str:

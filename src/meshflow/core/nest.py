@@ -152,7 +152,7 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
       A structure like the first one.
 
     Raises:
-      ValueError: when the structures differ.
+      ValueError: when the structures differ, or for another keyword.
       TypeError: when `func` is not callable.
 
     Example:
@@ -160,6 +160,11 @@ def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> A
       >>> tf.nest.map_structure(lambda a, b: a + b, [1, (2,)], [10, (20,)])
       [11, (22,)]
     """
+    unknown = sorted(kwargs.keys() - {"check_types", "expand_composites"})
+    if unknown:
+        raise ValueError(
+            f"map_structure takes the keywords check_types and expand_composites only, got {unknown}."
+        )
     if not callable(func):
         raise TypeError(f"func must be callable, got: {func!r}")
     if not structure:
@@ -216,5 +221,6 @@ def _same_kind(a: Any, b: Any) -> bool:
     if isinstance(a, Mapping):
         return True
     if hasattr(a, "_fields") or hasattr(b, "_fields"):
-        return getattr(a, "_fields", None) == getattr(b, "_fields", None)
+        same_fields = getattr(a, "_fields", None) == getattr(b, "_fields", None)
+        return same_fields and type(a).__name__ == type(b).__name__
     return isinstance(a, list) == isinstance(b, list)

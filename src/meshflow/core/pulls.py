@@ -15,11 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import dtypes
+from meshflow.core import dtypes, nest
 from meshflow.core.context import context
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.host_calls import keep_error, keeping_errors
+from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import TraceContext, bind_capture, enter
 
@@ -91,7 +92,35 @@ class Source:
         # What is taken after a loop that took elements comes after those.
         if scope.once and all(source is not self for _, source in scope.feeds):
             return _captured(self, scope)
-        return _called(self)
+        return _called(self)[0]
+
+    def pull_if_any(self) -> tuple[Any, Any]:
+        """The next element, and whether there is one: a bool, or a tensor while a function is traced.
+
+        Where there is none, the element is None or, in a function, zeros.
+        """
+        scope = context.trace
+        try:
+            if scope is None or self._made_in_trace:
+                return self.take(), True
+        except StopIteration:
+            return None, False
+        kept = scope.offered.get(id(self))
+        if kept:
+            return kept.pop(), True
+        return _called(self, optional=True)
+
+    def _stand_in(self) -> Any:
+        """Zeros like an element, or None when its shapes are not known."""
+        specs = getattr(self, "element_spec", None)
+        leaves = [s for s in nest.flatten(specs) if isinstance(s, TensorSpec)]
+        if not leaves or len(leaves) != len(nest.flatten(specs)):
+            return None
+        if not all(spec.shape.is_fully_defined() for spec in leaves):
+            return None
+        return nest.map_structure(
+            lambda s: Tensor(np.zeros(s.shape.as_list(), s.dtype.dtype)), specs
+        )
 
 
 class Pull:
@@ -227,13 +256,16 @@ class Feed:
     Args:
       source: the iterator.
       element: an element like those to come.
+      optional: whether the end is no error: what is handed over begins with a bool, and is zeros
+        after the end.
 
     Attributes:
       source: the iterator.
       position: its place among the function's arguments, or None.
     """
 
-    def __init__(self, source: Source, element: Any) -> None:
+    def __init__(self, source: Source, element: Any, optional: bool = False) -> None:
+        self.optional = optional
         self.source: Source | None = source
         self.position: int | None = None
         arrays, self._tree = _flat(element)
@@ -251,13 +283,20 @@ class Feed:
         try:
             arrays, tree = jax.tree.flatten(self.source.take())
         except StopIteration:
+            if self.optional:
+                return self._nothing()
             raise EndOfElements("End of sequence") from None
         if tree != self._tree or _specs(arrays) != self._specs:
             raise InvalidArgumentError(
                 f"next(iterator) in a loop of a compiled function: an element has shapes {_specs(arrays)}, "
                 f"the function was traced for {self._specs}. Batch with drop_remainder=True."
             )
-        return [np.asarray(a) for a in arrays]
+        found = [np.asarray(a) for a in arrays]
+        return [np.array(True), *found] if self.optional else found
+
+    def _nothing(self) -> list[np.ndarray]:
+        zeros = [np.zeros(shape, dtype) for shape, dtype in self._specs]
+        return [np.array(False), *zeros] if self.optional else zeros
 
     def next_or_zeros(self, *after: Any) -> list[np.ndarray]:
         """Like `next`; an error is kept until the program ends, as its other devices wait for this one."""
@@ -265,7 +304,7 @@ class Feed:
             return self.next(*after)
         except Exception as error:
             keep_error(error)
-            return [np.zeros(shape, dtype) for shape, dtype in self._specs]
+            return self._nothing()
 
 
 def _call(operands: Any, static: tuple[Any, ...]) -> list[Any]:
@@ -287,7 +326,7 @@ def _spread(array: Any, sharding: Any) -> Any:
     return jax.lax.with_sharding_constraint(array, sharding)
 
 
-_next = Op("iterator_next", _call, differentiable=False)
+_next = Op("iterator_next", _call, differentiable=False, constant=False)
 
 
 def feed_element(feed: Feed, element: Any, operands: Any = ()) -> tuple[Any, Tensor]:
@@ -301,20 +340,26 @@ def feed_element(feed: Feed, element: Any, operands: Any = ()) -> tuple[Any, Ten
     arrays, tree = _flat(element)
     found = [getattr(a, "sharding", None) for a in arrays]
     shardings = tuple(s if isinstance(s, jax.sharding.NamedSharding) else None for s in found)
-    results = apply(_next, list(operands), (feed, tuple(_specs(arrays)), shardings))
-    return jax.tree.unflatten(tree, [t._value for t in results]), results[0]
+    specs = tuple(_specs(arrays))
+    if feed.optional:
+        specs, shardings = (((), np.dtype(bool)), *specs), (None, *shardings)
+    results = apply(_next, list(operands), (feed, specs, shardings))
+    leaves = results[1:] if feed.optional else results
+    return jax.tree.unflatten(tree, [t._value for t in leaves]), results[0]
 
 
-def _called(source: Source) -> Any:
-    """The element as the result of a call that the program makes."""
+def _called(source: Source, optional: bool = False) -> tuple[Any, Tensor]:
+    """The element as the result of a call that the program makes, and that call's first result."""
     try:
         element = source.take()
+        source.give_back(element)
     except StopIteration:
-        raise EndOfElements("End of sequence") from None
-    source.give_back(element)
+        element = source._stand_in() if optional else None
+        if element is None:
+            raise EndOfElements("End of sequence") from None
     scope = context.trace
     assert scope is not None
-    feed = Feed(source, element)
+    feed = Feed(source, element, optional)
     owner = scope
     while not owner.once and owner.parent is not None:
         owner = owner.parent
@@ -330,7 +375,6 @@ def _called(source: Source) -> Any:
     owner.feeds.append((feed, source))
     # Several elements taken by one run of a loop's body come in order: each call waits for the last.
     after = scope.last_fed.get(id(source))
-    found, scope.last_fed[id(source)] = feed_element(
-        feed, element, [] if after is None else [after]
-    )
-    return found
+    found, first = feed_element(feed, element, [] if after is None else [after])
+    scope.last_fed[id(source)] = first
+    return found, first

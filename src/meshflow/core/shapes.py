@@ -106,6 +106,18 @@ class TensorShape:
         """This shape, required to have `rank` dimensions; ValueError otherwise."""
         return self.merge_with(TensorShape([None] * rank))
 
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """This shape, required to have `rank` dimensions or more; ValueError otherwise."""
+        if self._dims is not None and len(self._dims) < rank:
+            raise ValueError(f"Shape {self} must have rank at least {rank}")
+        return self
+
+    def with_rank_at_most(self, rank: int) -> TensorShape:
+        """This shape, required to have `rank` dimensions or fewer; ValueError otherwise."""
+        if self._dims is not None and len(self._dims) > rank:
+            raise ValueError(f"Shape {self} must have rank at most {rank}")
+        return self
+
     def merge_with(self, other: Any) -> TensorShape:
         """The shape that knows what either knows.
 

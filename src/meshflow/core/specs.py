@@ -74,16 +74,28 @@ class TensorSpec(TypeSpec):
 
     def is_compatible_with(self, spec_or_tensor: Any) -> bool:
         """Whether a tensor or spec has this dtype and a shape compatible with this one."""
-        return self._dtype == spec_or_tensor.dtype and self._shape.is_compatible_with(
-            spec_or_tensor.shape
-        )
+        dtype = getattr(spec_or_tensor, "dtype", None)
+        return self._dtype == dtype and self._shape.is_compatible_with(spec_or_tensor.shape)
 
     def is_subtype_of(self, other: Any) -> bool:
         """Whether everything this spec describes is described by `other` too."""
         return self._dtype == other.dtype and self._shape.is_subtype_of(other.shape)
 
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes, `tf.Tensor`."""
+        from meshflow.core.tensor import Tensor
+
+        return Tensor
+
     def most_specific_compatible_type(self, other: Any) -> TensorSpec:
-        """The narrowest spec that covers both."""
+        """The narrowest spec that covers both.
+
+        Raises:
+          ValueError: when the dtypes differ.
+        """
+        if not isinstance(other, TensorSpec) or other._dtype is not self._dtype:
+            raise ValueError(f"No TensorSpec is compatible with both {self} and {other}.")
         return TensorSpec(self._shape.most_specific_compatible_shape(other.shape), self._dtype)
 
     def __eq__(self, other: object) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -29,6 +29,7 @@ from meshflow.core.dispatch import Op, apply, pull
 from meshflow.core.tensor import Tensor
 
 if TYPE_CHECKING:
+    from meshflow.core.context import Recorder
     from meshflow.core.variable import Variable
 
 _log = logging.getLogger("meshflow")
@@ -154,7 +155,7 @@ class GradientTape:
         self._clear()
         self._recording = False
         self._used = False
-        self._stack: list[GradientTape] | None = None
+        self._stack: list[Recorder] | None = None
 
     def _clear(self) -> None:
         self._nodes: list[Node | FunctionNode] = []
@@ -194,7 +195,9 @@ class GradientTape:
           ValueError: for something that is not a tensor.
         """
         for item in nest.flatten(tensor):
-            if hasattr(item, "_watch_on"):
+            if hasattr(item, "_components"):
+                self.watch(item._components())
+            elif hasattr(item, "_watch_on"):
                 item._watch_on(self)
             elif isinstance(item, Tensor):
                 if not is_differentiable(item):
@@ -244,10 +247,10 @@ class GradientTape:
         """Pauses recording inside a `with` block.
 
         Raises:
-          ValueError: when the tape is not recording.
+          RuntimeError: when the tape is not recording.
         """
         if not self._recording:
-            raise ValueError("Tape is not recording, so recording cannot be paused.")
+            raise RuntimeError("Tape is not recording, so recording cannot be paused.")
         stack = self._stack
         self._stop()
         try:
@@ -288,8 +291,20 @@ class GradientTape:
 
         Raises:
           RuntimeError: when a non-persistent tape is used twice.
+          TypeError: when target is None.
           ValueError: when output_gradients has another structure than target.
         """
+        self._use()
+        result = self._gradient(
+            target, sources, output_gradients, as_unconnected(unconnected_gradients)
+        )
+        if not self._persistent:
+            self._nodes = []
+            self._watched = {}
+        return result
+
+    def _use(self) -> None:
+        """Notes that gradients are asked for, which a tape allows once unless it is persistent."""
         if self._used and not self._persistent:
             raise RuntimeError(
                 "A non-persistent GradientTape can only be used to compute one set of gradients "
@@ -298,19 +313,19 @@ class GradientTape:
         if self._recording and not self._persistent:
             self._stop()
         self._used = True
-        result = self._gradient(
-            target, sources, output_gradients, UnconnectedGradients(unconnected_gradients)
-        )
-        if not self._persistent:
-            self._nodes = []
-            self._watched = {}
-        return result
 
     def _gradient(
-        self, target: Any, sources: Any, output_gradients: Any, unconnected: UnconnectedGradients
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any,
+        unconnected: UnconnectedGradients,
+        stopped: Collection[int] = (),
     ) -> Any:
-        targets = [_as_target(t) for t in nest.flatten(target)]
         flat_sources = nest.flatten(sources)
+        chosen = {id(s) for s in flat_sources}
+        # A variable that is target and source at once is differentiated as itself.
+        targets = [t if id(t) in chosen else _as_target(t) for t in nest.flatten(target)]
         for source in flat_sources:
             if not (isinstance(source, Tensor) or hasattr(source, "_watch_on")):
                 raise ValueError(
@@ -322,19 +337,22 @@ class GradientTape:
         else:
             nest.assert_same_structure(target, output_gradients)
             seeds = nest.flatten(output_gradients)
-        found = self._walk(targets, seeds, flat_sources)
+        found = self._walk(targets, seeds, flat_sources, stopped)
         results = []
         for source in flat_sources:
             gradient = found.get(id(source))
             if gradient is None and unconnected is UnconnectedGradients.ZERO:
-                gradient = _zeros_like(source)
+                gradient = zeros_like(source)
             results.append(gradient)
         return nest.pack_sequence_as(sources, results)
 
     def _walk(
-        self, targets: list[Tensor], seeds: list[Any], sources: list[Any]
+        self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
     ) -> dict[int, Tensor]:
-        """Visits the nodes backwards; returns the gradient for each id reached."""
+        """Visits the nodes backwards; returns the gradient for each id reached.
+
+        Gradients are not handed on from tensors with an id in `stopped`.
+        """
         gradients: dict[int, Tensor] = {}
         for target, seed in zip(targets, seeds, strict=True):
             if not is_differentiable(target):
@@ -344,20 +362,20 @@ class GradientTape:
                     target.dtype,
                 )
                 continue
-            start = (
-                _ones_like(target)
-                if seed is None
-                else convert_to_tensor(seed, dtype_hint=target.dtype)
-            )
-            _accumulate(gradients, target, start)
+            _accumulate(gradients, target, _start(target, seed))
         keep = {id(s) for s in sources}
-        for node in reversed(self._nodes):
+        # What the walk computes is recorded too, when this tape is recording.
+        for node in reversed(list(self._nodes)):
             outputs = node.outputs
             # Gradients of a source stay; all others are handed on and dropped.
             arriving = [
                 gradients.get(id(o)) if id(o) in keep else gradients.pop(id(o), None)
                 for o in outputs
             ]
+            if stopped:
+                arriving = [
+                    None if id(o) in stopped else a for o, a in zip(outputs, arriving, strict=True)
+                ]
             if any(a is not None for a in arriving):
                 for tensor, gradient in zip(node.inputs, node.backward(arriving), strict=True):
                     if gradient is not None:
@@ -379,10 +397,13 @@ class GradientTape:
           sources: tensors or variables, in any nested structure.
           unconnected_gradients: as in `gradient`.
           parallel_iterations: ignored; rows are computed together with `jax.vmap`.
-          experimental_use_pfor: ignored.
+          experimental_use_pfor: ignored, except that False needs a persistent tape in eager mode.
 
         Returns:
           For each source a tensor of shape `target.shape + source.shape`.
+
+        Raises:
+          RuntimeError: when a tape that is not persistent is used twice.
 
         Example:
           >>> import meshflow as tf
@@ -396,7 +417,8 @@ class GradientTape:
         """
         from meshflow.core.rows import rows_of_gradient
 
-        del parallel_iterations, experimental_use_pfor
+        del parallel_iterations
+        self._check_row_by_row("jacobian", experimental_use_pfor)
         target = _as_target(target)
         shape = tuple(target._value.shape)
         basis = np.eye(int(np.prod(shape)), dtype=target.dtype.dtype).reshape((-1, *shape))
@@ -421,19 +443,25 @@ class GradientTape:
           source: tensor of shape [b, ...].
           unconnected_gradients: as in `gradient`.
           parallel_iterations: ignored.
-          experimental_use_pfor: ignored.
+          experimental_use_pfor: as in `jacobian`.
 
         Returns:
-          A tensor of shape [b, *target.shape[1:], *source.shape[1:]].
+          A tensor of shape [b, *target.shape[1:], *source.shape[1:]]; zeros when `target` does not
+          depend on `source`.
 
         Raises:
-          ValueError: when the batch dimensions differ.
+          ValueError: when the batch dimensions differ, or a tensor has no other dimension.
+          RuntimeError: when a tape that is not persistent is used twice.
         """
         from meshflow.core.rows import rows_of_gradient
 
-        del parallel_iterations, experimental_use_pfor
+        del parallel_iterations
+        self._check_row_by_row("batch_jacobian", experimental_use_pfor)
         target = _as_target(target)
-        if not target.ndim or len(source.shape) < 1 or target.shape[0] != source.shape[0]:
+        for role, shape in (("target", target.shape), ("source", source.shape)):
+            if len(shape) < 2:
+                raise ValueError(f"{role} must have rank at least 2, got shape {shape}.")
+        if target.shape[0] != source.shape[0]:
             raise ValueError(
                 "Need first dimension of target shape "
                 f"{target.shape} and source shape {source.shape} to match."
@@ -444,28 +472,56 @@ class GradientTape:
         basis = np.broadcast_to(
             np.eye(size, dtype=target.dtype.dtype).reshape((size, 1, *inner)), (size, batch, *inner)
         )
-        rows = self._rows(rows_of_gradient, target, source, basis, unconnected_gradients)
-        if rows is None:
-            return None
+        as_unconnected(unconnected_gradients)
+        rows = self._rows(rows_of_gradient, target, source, basis, UnconnectedGradients.ZERO)
         moved = _move_first_to_second(rows)
         return _reshape(moved, (batch, *inner, *source.shape[1:]))
+
+    def _check_row_by_row(self, method: str, together: bool) -> None:
+        if not together and not self._persistent and context.trace is None:
+            raise RuntimeError(
+                f"GradientTape must be created with persistent=True to compute the {method} with eager "
+                "execution enabled and with experimental_use_pfor set to False."
+            )
 
     def _rows(
         self, rows_of_gradient: Any, target: Tensor, sources: Any, basis: Any, unconnected: Any
     ) -> Any:
-        if self._used and not self._persistent:
-            self.gradient(target, sources)  # raises the error for a second use
-        if self._recording and not self._persistent:
-            self._stop()
-        self._used = True
-        kind = UnconnectedGradients(unconnected)
+        self._use()
+        kind = as_unconnected(unconnected)
         return rows_of_gradient(
             lambda seed: self._gradient(target, sources, seed, kind), Tensor(basis)
         )
 
 
 def _as_target(target: Any) -> Tensor:
+    if target is None:
+        raise TypeError(
+            "Argument `target` should be a list or nested structure of Tensors, Variables or "
+            "CompositeTensors to be differentiated, but received None."
+        )
     return target if isinstance(target, Tensor) else convert_to_tensor(target)
+
+
+def as_unconnected(kind: UnconnectedGradients | str) -> UnconnectedGradients:
+    """The enumeration's member for it or for its value, or TensorFlow's ValueError."""
+    try:
+        return UnconnectedGradients(kind)
+    except ValueError:
+        raise ValueError(
+            f"Unknown value for unconnected_gradients: {kind!r}; expected 'none' or 'zero'."
+        ) from None
+
+
+def _start(target: Any, seed: Any) -> Tensor:
+    """The gradient that a target's walk begins with: ones, or the one given."""
+    value = _as_target(target)
+    if seed is None:
+        return _ones_like(value)
+    given = convert_to_tensor(seed, dtype_hint=value.dtype)
+    if given._value.shape == value._value.shape:
+        return given
+    return apply(_broadcast_op, (given,), tuple(value._value.shape))
 
 
 def _accumulate(gradients: dict[int, Tensor], tensor: Any, gradient: Tensor) -> None:
@@ -476,6 +532,9 @@ def _accumulate(gradients: dict[int, Tensor], tensor: Any, gradient: Tensor) -> 
 _add = Op("add_gradients", lambda operands, _: jax.numpy.add(*operands))
 _ones = Op("ones_like", lambda operands, _: jax.numpy.ones_like(operands[0]), differentiable=False)
 _reshape_op = Op("reshape", lambda operands, static: jax.numpy.reshape(operands[0], static))
+_broadcast_op = Op(
+    "broadcast_to", lambda operands, static: jax.numpy.broadcast_to(operands[0], static)
+)
 _move_op = Op("transpose", lambda operands, _: jax.numpy.moveaxis(operands[0], 0, 1))
 
 
@@ -483,7 +542,8 @@ def _ones_like(tensor: Tensor) -> Tensor:
     return apply(_ones, (tensor,))
 
 
-def _zeros_like(source: Any) -> Tensor:
+def zeros_like(source: Any) -> Tensor:
+    """Zeros of a tensor's or variable's shape and dtype."""
     return Tensor(jax.numpy.zeros(tuple(source.shape), source.dtype.dtype))
 
 

@@ -15,7 +15,7 @@ operators are installed by `meshflow.ops.operators`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -41,6 +41,21 @@ _SYMBOLIC_HELP = (
     "tf.where, write the code as a plain `if`/`while`/`for` inside a tf.function with "
     "autograph=True, or call tf.config.run_functions_eagerly(True) while debugging."
 )
+
+
+# How an array on a mesh is printed, set by `meshflow.dtensor`; None for arrays that lie elsewhere.
+_mesh_text: Callable[[Any], str | None] | None = None
+
+
+def register_mesh_text(describe: Callable[[Any], str | None]) -> None:
+    """Has arrays on meshes printed by `describe`, which returns None for others."""
+    global _mesh_text
+    _mesh_text = describe
+
+
+def text_on_mesh(value: Any) -> str | None:
+    """The text of an array that lies on a mesh; None for others."""
+    return _mesh_text(value) if _mesh_text is not None else None
 
 
 class Tensor(_Operators):
@@ -127,6 +142,30 @@ class Tensor(_Operators):
     def ref(self) -> Reference:
         """A hashable stand-in for the tensor, for sets and dictionary keys."""
         return Reference(self)
+
+    def experimental_ref(self) -> Reference:
+        """The old name of `ref`."""
+        return Reference(self)
+
+    def cpu(self) -> Tensor:
+        """The tensor on the first CPU."""
+        return self._on("CPU:0")
+
+    def gpu(self, gpu_index: int = 0) -> Tensor:
+        """The tensor on a GPU.
+
+        Raises:
+          RuntimeError: when there is no such GPU.
+        """
+        return self._on(f"GPU:{gpu_index}")
+
+    def _on(self, device: str) -> Tensor:
+        from meshflow.core.devices import find_device
+
+        value = self._value
+        if isinstance(value, jax.core.Tracer) or value.dtype == object:
+            return self
+        return Tensor(jax.device_put(value, find_device(device)))
 
     def eval(self, *_: Any, **__: Any) -> Any:
         """Not available: there are no sessions."""
@@ -229,14 +268,22 @@ class Tensor(_Operators):
     def __str__(self) -> str:
         if isinstance(self._value, jax.core.Tracer):
             return f"Tensor(shape={self.shape}, dtype={self.dtype.name})"
-        return f"tf.Tensor({self._text(str)}, shape={self.shape}, dtype={self.dtype.name})"
+        text = text_on_mesh(self._value) or self._text(str)
+        gap = "\n" if "\n" in text else ""
+        return f"tf.Tensor({gap}{text}, shape={self.shape}, dtype={self.dtype.name})"
 
     def __repr__(self) -> str:
         if isinstance(self._value, jax.core.Tracer):
             return f"<tf.Tensor 'symbolic' shape={self.shape} dtype={self.dtype.name}>"
+        return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, {self._labelled()}>"
+
+    def _labelled(self) -> str:
+        """The value for a `repr`, with where it lies when that is a mesh."""
+        on_mesh = text_on_mesh(self._value)
+        if on_mesh is not None:
+            return f"value={on_mesh}"
         text = self._text(repr)
-        gap = "\n" if "\n" in text else ""
-        return f"<tf.Tensor: shape={self.shape}, dtype={self.dtype.name}, numpy={gap}{text}>"
+        return f"numpy={chr(10) if chr(10) in text else ''}{text}"
 
     def _text(self, how: Any) -> str:
         value = to_host(self._value)

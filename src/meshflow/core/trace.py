@@ -34,6 +34,7 @@ from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 
 if TYPE_CHECKING:
+    from meshflow.core.context import Recorder
     from meshflow.core.variable import Variable
 
 _capture = jex_core.Primitive("capture")
@@ -45,13 +46,25 @@ def bind_capture(index: int, shape: Any, dtype: Any) -> Any:
     return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
 
 
+class NeedsGraphTape(BaseException):
+    """Raised to have the trace begun again with a tape of everything; see `symbolic_gradients`.
+
+    Args:
+      make: makes the tape.
+    """
+
+    def __init__(self, make: Callable[[], Recorder]) -> None:
+        super().__init__("the function is traced again")
+        self.make = make
+
+
 class TraceContext:
     """What one run of a traced function has used and changed so far.
 
     Attributes:
       parent: the enclosing trace, or None.
       sources: captured tensors and variables, in order of first use.
-      writes: variables written, in order of first write.
+      writes: variables written, by identity.
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
       pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`.
@@ -114,9 +127,17 @@ class TraceContext:
         self._state[id(variable)] = value
         self.writes[id(variable)] = variable
 
+    def written(self) -> list[Variable]:
+        """The written variables, in the order in which they became inputs.
+
+        JAX pairs donated inputs with outputs of the same shape in order: so each variable gets its own
+        buffer, and XLA has nothing to copy.
+        """
+        return [self.writes[key] for key in self._state if key in self.writes]
+
     def final_values(self) -> list[Any]:
-        """Arrays of the written variables, in the order of `writes`."""
-        return [self.value_of(self._state[key]) for key in self.writes]
+        """Arrays of the written variables, in the order of `written`."""
+        return [self.value_of(self._state[id(variable)]) for variable in self.written()]
 
 
 @contextlib.contextmanager
@@ -323,10 +344,10 @@ def trace(
     """
     kwargs = kwargs or {}
     leaves = nest.flatten((args, kwargs))
-    symbolic = [i for i, leaf in enumerate(leaves) if is_array_like(leaf)]
+    symbolic = [i for i, leaf in enumerate(leaves) if is_array_like(leaf) and not _is_text(leaf)]
     specs = [_abstract(leaves[i]) for i in symbolic]
-    scope = TraceContext(context.trace, once=isolated or bool(axes))
     result: dict[str, Any] = {}
+    scope: TraceContext
 
     def run(*tracers: Any) -> list[Any]:
         full = list(leaves)
@@ -342,24 +363,41 @@ def trace(
 
     run.__name__ = name or str(getattr(fn, "__name__", "function"))
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
+
+    def attempt(tapes: list[Recorder]) -> Any:
+        nonlocal scope
+        scope = TraceContext(context.trace, once=isolated or bool(axes))
+        try:
+            with enter(scope, outer_tapes):
+                context.tapes.extend(tapes)
+                return jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
+        finally:
+            # What was taken to learn its shape is next again.
+            for source, element in reversed(scope.taken):
+                source.give_back(element)
+
     try:
-        with enter(scope, outer_tapes):
-            closed = jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
-    finally:
-        # What was taken to learn its shape is next again.
-        for source, element in reversed(scope.taken):
-            source.give_back(element)
+        closed = attempt([])
+    except NeedsGraphTape as wish:
+        if not isolated:
+            raise
+        closed = attempt([wish.make()])
     closed, captures = _promote_captures(closed, scope)
     traced = Traced(
         run.__name__,
         closed,
         captures,
-        list(scope.writes.values()),
+        scope.written(),
         result["structure"],
         result["count"],
     )
     traced.pulls, traced.feeds = scope.pulls, scope.feeds
     return traced
+
+
+def _is_text(leaf: Any) -> bool:
+    """Whether a leaf holds strings, which programs do not: they are known while tracing."""
+    return isinstance(leaf, Tensor) and leaf._value.dtype == object
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -16,7 +16,6 @@ NAMES: dict[str, str] = {
     "edit_distance": _LATER,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
     "feature_column": "use Keras layers for preprocessing.",
-    "fingerprint": _LATER,
     "graph_util": "there are no graphs; see tf.function(...).get_concrete_function().graph.",
     "lite": _FORMATS,
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",

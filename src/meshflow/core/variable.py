@@ -53,6 +53,9 @@ class VariableNeedsEagerError(Exception):
     """A variable's initial value depends on ops being traced; the first call must run eagerly."""
 
 
+# How parts of a value are read and replaced; set by `meshflow.ops`, because these are ops themselves.
+parts: dict[str, Callable[..., Tensor]] = {}
+
 _cast = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))
 
 
@@ -76,7 +79,8 @@ class Variable(_Operators):
       shape: a shape less specific than the initial value's, for variables that change shape.
 
     Raises:
-      ValueError: when the initial value is missing or does not fit the shape.
+      ValueError: when the initial value is missing or does not fit the shape, or synchronization or
+        aggregation is none.
 
     Example:
       >>> import meshflow as tf
@@ -121,6 +125,14 @@ class Variable(_Operators):
             raise ValueError(
                 f"Argument `constraint` must be None or a callable. Got {constraint!r}."
             )
+        for name_of, kind, given in (
+            ("synchronization", VariableSynchronization, synchronization),
+            ("aggregation", VariableAggregation, aggregation),
+        ):
+            if not isinstance(given, kind):
+                raise ValueError(
+                    f"tf.Variable: {name_of} must be a tf.{kind.__name__}, got {given!r}."
+                )
         wanted = None if dtype is None else dtypes.as_dtype(dtype)
         self._value = _initial_array(initial_value, wanted)
         own = tuple(self._value.shape)
@@ -284,9 +296,14 @@ class Variable(_Operators):
         """The old name of `ref`."""
         return Reference(self)
 
-    def is_initialized(self, name: str | None = None) -> bool:
-        """Always True."""
-        return True
+    def is_initialized(self, name: str | None = None) -> Tensor:
+        """Always True, as a tensor."""
+        return Tensor(np.array(True))
+
+    @property
+    def initializer(self) -> None:
+        """Nothing: a variable has its value from the start."""
+        return None
 
     def _watch_on(self, tape: Any) -> None:
         tape.watch_variable(self)
@@ -301,7 +318,8 @@ class Variable(_Operators):
             context.trace.write(self, value)
         else:
             array = value._value
-            self._value = jax.numpy.array(array) if isinstance(array, np.ndarray) else array
+            on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
+            self._value = jax.numpy.array(array) if on_host else array
 
     def _checked(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)
@@ -393,9 +411,13 @@ class Variable(_Operators):
         return result if read_value else None
 
     def _scatter(self, op: Op, sparse_delta: Any) -> Variable:
-        indices = convert_to_tensor(sparse_delta.indices)
-        values = self._checked(sparse_delta.values, "scatter")
-        self._write(apply(op, (self._as_tensor(), indices, values)))
+        if not hasattr(sparse_delta, "indices"):
+            raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
+        return self._scatter_rows(op, sparse_delta.indices, sparse_delta.values)
+
+    def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Variable:
+        values = self._checked(updates, "scatter")
+        self._write(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
         return self
 
     def scatter_add(
@@ -433,6 +455,45 @@ class Variable(_Operators):
     ) -> Variable:
         """Multiplies rows by `tf.IndexedSlices`."""
         return self._scatter(_SCATTERS["multiply"], sparse_delta)
+
+    def scatter_div(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Variable:
+        """Divides rows by `tf.IndexedSlices`."""
+        return self._scatter(_SCATTERS["divide"], sparse_delta)
+
+    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
+        """Adds `updates` at coordinates `indices`, whose last dimension holds one coordinate each."""
+        return self._scatter_nd("add", indices, updates)
+
+    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
+        """Subtracts `updates` at coordinates; see `scatter_nd_add`."""
+        return self._scatter_nd("sub", indices, updates)
+
+    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
+        """Replaces what is at coordinates; see `scatter_nd_add`."""
+        return self._scatter_nd("update", indices, updates)
+
+    def scatter_nd_max(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
+        """Takes the maximum with `updates` at coordinates; see `scatter_nd_add`."""
+        return self._scatter_nd("max", indices, updates)
+
+    def scatter_nd_min(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
+        """Takes the minimum with `updates` at coordinates; see `scatter_nd_add`."""
+        return self._scatter_nd("min", indices, updates)
+
+    def _scatter_nd(self, kind: str, indices: Any, updates: Any) -> Variable:
+        values = self._checked(updates, "scatter")
+        self._write(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
+        return self
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
+        """The values at coordinates, as `tf.gather_nd` gives them."""
+        return parts["gather_nd"](self._as_tensor(), indices)
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+        """The rows at `indices`, as `tf.gather` gives them."""
+        return parts["gather"](self._as_tensor(), indices)
 
     # ---- Python protocols ------------------------------------------------------------------
 
@@ -481,8 +542,7 @@ class Variable(_Operators):
         head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
         if context.trace is not None:
             return head + ">"
-        text = Tensor(self._value)._text(repr)
-        return f"{head}, numpy={chr(10) if chr(10) in text else ''}{text}>"
+        return f"{head}, {Tensor(self._value)._labelled()}>"
 
 
 def _restore(array: np.ndarray, trainable: bool, name: str) -> Variable:
@@ -577,4 +637,6 @@ def _scatter_op(kind: str) -> Op:
     return Op(f"scatter_{kind}", call)
 
 
-_SCATTERS = {kind: _scatter_op(kind) for kind in ("add", "sub", "set", "max", "min", "multiply")}
+_SCATTERS = {
+    kind: _scatter_op(kind) for kind in ("add", "sub", "set", "max", "min", "multiply", "divide")
+}

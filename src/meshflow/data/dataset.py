@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tensor import Tensor
 from meshflow.data import structure
+from meshflow.data.failures import Failed, Raising
 from meshflow.data.methods import Transformations
 from meshflow.data.options import Options
 from meshflow.data.running import OwnedIterator, Run
@@ -103,11 +106,27 @@ class Dataset(Transformations):
         """The elements as host arrays; the default hands out what `_vector` gathers."""
         vector = self._vector(run)
         assert vector is not None, type(self)
+        return Raising(self._gathered(vector))
+
+    def _gathered(self, vector: Vector) -> Iterator[Any]:
         spec = self.element_spec
-        for block in reblocked(vector.blocks, BLOCK):
-            leaves = vector.gather(block)
+        blocks = [reblocked(vector.blocks, BLOCK)]
+        while blocks:
+            block = next(blocks[-1], None)
+            if block is None:
+                blocks.pop()
+                continue
+            try:
+                leaves = vector.gather(block)
+            except Exception as error:
+                # One by one, to find those that cannot be made.
+                if len(block) > 1:
+                    blocks.append(iter(block.reshape(-1, 1)))
+                else:
+                    yield Failed(error)
+                continue
             for row in zip(*leaves, strict=True):
-                yield structure.nest.pack_sequence_as(spec, [np.asarray(v) for v in row])
+                yield structure.nest.pack_sequence_as(spec, [structure.scalar(v) for v in row])
 
     def _vector(self, run: Run) -> Vector | None:
         """The vectorized form, None when there is none."""
@@ -135,7 +154,15 @@ class Dataset(Transformations):
           >>> import meshflow as tf
           >>> list(tf.data.Dataset.range(3).as_numpy_iterator())
           [np.int64(0), np.int64(1), np.int64(2)]
+
+        Raises:
+          TypeError: when elements are datasets.
         """
+        for leaf in structure.nest.flatten(self.element_spec):
+            if isinstance(leaf, structure.DatasetSpec):
+                raise TypeError(
+                    f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
+                )
         return OwnedIterator(self, _to_numpy)
 
     def cardinality(self) -> Tensor:
@@ -188,8 +215,8 @@ class Dataset(Transformations):
         return merged
 
     def options(self) -> Options:
-        """The options set on this dataset and those it is made of."""
-        return self._options
+        """The options set on this dataset and those it is made of, which cannot be changed."""
+        return self._options.frozen()
 
     # ---- reductions ------------------------------------------------------------------------
 
@@ -210,9 +237,12 @@ class Dataset(Transformations):
         """
         from meshflow.data.functions import ElementFunction
 
+        if context.trace is not None:
+            return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
         spec = structure.spec_of(state), self.element_spec
         function = ElementFunction(reduce_func, spec, "reduce")
+        function.check_state(spec[0], function.output_spec)
         elements = self._elements(Run(self, counts=True))
         for element in elements:
             state = function((state, element))
@@ -236,6 +266,20 @@ class Dataset(Transformations):
 
 
 timed(Dataset)
+
+
+def _reduced_in_trace(dataset: Dataset, state: Any, reduce_func: Callable[..., Any]) -> Any:
+    """What `reduce` gives, as a loop of the program that is traced."""
+    from meshflow.core.autograph.conversion import resolve
+
+    step = resolve(reduce_func)
+
+    def reduced(state: Any) -> Any:
+        for element in dataset:
+            state = step(state, element)
+        return state
+
+    return resolve(reduced)(structure.to_tensors(state))
 
 
 def _to_numpy(element: Any) -> Any:
@@ -280,8 +324,8 @@ def integer(value: Any, name: str) -> int:
     if isinstance(value, Tensor):
         value = value.numpy()
     try:
-        return int(value.__index__() if hasattr(value, "__index__") else np.asarray(value).item())
-    except (TypeError, ValueError):
+        return operator.index(value)
+    except TypeError:
         raise TypeError(f"{name} must be an integer, got {value!r}.") from None
 
 

@@ -22,7 +22,8 @@ from meshflow.data.dataset import (
     Dataset,
 )
 from meshflow.data.foreign import from_grain, from_huggingface
-from meshflow.data.running import Optional, OwnedIterator, Run
+from meshflow.data.optional import Optional
+from meshflow.data.running import OwnedIterator, Run
 from meshflow.data.tables import from_arrow, from_parquet
 from meshflow.data.tars import from_webdataset
 from meshflow.data.workers import map_with_workers
@@ -116,7 +117,6 @@ dense_to_ragged_batch = _applied("ragged_batch")
 enumerate_dataset = _applied("enumerate")
 group_by_window = _applied("group_by_window")
 ignore_errors = _applied("ignore_errors")
-parallel_interleave = _applied("interleave")
 rejection_resample = _applied("rejection_resample")
 scan = _applied("scan")
 snapshot = _applied("snapshot")
@@ -140,6 +140,27 @@ def assert_cardinality(expected_cardinality: Any) -> Callable[[Dataset], Dataset
       FailedPreconditionError: while iterating, when there are more or fewer.
     """
     return lambda dataset: transformations.AssertCardinality(dataset, expected_cardinality)
+
+
+def parallel_interleave(
+    map_func: Callable[..., Dataset],
+    cycle_length: int,
+    block_length: int = 1,
+    sloppy: bool | None = False,
+    buffer_output_elements: Any = None,
+    prefetch_input_elements: Any = None,
+) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that does what `Dataset.interleave` does.
+
+    Args:
+      map_func: as for `interleave`.
+      cycle_length: as for `interleave`.
+      block_length: as for `interleave`.
+      sloppy: accepted; the order is always the same.
+      buffer_output_elements: accepted.
+      prefetch_input_elements: accepted.
+    """
+    return lambda dataset: dataset.interleave(map_func, cycle_length, block_length)
 
 
 def shuffle_and_repeat(
@@ -170,7 +191,14 @@ def map_and_batch(
       num_parallel_batches: accepted.
       drop_remainder: as for `batch`.
       num_parallel_calls: as for `map`.
+
+    Raises:
+      ValueError: when both of `num_parallel_batches` and `num_parallel_calls` are given.
     """
+    if num_parallel_batches is not None and num_parallel_calls is not None:
+        raise ValueError(
+            "`map_and_batch` allows only one of `num_parallel_batches` and `num_parallel_calls` to be set."
+        )
     return lambda dataset: dataset.map(map_func, num_parallel_calls).batch(
         batch_size, drop_remainder
     )
@@ -240,7 +268,7 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
       step: their distance.
       dtype: their dtype.
     """
-    return Dataset.range(start, start + step * (1 << 62), step, output_type=dtype)
+    return Dataset.counter(start, step, dtype)
 
 
 def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:

@@ -37,12 +37,11 @@ class Files(Dataset):
         self._read = read
         reads = 1 if parallel_reads is None else integer(parallel_reads, "num_parallel_reads")
         self._cycle = (os.cpu_count() or 1) if reads < 0 else max(reads, 1)
-        if self._parents:
-            leaves = structure.nest.flatten(filenames.element_spec)
-            if len(leaves) != 1 or leaves[0].dtype is not dtypes.string:
-                raise TypeError(
-                    f"The `filenames` argument must contain `tf.string` elements. Got {filenames.element_spec}."
-                )
+        if self._parents and not structure.is_strings(filenames.element_spec):
+            raise TypeError(
+                "The `filenames` argument must contain `tf.string` elements of shape [] (scalars). "
+                f"Got {filenames.element_spec}."
+            )
 
     def _known_spec(self) -> Any:
         return TensorSpec([], dtypes.string)

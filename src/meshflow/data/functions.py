@@ -7,6 +7,7 @@ numbers of known sizes that changes no variable also runs on many elements at on
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import random
 from collections.abc import Callable, Iterator
@@ -15,19 +16,27 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import dtypes, nest
+from meshflow.core import dtypes, host_calls, nest
 from meshflow.core.autograph.status import switched
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced, trace, trace_shapes
+from meshflow.core.trace import Slot, Traced, trace, trace_shapes
 from meshflow.data import structure
+from meshflow.ops import host
 from meshflow.ops.pending import Found, Parsing, Pending
 
+host.install()
 # Sizes that stand for unknown ones while a function's results are inferred.
 _STAND_INS = (7, 11)
 # Set by tf.data.experimental.enable_debug_mode.
 DEBUG = {"eager": False}
+
+
+class Unsupported(TypeError):
+    """A function of elements returns what cannot be an element."""
 
 
 class ElementFunction:
@@ -46,6 +55,8 @@ class ElementFunction:
     def __init__(self, fn: Callable[..., Any], spec: Any, what: str, unpack: bool = True) -> None:
         from meshflow.core.autograph.conversion import resolve
 
+        if not callable(fn):
+            raise InvalidValueError(f"{what}: the function must be a callable, got {fn!r}.")
         self._python, self._fn = fn, resolve(fn)
         self._spec, self._what = spec, what
         self._unpack = unpack and type(spec) is tuple
@@ -61,7 +72,22 @@ class ElementFunction:
     def _call(self, element: Any, fn: Callable[..., Any] | None = None) -> Any:
         fn = self._fn if fn is None else fn
         result = fn(*element) if self._unpack else fn(element)
-        return structure.normalize(result, _tensor)
+        if isinstance(result, list):
+            # The several results of one op, as of `numpy_function`; `tf.stack` makes one tensor.
+            result = tuple(result)
+        return structure.normalize(result, self._tensor)
+
+    def _tensor(self, value: Any) -> Any:
+        if hasattr(value, "_elements"):
+            return value
+        try:
+            return convert_to_tensor(value)
+        except (TypeError, ValueError) as error:
+            # Symbolic values of ours become tensors where the function runs as it is.
+            symbolic = type(value).__module__.startswith("meshflow.")
+            raise (TypeError if symbolic else Unsupported)(
+                f"Unsupported return value from function passed to Dataset.{self._what}(): {value!r}. {error}"
+            ) from error
 
     def _infer(self) -> None:
         leaves = nest.flatten(self._spec)
@@ -76,8 +102,12 @@ class ElementFunction:
             traced = self._trace(self._spec)
             if traced is None:
                 return
-            self._output_spec = traced.rebuild(traced.out_specs)
-            if traced.writes:
+            self._output_spec = structure.spec_of_results(traced.rebuild(traced.out_specs))
+            if traced.pulls or traced.feeds:
+                self._run_eagerly("it takes elements of an iterator")
+            elif not all(isinstance(leaf, Slot) for leaf in nest.flatten(traced.structure)):
+                self.reason = "it returns constants that are not numbers"
+            elif traced.writes:
                 self.reason = f"it changes variable {traced.writes[0].name}"
             elif traced.closed.effects:
                 self.reason = "it calls Python"
@@ -95,7 +125,7 @@ class ElementFunction:
         if not isinstance(spec, TensorSpec) or spec.shape.rank != 0:
             return False
         try:
-            with switched(True):
+            with _tracing():
                 self._call(Pending())
         except Found as found:
             parsing = found.parsing
@@ -106,7 +136,7 @@ class ElementFunction:
         if not structure.static(parsing.spec):
             return False
         try:
-            with switched(True):
+            with _tracing():
                 rest = lambda parsed: self._call(Pending(parsed))
                 traced = trace(rest, (parsing.spec,), name=self._what, isolated=True)
         except Exception:
@@ -151,7 +181,7 @@ class ElementFunction:
             self._spec,
         )
         try:
-            with switched(True):
+            with _tracing():
                 return trace_shapes(self._call, (spec,), {})
         except Exception as error:
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
@@ -159,8 +189,10 @@ class ElementFunction:
 
     def _trace(self, spec: Any) -> Traced | None:
         try:
-            with switched(True):
+            with _tracing():
                 traced = trace(self._call, (spec,), name=self._what, isolated=True)
+        except Unsupported:
+            raise
         except Exception as error:
             # What is wrong with it, if anything, shows when it runs on real elements.
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
@@ -177,6 +209,42 @@ class ElementFunction:
     def output_spec(self) -> Any:
         """The spec of its results; None when only running it tells."""
         return self._output_spec
+
+    def check_condition(self) -> None:
+        """Raises a ValueError when it is known to give something other than a bool scalar."""
+        found = self._output_spec
+        if found is None or self._fits(found, TensorSpec([], dtypes.bool_)):
+            return
+        raise ValueError(
+            f"Invalid `predicate`. `predicate` must return a `tf.bool` scalar tensor, but what was given to "
+            f"{self._what} returns {found}."
+        )
+
+    def check_state(self, spec: Any, found: Any) -> None:
+        """Raises a TypeError when its new state is known to be of another structure or dtype.
+
+        Args:
+          spec: the spec of the first state.
+          found: the spec of the next; None when it is not known.
+        """
+        if found is None:
+            return
+        try:
+            nest.assert_same_structure(spec, found)
+        except (TypeError, ValueError) as error:
+            raise InvalidValueError(
+                f"{self._what}: the new state must have the structure of the initial state, {spec}; got {found}. {error}"
+            ) from None
+        for first, following in zip(nest.flatten(spec), nest.flatten(found), strict=True):
+            if isinstance(first, TensorSpec) and first.dtype is not following.dtype:
+                raise TypeError(
+                    f"{self._what}: the element types for the new state must match the initial state. Expected "
+                    f"{first.dtype.name}, got {following.dtype.name}."
+                )
+
+    @staticmethod
+    def _fits(found: Any, wanted: TensorSpec) -> bool:
+        return isinstance(found, TensorSpec) and found.is_compatible_with(wanted)
 
     @property
     def runs_eagerly(self) -> bool:
@@ -204,7 +272,7 @@ class ElementFunction:
         if self._eager or not structure.static(spec):
             return None
         try:
-            with switched(True):
+            with _tracing():
                 return trace_shapes(self._call, (spec,), {})
         except Exception:
             return None
@@ -222,12 +290,20 @@ class ElementFunction:
                     self._traced[key] = traced, jax.jit(traced.arrays)
             if key in self._traced:
                 traced, run = self._traced[key]
-                results = run(leaves, [c._value for c in traced.captures])
+                captures = [c._value for c in traced.captures]
+                if traced.closed.effects:
+                    results = host_calls.finish(run, leaves, captures)
+                else:
+                    results = run(leaves, captures)
                 for variable, value in zip(traced.writes, results[traced.count :], strict=True):
                     variable._value = value
                 arrays = [Tensor(np.asarray(r)) for r in results[: traced.count]]
                 return structure.to_arrays(traced.rebuild(arrays))
-        return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+        saved, context.on_host = context.on_host, True
+        try:
+            return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+        finally:
+            context.on_host = saved
 
     def many(self, leaves: list[Any]) -> list[Any]:
         """The results for many elements, given and returned as stacked leaves."""
@@ -240,6 +316,17 @@ class ElementFunction:
         traced, every = self._vectorized
         results = every(list(leaves), [c._value for c in traced.captures])
         return [np.asarray(r) for r in results]
+
+
+@contextlib.contextmanager
+def _tracing() -> Iterator[None]:
+    """While a function is traced that can also run as it is."""
+    saved, context.falls_back = context.falls_back, True
+    try:
+        with switched(True):
+            yield
+    finally:
+        context.falls_back = saved
 
 
 def _only_tensors(traced: Traced) -> bool:
@@ -259,7 +346,3 @@ def same_randomness(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     _, second, reached, *_ = after[1]
     drawn = position != reached or not np.array_equal(first, second)
     return not drawn and before[0] == after[0]
-
-
-def _tensor(value: Any) -> Any:
-    return value if hasattr(value, "_elements") else convert_to_tensor(value)

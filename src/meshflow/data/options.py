@@ -37,26 +37,43 @@ class ExternalStatePolicy(enum.Enum):
 class _Group:
     """Settings that remember what was set."""
 
+    # The type of each setting, and what it is where it was not set.
+    _types: dict[str, type] = {}
     _defaults: dict[str, Any] = {}
+    # Older names of settings.
+    _aliases: dict[str, str] = {}
 
     def __init__(self) -> None:
         object.__setattr__(self, "_set", {})
+        object.__setattr__(self, "_frozen", False)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        name = self._aliases.get(name, name)
         if name in self._set:
             return self._set[name]
-        if name in self._defaults:
-            return self._defaults[name]
+        if name in self._types:
+            return self._defaults.get(name)
         raise AttributeError(
-            f"{type(self).__name__} has no option {name!r}; known: {sorted(self._defaults)}."
+            f"{type(self).__name__} has no option {name!r}; known: {sorted(self._types)}."
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self._defaults:
+        if self._frozen:
+            raise ValueError(
+                "Mutating the options that `Dataset.options()` gives has no effect on the dataset: use "
+                "`Dataset.with_options(options)`."
+            )
+        name = self._aliases.get(name, name)
+        if name not in self._types:
             raise AttributeError(
-                f"Cannot set the property {name!r} on {type(self).__name__}; known: {sorted(self._defaults)}."
+                f"Cannot set the property {name!r} on {type(self).__name__}; known: {sorted(self._types)}."
+            )
+        wanted = self._types[name]
+        if value is not None and not isinstance(value, wanted):
+            raise TypeError(
+                f"Property {name!r} must be of type {wanted.__name__}, got {value!r} of type {type(value).__name__}."
             )
         self._set[name] = value
 
@@ -69,46 +86,72 @@ class _Group:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._set})"
 
+    def merge(self, options: Any) -> Any:
+        """These settings, with those that others set put over them.
+
+        Args:
+          options: the others.
+        """
+        merged = type(self)()
+        merged._set.update(self._set)
+        for name, value in options._set.items():
+            known = merged._set.get(name)
+            merged._set[name] = known.merge(value) if isinstance(known, _Group) else value
+        return merged
+
+    def frozen(self) -> Any:
+        """These settings as ones that cannot be changed."""
+        made = type(self)()
+        for name, value in self._set.items():
+            made._set[name] = value.frozen() if isinstance(value, _Group) else value
+        object.__setattr__(made, "_frozen", True)
+        return made
+
 
 class AutotuneOptions(_Group):
     """Settings of tuning; accepted."""
 
-    _defaults = {
-        "enabled": None,
-        "cpu_budget": None,
-        "ram_budget": None,
-        "autotune_algorithm": None,
+    _types = {
+        "enabled": bool,
+        "cpu_budget": int,
+        "ram_budget": int,
+        "autotune_algorithm": AutotuneAlgorithm,
+        "initial_parallelism": int,
+        "min_parallelism": int,
     }
 
 
 class DistributeOptions(_Group):
     """Settings of distribution."""
 
-    _defaults = {"auto_shard_policy": AutoShardPolicy.AUTO, "num_devices": None}
+    _types = {"auto_shard_policy": AutoShardPolicy, "num_devices": int}
+    _defaults = {"auto_shard_policy": AutoShardPolicy.AUTO}
 
 
 class OptimizationOptions(_Group):
     """Settings of optimizations; accepted."""
 
-    _defaults = dict.fromkeys(
-        (
-            *("apply_default_optimizations", "autotune", "autotune_buffers", "autotune_cpu_budget"),
-            *("filter_fusion", "filter_parallelization", "inject_prefetch", "map_and_batch_fusion"),
-            *("map_and_filter_fusion", "map_fusion", "map_parallelization", "map_vectorization"),
-            *(
-                "noop_elimination",
-                "parallel_batch",
-                "shuffle_and_repeat_fusion",
-                "seq_interleave_prefetch",
+    _types = {
+        **dict.fromkeys(
+            (
+                *("apply_default_optimizations", "autotune", "autotune_buffers"),
+                *("filter_fusion", "filter_parallelization", "inject_prefetch"),
+                *("map_and_batch_fusion", "map_and_filter_fusion", "map_fusion"),
+                *("map_parallelization", "map_vectorization", "noop_elimination"),
+                *("parallel_batch", "seq_interleave_prefetch", "shuffle_and_repeat_fusion"),
+                *("hoist_random_uniform", "reorder_data_discarding_ops"),
             ),
-        )
-    )
+            bool,
+        ),
+        "autotune_cpu_budget": int,
+        "autotune_ram_budget": int,
+    }
 
 
 class ThreadingOptions(_Group):
     """Settings of threads; accepted."""
 
-    _defaults = {"max_intra_op_parallelism": None, "private_threadpool_size": None}
+    _types = {"max_intra_op_parallelism": int, "private_threadpool_size": int}
 
 
 class Options(_Group):
@@ -122,39 +165,40 @@ class Options(_Group):
       False
     """
 
-    _defaults = {
-        "deterministic": None,
-        "experimental_deterministic": None,
-        "experimental_external_state_policy": None,
-        "experimental_slack": None,
-        "experimental_symbolic_checkpoint": None,
-        "experimental_warm_start": None,
-        "autotune": None,
-        "experimental_distribute": None,
-        "experimental_optimization": None,
-        "experimental_threading": None,
-        "threading": None,
-    }
     _groups = {
         "autotune": AutotuneOptions,
         "experimental_distribute": DistributeOptions,
         "experimental_optimization": OptimizationOptions,
-        "experimental_threading": ThreadingOptions,
         "threading": ThreadingOptions,
+    }
+    _types = {
+        **_groups,
+        "dataset_name": str,
+        "deterministic": bool,
+        "experimental_external_state_policy": ExternalStatePolicy,
+        "experimental_slack": bool,
+        "experimental_symbolic_checkpoint": bool,
+        "experimental_warm_start": bool,
+        "framework_type": list,
+    }
+    _aliases = {
+        "experimental_deterministic": "deterministic",
+        "experimental_threading": "threading",
     }
 
     def __getattr__(self, name: str) -> Any:
+        name = self._aliases.get(name, name)
         if name in self._groups and name not in self._set:
-            self._set[name] = self._groups[name]()
+            group = self._groups[name]()
+            self._set[name] = group.frozen() if self._frozen else group
         return super().__getattr__(name)
 
-    def merge(self, options: Options) -> Options:
-        """These options, with those that others set put over them.
+    def __eq__(self, other: object) -> bool:
+        # A group in which nothing is set is as good as none.
+        return type(self) is type(other) and self._told() == other._told()
 
-        Args:
-          options: the others.
-        """
-        merged = Options()
-        merged._set.update(self._set)
-        merged._set.update(options._set)
-        return merged
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def _told(self) -> dict[str, Any]:
+        return {k: v for k, v in self._set.items() if not isinstance(v, _Group) or v._set}

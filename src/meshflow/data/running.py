@@ -15,6 +15,8 @@ import numpy as np
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.pulls import Source
 from meshflow.data import structure
+from meshflow.data.failures import Failed, Raising, caught, close
+from meshflow.data.optional import Optional
 
 
 class Run:
@@ -106,10 +108,8 @@ class OwnedIterator(Source):
 
     def get_next_as_optional(self) -> Optional:
         """The next element, or nothing at the end."""
-        try:
-            return Optional(next(self))
-        except StopIteration:
-            return Optional(None, False)
+        element, present = self.pull_if_any()
+        return Optional(element, present, self.element_spec)
 
     def close(self) -> None:
         """Ends the threads behind it."""
@@ -128,31 +128,6 @@ class OwnedIterator(Source):
         self._position = state["position"]
 
 
-class Optional:
-    """An element, or nothing; what `get_next_as_optional` gives."""
-
-    def __init__(self, value: Any, present: bool = True) -> None:
-        self._value, self._present = value, present
-
-    def has_value(self) -> Any:
-        """Whether there is an element, a bool scalar."""
-        from meshflow.core.convert import convert_to_tensor
-
-        return convert_to_tensor(self._present)
-
-    def get_value(self) -> Any:
-        """The element.
-
-        Raises:
-          InvalidArgumentError: when there is none.
-        """
-        from meshflow.core.errors import InvalidArgumentError
-
-        if not self._present:
-            raise InvalidArgumentError("The given optional does not have a value.")
-        return self._value
-
-
 _END = object()
 
 
@@ -161,6 +136,10 @@ def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
 
     The thread ends with the elements, and when this iterator is closed or forgotten.
     """
+    return Raising(_ahead(caught(elements), elements, size))
+
+
+def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None, None]:
     ready: queue.Queue[Any] = queue.Queue(maxsize=max(size, 1))
     stopped = threading.Event()
 
@@ -175,27 +154,26 @@ def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
 
     def work() -> None:
         try:
-            for element in elements:
-                if not put((element, None)):
+            for item in items:
+                if not put((item, None)):
                     break
             else:
                 put((_END, None))
         except BaseException as error:
             put((_END, error))
         finally:
-            if hasattr(elements, "close"):
-                elements.close()
+            close(source)
 
     thread = threading.Thread(target=work, name="tf.data prefetch", daemon=True)
     thread.start()
     try:
         while True:
-            element, error = ready.get()
+            item, error = ready.get()
             if error is not None:
                 raise error
-            if element is _END:
+            if item is _END:
                 return
-            yield element
+            yield item
     finally:
         stopped.set()
         thread.join(timeout=5)
@@ -211,16 +189,29 @@ def in_threads(
       items: the items, taken by the thread that takes the results.
       workers: how many threads.
     """
+    return Raising(_in_threads(fn, items, workers))
+
+
+def _in_threads(
+    fn: Callable[[Any], Any], items: Iterator[Any], workers: int
+) -> Generator[Any, None, None]:
+    def computed(item: Any) -> Any:
+        if type(item) is Failed:
+            return item
+        try:
+            return fn(item)
+        except Exception as error:
+            return Failed(error)
+
     pool = ThreadPoolExecutor(workers, "tf.data map")
     started: collections.deque[Future[Any]] = collections.deque()
     try:
-        for item in items:
-            started.append(pool.submit(fn, item))
+        for item in caught(items):
+            started.append(pool.submit(computed, item))
             if len(started) > 2 * workers:
                 yield started.popleft().result()
         while started:
             yield started.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        if hasattr(items, "close"):
-            items.close()
+        close(items)

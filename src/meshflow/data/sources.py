@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob as globbing
+import itertools
 import mmap
 from collections import abc
 from collections.abc import Callable, Iterator
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes, nest
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.random import _global, global_seed, seed_words
-from meshflow.core.specs import TensorSpec
+from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
@@ -22,6 +23,7 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
+from meshflow.data.failures import Resuming
 from meshflow.data.running import Run
 
 _BLOCK = 4096
@@ -129,9 +131,10 @@ class Tensors(Dataset):
 
 
 class Range(Dataset):
-    """Numbers at equal distances."""
+    """Numbers at equal distances; `endless` ones stop after 2 ** 62 of them."""
 
-    def __init__(self, start: int, stop: int, step: int, dtype: Any) -> None:
+    def __init__(self, start: int, stop: int, step: int, dtype: Any, endless: bool = False) -> None:
+        self._endless = endless
         if step == 0:
             raise InvalidArgumentError("step cannot be zero.")
         self._range = range(start, stop, step)
@@ -141,7 +144,7 @@ class Range(Dataset):
         return TensorSpec([], self._dtype)
 
     def _count(self) -> int:
-        return len(self._range)
+        return INFINITE_CARDINALITY if self._endless else len(self._range)
 
     def _vector(self, run: Run) -> Vector:
         start, step = self._range.start, self._range.step
@@ -159,6 +162,11 @@ class Generator(Dataset):
     ) -> None:
         if not callable(generator):
             raise TypeError("`generator` must be a Python callable.")
+        for spec in nest.flatten(signature):
+            if not isinstance(spec, TypeSpec):
+                raise TypeError(
+                    f"`output_signature` must contain objects that are subclass of `tf.TypeSpec` but found {spec!r}."
+                )
         self._generator, self._signature = generator, signature
         self._args = tuple(structure.to_array(a)[()] for a in args)
 
@@ -169,19 +177,29 @@ class Generator(Dataset):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
-        iterator = iter(self._generator(*self._args))
         specs = nest.flatten(self._signature)
-        number = 0
-        while True:
-            try:
-                value = next(iterator)
-            except StopIteration:
-                return
-            except Exception as error:
-                error.add_note(f"(while element {number} of a dataset was made by its generator)")
-                raise
-            yield self._checked(value, specs, number)
-            number += 1
+        numbers = itertools.count()
+        iterator: Any = None
+
+        def checked() -> Iterator[Any]:
+            nonlocal iterator
+            for number in numbers:
+                try:
+                    if iterator is None:
+                        iterator = iter(())
+                        iterator = iter(self._generator(*self._args))
+                    value = next(iterator)
+                except StopIteration:
+                    return
+                except Exception as error:
+                    made = error_of_python(error)
+                    made.add_note(
+                        f"(while element {number} of a dataset was made by its generator)"
+                    )
+                    raise made from error
+                yield self._checked(value, specs, number)
+
+        return Resuming(checked)
 
     def _checked(self, value: Any, specs: list[Any], number: int) -> Any:
         if isinstance(value, list):
@@ -190,7 +208,7 @@ class Generator(Dataset):
         try:
             leaves = _flatten_like(self._signature, value) if nested else [value]
         except (TypeError, ValueError, KeyError):
-            raise TypeError(
+            raise InvalidValueError(
                 f"`generator` yielded an element that did not match the expected structure. The expected "
                 f"structure was {self._signature}, but the yielded element was {value!r} (element {number})."
             ) from None
@@ -220,15 +238,20 @@ def _converted(spec: Any, leaf: Any, number: int) -> np.ndarray:
         array = np.asarray(convert_to_tensor(leaf, dtype=spec.dtype)._value)
     except (TypeError, ValueError) as error:
         try:
-            # NumPy's numbers are cast, as by TensorFlow.
-            array = np.asarray(leaf).astype(spec.dtype.as_numpy_dtype)
+            array = np.asarray(leaf)
+            # NumPy's numbers are cast, and Python's integers to other integers, as by TensorFlow.
+            if not isinstance(leaf, (np.ndarray, np.generic)) and (
+                array.dtype.kind not in "bi" or not spec.dtype.is_integer
+            ):
+                raise
+            array = array.astype(spec.dtype.as_numpy_dtype)
         except (TypeError, ValueError):
-            raise TypeError(
+            raise InvalidValueError(
                 f"`generator` yielded an element that could not be converted to the expected type. The expected type "
                 f"was {spec.dtype.name}, but the yielded element was {leaf!r} (element {number}): {error}"
             ) from None
     if not spec.shape.is_compatible_with(array.shape):
-        raise TypeError(
+        raise InvalidValueError(
             f"`generator` yielded an element of shape {array.shape} where an element of shape {spec.shape} was "
             f"expected (element {number})."
         )

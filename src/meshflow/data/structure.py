@@ -12,21 +12,23 @@ import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import DataLossError, InvalidArgumentError
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
 
 
-def normalize(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """A structure with its leaves (lists among them) changed by a function; None stays."""
+def normalize(
+    value: Any, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
+) -> Any:
+    """A structure with its leaves (lists among them) changed by a function, None by another."""
     if value is None:
-        return None
+        return nothing(value)
     if isinstance(value, Mapping):
-        changed = {k: normalize(v, leaf) for k, v in value.items()}
+        changed = {k: normalize(v, leaf, nothing) for k, v in value.items()}
         return changed if type(value) is dict else type(value)(changed)  # type: ignore[call-arg]
     if isinstance(value, tuple):
-        items = [normalize(v, leaf) for v in value]
+        items = [normalize(v, leaf, nothing) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return leaf(value)
 
@@ -49,9 +51,28 @@ def to_arrays(value: Any) -> Any:
     return normalize(value, to_array)
 
 
+def to_tensor(value: Any) -> Any:
+    """A leaf as a tensor; datasets stay."""
+    return value if hasattr(value, "_elements") else convert_to_tensor(value)
+
+
 def to_tensors(element: Any) -> Any:
     """A structure of arrays as one of tensors."""
-    return normalize(element, lambda a: a if hasattr(a, "_elements") else convert_to_tensor(a))
+    return normalize(element, to_tensor)
+
+
+def scalar(value: Any) -> Any:
+    """What is in an array of one more axis as an array; strings stay objects."""
+    return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
+
+
+def compatible(first: Any, second: Any) -> bool:
+    """Whether two specs have the same structure, and leaves that fit together."""
+    try:
+        fit = map_specs(lambda a, b: a == b or a.is_compatible_with(b), first, second)
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return all(nest.flatten(fit))
 
 
 class DatasetSpec(TypeSpec):
@@ -66,12 +87,37 @@ class DatasetSpec(TypeSpec):
         self.element_spec = element_spec
         del dataset_shape
 
+    @classmethod
+    def from_value(cls, value: Any) -> DatasetSpec:
+        """The spec of a dataset.
+
+        Args:
+          value: the dataset.
+        """
+        return cls(value.element_spec)
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether a dataset, or the spec of one, has elements that fit."""
+        return hasattr(value, "element_spec") and compatible(self.element_spec, value.element_spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DatasetSpec) and self.element_spec == other.element_spec
+
+    def __hash__(self) -> int:
+        return hash(str(self.element_spec))
+
     def __repr__(self) -> str:
         return f"DatasetSpec({self.element_spec}, TensorShape([]))"
 
 
 class NoneTensorSpec(TypeSpec):
     """Spec of None."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     def __repr__(self) -> str:
         return "NoneTensorSpec()"
@@ -81,11 +127,24 @@ def spec_of(element: Any) -> Any:
     """The spec of an element."""
 
     def leaf(array: Any) -> Any:
+        if array is None:
+            return NoneTensorSpec()
         if hasattr(array, "_elements"):
             return DatasetSpec(array.element_spec)
         return TensorSpec(array.shape, dtype_of(array))
 
-    return NoneTensorSpec() if element is None else normalize(element, leaf)
+    return normalize(element, leaf, leaf)
+
+
+def spec_of_results(specs: Any) -> Any:
+    """What a traced function returns, as a spec: it has specs of tensors, constants and None."""
+
+    def leaf(value: Any) -> Any:
+        if value is None:
+            return NoneTensorSpec()
+        return value if isinstance(value, TypeSpec) else spec_of(to_array(value))
+
+    return map_specs(leaf, specs)
 
 
 def dtype_of(array: Any) -> dtypes.DType:
@@ -138,12 +197,23 @@ def batched(spec: Any, size: int | None) -> Any:
     )
 
 
-def unbatched(spec: Any) -> Any:
+def unbatched(spec: Any, hint: str = "") -> Any:
     """The spec of the rows of elements.
 
+    Args:
+      spec: the spec of the elements.
+      hint: what to do, for the error.
+
     Raises:
-      ValueError: for scalars.
+      ValueError: for scalars, and for parts of different numbers of rows.
     """
+    rows = {s.shape[0] for s in nest.flatten(spec) if isinstance(s, TensorSpec) and s.shape.rank}
+    rows.discard(None)
+    if len(rows) > 1:
+        raise ValueError(
+            "Rows can be taken only of elements whose components have a matching leading dimension. "
+            f"Encountered {sorted(rows)}."
+        )
 
     def leaf(s: Any) -> Any:
         if not isinstance(s, TensorSpec):
@@ -151,7 +221,7 @@ def unbatched(spec: Any) -> Any:
         if s.shape.rank is None:
             return s
         if s.shape.rank == 0:
-            raise ValueError("Cannot unbatch an input with scalar components.")
+            raise ValueError(f"Cannot unbatch an input with scalar components. {hint}".rstrip())
         return TensorSpec(s.shape.as_list()[1:], s.dtype)
 
     return map_specs(leaf, spec)
@@ -222,7 +292,7 @@ def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
       values: for each leaf the number to pad with.
 
     Raises:
-      DataLossError: never; InvalidArgumentError when an element is larger than its shape.
+      DataLossError: when an element is larger than its shape.
     """
     columns = [nest.flatten(e) for e in elements]
     leaves: list[Any] = []
@@ -238,7 +308,7 @@ def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
         largest = [max(a.shape[d] for a in arrays) for d in range(arrays[0].ndim)]
         full = [n if w in (None, -1) else int(w) for w, n in zip(wanted, largest, strict=True)]
         if any(n > f for n, f in zip(largest, full, strict=True)):
-            raise InvalidArgumentError(
+            raise DataLossError(
                 f"Attempted to pad to a smaller size than the input element: component {component} has an element of "
                 f"sizes up to {largest}, padded shape {full}."
             )

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.data.failures import Resuming
+
 _END = object()
 
 
@@ -41,13 +43,13 @@ class Spent:
     def iterate(self, iterator: Iterator[Any], counts: bool) -> Iterator[Any]:
         """An iterator's items, with the time that each takes added."""
         following = functools.partial(next, iterator, _END)
-        try:
+
+        def items() -> Iterator[Any]:
             while (item := self.call(following)) is not _END:
                 self.elements += counts
                 yield item
-        finally:
-            if hasattr(iterator, "close"):
-                iterator.close()
+
+        return Resuming(items, iterator)
 
     def gather(
         self, gather: Callable[[np.ndarray], list[Any]]

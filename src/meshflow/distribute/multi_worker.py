@@ -207,15 +207,19 @@ class MultiWorkerMirroredStrategy(Strategy):
         shape = (self.num_replicas_in_sync, *parts[0].shape)
         return Stacked((Tensor(jax.make_array_from_single_device_arrays(shape, sharding, shards)),))
 
-    def _place(self, array: Any, axis: int = 0) -> Any:
-        if _is_placed(array):
+    def _onto_devices(self, batch: Any, axis: int) -> Any:
+        if self.workers > 1:
+            batch = jax.tree.map(lambda array: self._agreed(array, axis), batch)
+        return super()._onto_devices(batch, axis)
+
+    def _agreed(self, array: Any, axis: int) -> Any:
+        """An array that is the same on all workers, unless each will read its own rows only."""
+        if _is_placed(array) or array.dtype == object:
             return array
-        if self.workers > 1 and array.dtype != object:
-            array = np.asarray(array)
-            # Of what is split every worker reads its own rows; the rest must be alike everywhere.
-            if array.ndim <= axis or array.shape[axis] % self.num_replicas_in_sync:
-                array = self.same_everywhere(array)
-        return super()._place(array, axis)
+        array = np.asarray(array)
+        if array.ndim <= axis or array.shape[axis] % self.num_replicas_in_sync:
+            array = self.same_everywhere(array)
+        return array
 
     def as_one_batch(self, value: Any) -> Any:
         """The replicas' batches as one global batch on the devices."""

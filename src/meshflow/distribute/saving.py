@@ -135,7 +135,7 @@ class PreemptionCheckpointHandler:
         self._config = termination_config or TerminationConfig()
         with init_scope():
             self._runs = Variable(np.int64(0), trainable=False, name="total_run_calls")
-        kept.checkpoint.preemption_total_run_calls = self._runs  # type: ignore[attr-defined]
+        kept.checkpoint.preemption_total_run_calls = self._runs
         kept.restore_or_initialize()
         self._told = threading.Event()
         self._told_at: float | None = None

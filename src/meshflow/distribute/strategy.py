@@ -40,7 +40,8 @@ from meshflow.distribute.replica import (
 )
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.ops.nn.cross_entropy import Replicas
-from meshflow.placement.layout import UNSHARDED, Layout, put
+from meshflow.placement.batches import BatchPlacer
+from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, device_name, jax_device, line
 
 __all__ = [
@@ -191,8 +192,10 @@ class Strategy:
     def _start(self, devices: Sequence[Any], mesh: Mesh | None = None) -> None:
         self._devices = list(devices)
         self.mesh = mesh or line(tuple(self._devices), AXIS)
+        self.mesh.shown = False
         self.extended = StrategyExtended(self)
         self._traces = IdentityWeakDict()
+        self._placer = BatchPlacer(self.mesh, AXIS)
         # On the default device alone, nothing has to be placed.
         self.places = self._devices != jax.local_devices()[:1]
 
@@ -479,18 +482,14 @@ class Strategy:
 
     def place_batch(self, batch: Any) -> Any:
         """A batch of arrays for one program over all devices: split along the first axis when it divides."""
-        return jax.tree.map(self._place, batch)
+        return self._onto_devices(batch, 0)
 
     def place_batches(self, batches: Any) -> Any:
         """Batches stacked along a first axis, each split as by `place_batch`."""
-        return jax.tree.map(lambda array: self._place(array, 1), batches)
+        return self._onto_devices(batches, 1)
 
-    def _place(self, array: Any, axis: int = 0) -> Any:
-        if array.dtype == object:
-            return array
-        divides = array.ndim > axis and array.shape[axis] % self._replicas == 0
-        specs = [AXIS if divides and i == axis else UNSHARDED for i in range(array.ndim)]
-        return put(array, Layout(specs, self.mesh))
+    def _onto_devices(self, batch: Any, axis: int) -> Any:
+        return self._placer(batch, axis)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Strategy:
         return self  # a copy of a model is of the same strategy

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-
 from meshflow.core.variable import variable_creator_scope
 from meshflow.distribute.replica import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.ops.nn.cross_entropy import Replicas
-from meshflow.placement.layout import UNSHARDED, Layout, put
+from meshflow.placement.batches import BatchPlacer
 
 __all__ = ["current_strategy", "distributed_input", "on_devices"]
 
@@ -35,7 +33,9 @@ def on_devices(model: Any, step: Any) -> Any:
         return step
     mesh = next((v.layout.mesh for v in _variables(model) if v.layout is not None), None)
     if mesh is not None:
-        step.place = lambda batch: jax.tree.map(lambda a: _over(mesh, a), batch)
+        step.place = BatchPlacer(
+            mesh, next((n for n in mesh.dim_names if n in _BATCH_DIMENSIONS), None)
+        )
         for layer in model._flatten_layers():
             if getattr(layer, "_layout_map", None) is not None:
                 layer._layout_map.warn_of_unused()
@@ -78,20 +78,3 @@ def _one_replica(strategy: Strategy) -> Iterator[None]:
             yield
     finally:
         Replicas.count = saved
-
-
-def _over(mesh: Any, array: Any) -> Any:
-    """An array split over the mesh's batch dimension, when it has one that divides.
-
-    One that lies on the mesh already (from a `DTensorDataset`) stays as it is.
-    """
-    if array.dtype == object:
-        return array
-    sharding = getattr(array, "sharding", None)
-    if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh == mesh.jax_mesh:
-        return array
-    specs = [UNSHARDED] * array.ndim
-    name = next((n for n in mesh.dim_names if n in _BATCH_DIMENSIONS), None)
-    if array.ndim and name is not None and array.shape[0] % mesh.dim_size(name) == 0:
-        specs[0] = name
-    return put(array, Layout(specs, mesh))

@@ -107,8 +107,9 @@ class DTensorDataset:
             own, expected = specs[0].shape[0], size // replicas
             if own != expected:
                 raise InvalidValueError(
-                    f"The dataset's batches have size {own}, expected {expected}: global_batch_size {size} over the "
-                    f"{replicas} replicas of the mesh. Batch the dataset by {expected} with drop_remainder=True."
+                    "per_replica_batch_size does not matched expected size based on the mesh, got "
+                    f"{own} but expected {expected}. That is global_batch_size {size} over the {replicas} replicas of "
+                    f"the mesh: batch the dataset by {expected} with drop_remainder=True."
                 )
             self._batches, self._together = dataset, replicas
         else:
@@ -128,15 +129,25 @@ class DTensorDataset:
             )
         if batch_dim is not None and batch_dim not in layout.sharding_specs[:1]:
             raise InvalidValueError(
-                f"batch_dim {batch_dim} was specified but the layout of component {number} does not split its first "
-                f"axis over it: {layout.sharding_specs}."
+                f"batch_dim {batch_dim} was specified but at least one layout did not contain it: that of component "
+                f"{number} is {layout.sharding_specs}; its first axis must be split over {batch_dim}."
             )
         if batch_dim is None and layout.sharding_specs[:1] not in ([], [UNSHARDED]):
             raise InvalidValueError(
                 f"The layout of component {number} splits the batch over '{layout.sharding_specs[0]}': pass "
                 f"batch_dim='{layout.sharding_specs[0]}'."
             )
-        sizes = spec.shape.as_list() if spec.shape.rank is not None else [None]
+        if spec.shape.rank is None:
+            raise InvalidValueError(
+                f"Dataset element shape must have a valid rank, got {spec} for component {number}. Set the shape with "
+                "tf.ensure_shape."
+            )
+        sizes = spec.shape.as_list()
+        if batched and sizes[:1] == [None]:
+            raise InvalidValueError(
+                f"Component {number} has batches of shape {spec.shape}, whose size is not known. Ensure "
+                "drop_remainder=True when batching the dataset."
+            )
         if None in sizes:
             raise InvalidValueError(
                 f"Dataset element shape {spec.shape} of component {number} must be fully defined. Batch with "
@@ -145,8 +156,8 @@ class DTensorDataset:
         shape = [size, *sizes[batched:]]
         if len(shape) != layout.rank:
             raise InvalidValueError(
-                f"Component {number}: a batch of elements of shape {spec.shape} has rank {len(shape)}, its layout "
-                f"{layout.sharding_specs} has rank {layout.rank}."
+                f"Expected layout with rank {len(shape)} for component {number}, whose batches have shape "
+                f"{tuple(shape)}, but found layout {layout.sharding_specs} with rank {layout.rank}."
             )
         layout.check(shape, f"batch component {number}")
         return TensorSpec(shape, spec.dtype)

@@ -11,9 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.context import context
 from meshflow.core.device_spec import DeviceSpec
-from meshflow.core.devices import devices_of, kinds, make_virtual_cpus, type_of
+from meshflow.core.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
 from meshflow.core.errors import DeadlineExceededError, InvalidValueError
+from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device
 
 __all__ = [
@@ -41,8 +43,6 @@ __all__ = [
     "shutdown_accelerator_system",
     "shutdown_tpu_system",
 ]
-
-_default: list[Mesh] = []
 
 
 def _of_kind(device_type: str | None, local: bool) -> list[Any]:
@@ -98,11 +98,7 @@ def create_mesh(
       >>> tf.experimental.dtensor.create_mesh([("x", 1), ("y", 1)], devices=["CPU:0"]).shape()
       [1, 1]
     """
-    chosen = (
-        [jax_device(d) for d in devices]
-        if devices is not None
-        else _of_kind(device_type, local=True)
-    )
+    chosen = list(devices) if devices is not None else _of_kind(device_type, local=True)
     names, sizes = _sizes(mesh_dims, len(chosen))
     wanted = math.prod(sizes)
     if wanted != len(chosen):
@@ -136,8 +132,13 @@ def create_distributed_mesh(
       A `Mesh`.
 
     Raises:
-      ValueError: when the sizes do not multiply to the number of devices.
+      ValueError: when the sizes do not multiply to the number of devices, or before
+        `initialize_accelerator_system`.
     """
+    if not _System.started:
+        raise InvalidValueError(
+            "Accelerators are uninitialized: call dtensor.initialize_accelerator_system() first."
+        )
     if jax.process_count() == 1:
         return create_mesh(mesh_dims, mesh_name, local_devices, device_type, use_xla_spmd)
     everywhere = sorted(_of_kind(device_type, local=False), key=lambda d: (d.process_index, d.id))
@@ -224,37 +225,67 @@ def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[Any]) -> list[Any
 
 @contextmanager
 def default_mesh(mesh: Mesh) -> Iterator[None]:
-    """Makes `mesh` the one that `get_default_mesh` returns.
+    """Puts what eager ops and functions give onto a mesh, whole on every device, unless it is on one.
 
     Args:
-      mesh: the mesh.
+      mesh: the mesh, which `get_default_mesh` returns inside.
 
     Raises:
       ValueError: when it is not a mesh.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dtensor = tf.experimental.dtensor
+      >>> mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
+      >>> with dtensor.default_mesh(mesh):
+      ...     y = tf.constant([1.0, 2.0]) + 1.0
+      >>> dtensor.fetch_layout(y).sharding_specs
+      ['unsharded']
     """
     if not isinstance(mesh, Mesh):
         raise InvalidValueError(f"Expect `mesh` to be `Mesh`, got {type(mesh).__name__}.")
-    _default.append(mesh)
+    saved, context.placing = context.placing, _OntoMesh(mesh)
     try:
         yield
     finally:
-        _default.pop()
+        context.placing = saved
 
 
 run_on = default_mesh
 
 
+class _OntoMesh:
+    """Moves an array to a mesh, unless it lies on one or is no number."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+
+    def __call__(self, array: Any) -> Any:
+        if array.dtype == object or isinstance(array, jax.core.Tracer):
+            return array
+        if isinstance(getattr(array, "sharding", None), jax.sharding.NamedSharding):
+            return array
+        return put(array, Layout.replicated(self.mesh, array.ndim))
+
+
 def get_default_mesh() -> Mesh | None:
     """The mesh of the innermost `default_mesh`, or None."""
-    return _default[-1] if _default else None
+    placing = context.placing
+    return placing.mesh if isinstance(placing, _OntoMesh) else None
 
 
 def device_name() -> str:
-    """The name of the virtual device that TensorFlow gives DTensor."""
-    return "/job:localhost/replica:0/task:0/device:CUSTOM:0"
+    """TensorFlow's name of the device of tensors on meshes, which `tf.device` takes."""
+    return MESH_DEVICE
 
 
 # ---- clients -------------------------------------------------------------------------------
+
+
+class _System:
+    """Whether `initialize_accelerator_system` was called and not taken back."""
+
+    started = False
 
 
 def initialize_accelerator_system(
@@ -277,11 +308,15 @@ def initialize_accelerator_system(
       The device type.
 
     Raises:
-      ValueError: when there is no such device.
+      ValueError: when there is no such device, or at the second call without a shutdown between.
       RuntimeError: when ops have run before other processes are joined.
       DeadlineExceededError: when a process does not join in time, naming it.
     """
     del enable_coordination_service, experimental_reset_context, experimental_enable_megcore
+    if _System.started:
+        raise InvalidValueError(
+            "Accelerator system has already been initialized. Call dtensor.shutdown_accelerator_system() first."
+        )
     if num_logical_cpu_devices is not None:
         make_virtual_cpus(num_logical_cpu_devices)
     addresses = jobs()
@@ -289,7 +324,9 @@ def initialize_accelerator_system(
         from meshflow.distribute.coordination import join_cluster
 
         join_cluster([f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id())
-    return type_of(_of_kind(device_type, local=True)[0])
+    kind = type_of(_of_kind(device_type, local=True)[0])
+    _System.started = True
+    return kind
 
 
 def preferred_device_type() -> str:
@@ -307,7 +344,16 @@ initialize_tpu_system = initialize_accelerator_system
 
 
 def shutdown_accelerator_system() -> None:
-    """Leaves the other processes; nothing to do in a single one."""
+    """Leaves the other processes; in a single one, takes the initialization back.
+
+    Raises:
+      ValueError: when the system was not initialized.
+    """
+    if not _System.started:
+        raise InvalidValueError(
+            "Accelerator system is not initialized. Call dtensor.initialize_accelerator_system() first."
+        )
+    _System.started = False
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
 
@@ -316,8 +362,19 @@ shutdown_tpu_system = shutdown_accelerator_system
 
 
 def jobs() -> list[str]:
-    """Addresses of all clients, from `DTENSOR_JOBS`; empty for a single one."""
-    return [j for j in os.environ.get("DTENSOR_JOBS", "").split(",") if j]
+    """Addresses of all clients, from `DTENSOR_JOBS`; empty for a single one.
+
+    Raises:
+      ValueError: when names of Borg tasks are not in the order of their numbers.
+    """
+    found = [j for j in os.environ.get("DTENSOR_JOBS", "").split(",") if j]
+    if found and all(j.startswith("/bns/") for j in found):
+        numbers = [int(j.rsplit("/", 1)[1].split(":")[0]) for j in found]
+        if numbers != sorted(numbers):
+            raise InvalidValueError(
+                f"Unexpected DTENSOR_JOBS: /bns/ names must be in the order of their tasks, got {found}."
+            )
+    return found
 
 
 def client_id() -> int:

@@ -11,9 +11,10 @@ from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.tensor import Tensor, TensorLike, register_mesh_text
 from meshflow.core.variable import Variable
-from meshflow.placement.layout import MATCH, Layout, layout_of, place
+from meshflow.ops.printing import value_text
+from meshflow.placement.layout import MATCH, Layout, layout_of, place, place_like
 from meshflow.placement.mesh import jax_device
 
 __all__ = [
@@ -47,7 +48,7 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
     if not isinstance(layout, Layout):
         raise InvalidValueError(f"relayout: expected a dtensor.Layout, got {layout!r}.")
     tensor = convert_to_tensor(tensor)
-    if MATCH in layout.sharding_specs:
+    if MATCH in layout.sharding_specs and context.trace is None:
         if layout.rank != len(tensor.shape):
             layout.check(tensor.shape.as_list())
         present = layout_of(tensor) or Layout.replicated(layout.mesh, len(tensor.shape))
@@ -67,7 +68,12 @@ def relayout_like(tensor: TensorLike, layout_tensor: Any, name: str | None = Non
     Returns:
       A tensor of the same value.
     """
-    return relayout(tensor, fetch_layout(layout_tensor))
+    if context.trace is not None and getattr(layout_tensor, "layout", None) is None:
+        return place_like(convert_to_tensor(tensor), convert_to_tensor(layout_tensor))
+    layout = fetch_layout(layout_tensor)
+    if layout is None:
+        raise TypeError(f"relayout_like: {layout_tensor!r} is neither a tensor nor a variable.")
+    return relayout(tensor, layout)
 
 
 def copy_to_mesh(tensor: TensorLike, layout: Layout, source_layout: Layout | None = None) -> Tensor:
@@ -111,7 +117,9 @@ def pack(tensors: Any, layout: Layout) -> Tensor:
       InvalidArgumentError: when number, shape or rank of the parts do not fit the layout.
     """
     if context.trace is not None:
-        raise RuntimeError("`pack` must be called eagerly, not inside a tf.function.")
+        raise RuntimeError("`pack` must be called eagerly. It was called inside a tf.function.")
+    if any(isinstance(t, Variable) for t in tensors):
+        raise InvalidArgumentError("pack: Variable input is not supported. Pass its parts' values.")
     parts = [convert_to_tensor(t) for t in tensors]
     if len(parts) != layout.mesh.num_local_devices():
         raise InvalidArgumentError(
@@ -119,11 +127,15 @@ def pack(tensors: Any, layout: Layout) -> Tensor:
             f"{layout.mesh.num_local_devices()} local devices of the mesh."
         )
     shape = parts[0].shape.as_list()
+    if len(shape) != layout.rank and not layout.is_single_device():
+        raise InvalidArgumentError(
+            f"Packed layout should have the same rank as the components: they have shape {tuple(shape)}, the layout "
+            f"{layout.sharding_specs} has rank {layout.rank}."
+        )
     for i, part in enumerate(parts):
-        if part.shape.as_list() != shape or len(shape) != layout.rank:
+        if part.shape.as_list() != shape:
             raise InvalidArgumentError(
-                f"pack: component {i} has shape {part.shape}, expected shape {tuple(shape)} of rank "
-                f"{layout.rank}, the rank of the layout {layout.sharding_specs}."
+                f"pack: component {i} has shape {part.shape}, component 0 {tuple(shape)}."
             )
         if part.dtype is not parts[0].dtype:
             raise InvalidArgumentError(
@@ -146,23 +158,32 @@ def unpack(tensor: Any) -> list[Tensor]:
 
     Raises:
       RuntimeError: while a function is traced.
+      TypeError: when it is not a tensor.
       InvalidArgumentError: when the tensor is not on a mesh.
     """
     if context.trace is not None:
-        raise RuntimeError("`unpack` must be called eagerly, not inside a tf.function.")
-    layout = fetch_layout(tensor)
+        raise RuntimeError("`unpack` must be called eagerly. It was called inside a tf.function.")
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"Expecting a Tensor to unpack, got {type(tensor).__name__}. Read a variable with read_value()."
+        )
+    layout = layout_of(tensor)
+    if layout is None:
+        raise InvalidArgumentError(
+            "DTensorUnpack expects a tensor placed on the DTensor device: put it on a mesh with copy_to_mesh or pack."
+        )
     by_device = {s.device: s.data for s in tensor._value.addressable_shards}
     return [Tensor(by_device[jax_device(d)]) for d in layout.mesh.local_devices()]
 
 
-def fetch_layout(tensor: Any) -> Layout:
+def fetch_layout(tensor: Any) -> Layout | None:
     """The layout of a tensor or variable on a mesh.
 
     Args:
       tensor: a tensor or variable.
 
     Returns:
-      Its `Layout`.
+      Its `Layout`; None for what is neither a tensor nor a variable.
 
     Raises:
       RuntimeError: while a function is traced.
@@ -172,11 +193,19 @@ def fetch_layout(tensor: Any) -> Layout:
     if isinstance(known, Layout):
         return known
     if context.trace is not None:
-        raise RuntimeError("`fetch_layout` must be called eagerly, not inside a tf.function.")
-    layout = layout_of(tensor) if hasattr(tensor, "_value") else None
+        raise RuntimeError(
+            "`fetch_layout` must be called eagerly. It was called inside a tf.function."
+        )
+    if not isinstance(tensor, (Tensor, Variable)):
+        return None
+    if isinstance(tensor._value, jax.core.Tracer):
+        raise TypeError(
+            f"{tensor} is out of scope and cannot be used here: it belongs to a function that is being traced."
+        )
+    layout = layout_of(tensor)
     if layout is None:
         raise InvalidArgumentError(
-            "fetch_layout: the tensor is not a DTensor. Put it on a mesh with copy_to_mesh or pack."
+            "FetchLayout expects a tensor placed on the layout device: put it on a mesh with copy_to_mesh or pack."
         )
     return layout
 
@@ -186,7 +215,14 @@ def is_dtensor(tensor: Any) -> bool:
 
     Args:
       tensor: anything.
+
+    Raises:
+      RuntimeError: while a function is traced.
     """
+    if context.trace is not None:
+        raise RuntimeError(
+            "`is_dtensor` must be called eagerly. It was called inside a tf.function."
+        )
     return isinstance(tensor, (Tensor, Variable)) and layout_of(tensor) is not None
 
 
@@ -203,8 +239,7 @@ def check_layout(tensor: Any, layout: Layout) -> None:
     found = fetch_layout(tensor)
     if found != layout:
         raise InvalidValueError(
-            f"Layout of tensor: {found.sharding_specs} on {found.mesh}, did not match expected layout: "
-            f"{layout.sharding_specs} on {layout.mesh}."
+            f"Layout of tensor: {found}, did not match expected layout: {layout}."
         )
 
 
@@ -228,7 +263,34 @@ def call_with_layout(
     return nest.map_structure(lambda t: relayout(t, layout), result)
 
 
-class DVariable(Variable):
+def _text(array: Any) -> str | None:
+    """An array and its layout as TensorFlow prints them: by devices, unless all have the whole."""
+    layout = None if isinstance(array, jax.core.Tracer) else layout_of(Tensor(array))
+    if layout is None or not layout.mesh.shown:
+        return None
+    if layout.is_fully_replicated():
+        value = value_text(array.addressable_data(0))
+    else:
+        parts = {s.device: s.data for s in array.addressable_shards}
+        names = [(jax_device(n), n.split("device:")[1]) for n in layout.mesh.local_devices()]
+        value = ", ".join(f'"{name}": {value_text(parts[d])}' for d, name in names)
+        value = f"{{{value}}}"
+    return f'{value}, layout="{layout.to_string()}"'
+
+
+register_mesh_text(_text)
+
+
+class _OnMesh(type(Variable)):  # type: ignore[misc]
+    """The type of `DVariable`: every variable with a layout is one, also those that layers make."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if cls is not DVariable:
+            return super().__instancecheck__(instance)
+        return isinstance(instance, Variable) and instance.layout is not None
+
+
+class DVariable(Variable, metaclass=_OnMesh):
     """A variable on a mesh, whose layout never changes.
 
     Args:
@@ -267,13 +329,13 @@ class DVariable(Variable):
         found = layout_of(initial_value) if isinstance(initial_value, (Tensor, Variable)) else None
         if layout is None and found is None:
             raise InvalidArgumentError(
-                "DVariable: the initial value is a regular tensor and no layout is given. Pass layout=, "
-                "or put the value on a mesh with dtensor.copy_to_mesh or call_with_layout."
+                "Neither layout nor DTensor initial value are provided. Pass layout= to DVariable, or put the value "
+                "on a mesh with dtensor.copy_to_mesh or call_with_layout."
             )
         if layout is not None and found is not None and found != layout:
             raise InvalidArgumentError(
-                f"DVariable: conflicting layouts: the initial value has {found.sharding_specs}, "
-                f"layout= says {layout.sharding_specs}."
+                f"Conflicting layout are provided for initial value layout ({found.sharding_specs}) and variable "
+                f"({layout.sharding_specs})."
             )
         # Were there a dtype among `args`, Python would say so.
         super().__init__(initial_value, *args, dtype=dtype, **kwargs)  # type: ignore[misc]

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from meshflow.core.errors import DataLossError, FailedPreconditionError
+from meshflow.core.errors import DataLossError, FailedPreconditionError, InvalidValueError
 from meshflow.ops.gfile import GFile, _text
 
 __all__ = ["TFRecordOptions", "TFRecordWriter", "opened", "read_records"]
@@ -54,7 +54,9 @@ def compression_of(value: Any) -> str:
         value = ("", "ZLIB", "GZIP")[value]
     text = value or ""
     if text not in _COMPRESSIONS:
-        raise ValueError(f"Unsupported compression_type: {value!r}; known: '', 'GZIP', 'ZLIB'.")
+        raise InvalidValueError(
+            f"Unsupported compression_type: {value!r}; known: '', 'GZIP', 'ZLIB'."
+        )
     return text
 
 

@@ -164,6 +164,57 @@ def serialize(obj: Any) -> Any:
     return get_registered_name(obj)
 
 
+def serialize_keras_object(obj: Any) -> Any:
+    """The configuration of a layer, loss, optimizer or the like, or the name of a function.
+
+    Args:
+      obj: anything with `get_config`, or a function.
+
+    Returns:
+      `{'class_name': ..., 'config': ...}`, or a name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.utils.serialize_keras_object(tf.keras.regularizers.L2(0.5))
+      >>> config["class_name"], config["config"]
+      ('L2', {'l2': 0.5})
+    """
+    return serialize(obj)
+
+
+def deserialize_keras_object(
+    identifier: Any,
+    module_objects: dict[str, Any] | None = None,
+    custom_objects: Any = None,
+    printable_module_name: str = "object",
+) -> Any:
+    """The object that `serialize_keras_object` described.
+
+    Args:
+      identifier: a configuration or a name.
+      module_objects: classes and functions by name; default everything in `tf.keras`.
+      custom_objects: further classes and functions by name.
+      printable_module_name: what the thing is called in errors.
+
+    Raises:
+      ValueError: for an unknown name.
+    """
+    known = _everything() if module_objects is None else module_objects
+    return lookup(identifier, known, printable_module_name, custom_objects)
+
+
+def _everything() -> dict[str, Any]:
+    """Classes and functions of all parts of Keras by name."""
+    from meshflow import keras
+
+    parts: Any = (
+        *(keras.activations, keras.constraints, keras.initializers, keras.regularizers),
+        *(keras.optimizers.schedules, keras.optimizers, keras.metrics, keras.losses, keras.layers),
+        keras.models,
+    )
+    return {name: getattr(part, name) for part in parts for name in part.__all__}
+
+
 def name_table(*classes: Any, **aliases: Any) -> dict[str, Any]:
     """Names for `lookup`: each class or function by its own name and in snake case, and aliases."""
     table: dict[str, Any] = {}

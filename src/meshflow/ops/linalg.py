@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array import eye
 from meshflow.ops.diagonal import (
@@ -112,10 +113,33 @@ def _lower(x: Any) -> Any:
     return jnp.tril(x) + _h(jnp.tril(x, -1))
 
 
-@op(kinds="fc")
-def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """Inverses of matrices."""
+@op(kinds="fc", name="inv")
+def _inv(input: TensorLike, adjoint: bool) -> Tensor:
     return jnp.linalg.inv(_h(input) if adjoint else input)
+
+
+def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """Inverses of matrices.
+
+    Args:
+      input: square matrices [..., n, n].
+      adjoint: whether those of the adjoint matrices are wanted.
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: eagerly, for a singular matrix.
+    """
+    return _regular(_inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input)
+
+
+def _regular(result: Any, message: str, *operands: Any) -> Any:
+    """The result, unless finite operands gave numbers that are not: then a matrix was singular."""
+    if isinstance(result, Tensor) and not isinstance(result._value, jax.core.Tracer):
+        arrays = [convert_to_tensor(o)._value for o in operands]
+        finite = [bool(jnp.all(jnp.isfinite(a))) for a in (result._value, *arrays)]
+        if not finite[0] and all(finite[1:]):
+            raise InvalidArgumentError(message)
+    return result
 
 
 @op(kinds="fc")
@@ -126,7 +150,8 @@ def det(input: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="fc", name="slogdet")
 def _slogdet(input: TensorLike) -> Any:
-    return tuple(jnp.linalg.slogdet(input))
+    sign, logarithm = jnp.linalg.slogdet(input)
+    return sign, logarithm.astype(input.dtype)
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> Any:
@@ -157,12 +182,29 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
     )
 
 
-@op(kinds="fc")
+@op(kinds="fc", name="solve")
+def _solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool) -> Tensor:
+    if matrix.ndim != rhs.ndim:
+        raise InvalidValueError("All input tensors must have the same rank. [Op:MatrixSolve]")
+    return jnp.linalg.solve(_h(matrix) if adjoint else matrix, rhs)
+
+
 def solve(
     matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
-    """Solutions of `matrix @ x = rhs`."""
-    return jnp.linalg.solve(_h(matrix) if adjoint else matrix, rhs)
+    """Solutions of `matrix @ x = rhs`.
+
+    Args:
+      matrix: square matrices [..., n, n].
+      rhs: right sides [..., n, k].
+      adjoint: whether the equations are those of the adjoint matrices.
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: for different ranks; eagerly, for a singular matrix.
+    """
+    found = _solve(matrix, rhs, adjoint)
+    return _regular(found, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs)
 
 
 @op(kinds="fc")
@@ -174,6 +216,9 @@ def triangular_solve(
     name: str | None = None,
 ) -> Tensor:
     """Solutions with triangular matrices."""
+    lead = jnp.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
+    matrix = jnp.broadcast_to(matrix, (*lead, *matrix.shape[-2:]))
+    rhs = jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:]))
     return jax.lax.linalg.triangular_solve(
         matrix, rhs, left_side=True, lower=lower, transpose_a=adjoint, conjugate_a=adjoint
     )
@@ -380,6 +425,9 @@ def _matrix_rank(a: TensorLike, tol: Any) -> Tensor:
 
 def matrix_rank(a: TensorLike, tol: Any = None, name: str | None = None) -> Tensor:
     """Numbers of singular values above a tolerance."""
+    a = convert_to_tensor(a)
+    if len(a.shape) < 2:
+        raise ValueError(f"matrix_rank: a must have at least 2 dimensions, got shape {a.shape}.")
     return _matrix_rank(a, tol)
 
 

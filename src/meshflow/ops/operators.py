@@ -70,6 +70,7 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             and self._value.shape == other._value.shape
             and context.trace is None
             and not context.tapes
+            and not context.on_host
             and self._value.dtype.kind in "fi"
         ):
             # Two like tensors, nobody looking on: straight to the compiled op.

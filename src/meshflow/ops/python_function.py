@@ -13,6 +13,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply, is_inexact
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import error_of_python
 from meshflow.core.host_calls import keeping_errors
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
@@ -29,6 +30,8 @@ def _specs(Tout: Any, name: str) -> list[TensorSpec]:
             specs.append(item)
         else:
             # TensorFlow learns the shape when the function runs; a compiled program needs it before.
+            if context.falls_back:
+                raise ValueError(f"{name}: the shapes of its results are known when it runs.")
             specs.append(TensorSpec([], as_dtype(item)))
     return specs
 
@@ -74,8 +77,20 @@ def _eagerly(name: str, results: Any, Tout: Any) -> Any:
     return tensors if many else tensors[0]
 
 
+def _raising_as_ops(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A Python function whose errors are those of TensorFlow's ops."""
+
+    def called(*args: Any) -> Any:
+        try:
+            return func(*args)
+        except Exception as error:
+            raise error_of_python(error) from error
+
+    return called
+
+
 def _traced(name: str, call: Callable[..., Any], inp: Any, Tout: Any) -> Any:
-    op = Op(name, lambda operands, _: call(*operands[0]), heavy=True)
+    op = Op(name, lambda operands, _: call(*operands[0]), heavy=True, constant=False)
     outputs = list(apply(op, ([convert_to_tensor(i) for i in inp],)))
     return outputs if isinstance(Tout, (list, tuple)) else outputs[0]
 
@@ -102,6 +117,8 @@ def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None 
 
     Raises:
       ValueError: when a result has another shape or dtype than declared.
+      InvalidArgumentError: for a ValueError or TypeError of the function; an UnknownError for most
+        others. They are also of the class that the function raised.
 
     Example:
       >>> import meshflow as tf
@@ -110,8 +127,10 @@ def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None 
       array([2., 4.], dtype=float32)
     """
     if context.trace is None:
-        return _eagerly("py_function", func(*[convert_to_tensor(i) for i in inp]), Tout)
+        called = _raising_as_ops(func)
+        return _eagerly("py_function", called(*[convert_to_tensor(i) for i in inp]), Tout)
     specs = _specs(Tout, "py_function")
+    func = _raising_as_ops(func)
 
     def forward(*arrays: Any) -> list[np.ndarray]:
         results = func(*[Tensor(np.asarray(a)) for a in arrays])
@@ -179,8 +198,9 @@ def numpy_function(
     """
     if context.trace is None:
         arrays = [convert_to_tensor(i).numpy() for i in inp]
-        return _eagerly("numpy_function", func(*arrays), Tout)
+        return _eagerly("numpy_function", _raising_as_ops(func)(*arrays), Tout)
     specs = _specs(Tout, "numpy_function")
+    func = _raising_as_ops(func)
 
     def host(*arrays: Any) -> list[np.ndarray]:
         return _declared("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
+from meshflow.core.dispatch import also_symbolic, op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.random import op_key, set_seed
@@ -186,6 +186,7 @@ def _shuffle(key: TensorLike, value: TensorLike) -> Tensor:
     return jax.random.permutation(_key(key), value, axis=0)
 
 
+@also_symbolic
 def normal(
     shape: Any,
     mean: Any = 0.0,
@@ -215,6 +216,7 @@ def normal(
     return normal_from_key(op_key(seed), shape, mean, stddev, dtype)
 
 
+@also_symbolic
 def truncated_normal(
     shape: Any,
     mean: Any = 0.0,
@@ -227,6 +229,7 @@ def truncated_normal(
     return truncated_normal_from_key(op_key(seed), shape, mean, stddev, dtype)
 
 
+@also_symbolic
 def uniform(
     shape: Any,
     minval: Any = 0,

@@ -29,10 +29,7 @@ __all__ = [
     "strip",
     "substr",
     "to_number",
-    "unicode_decode",
-    "unicode_encode",
-    "unicode_split",
-    "unicode_transcode",
+    "unsorted_segment_join",
     "upper",
 ]
 
@@ -279,7 +276,13 @@ def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
       >>> tf.strings.join(["a", "b"], separator="-").numpy()
       b'a-b'
     """
-    arrays = np.broadcast_arrays(*[_known(i) for i in inputs])
+    known = [_known(i) for i in inputs]
+    shapes = {a.shape for a in known if a.ndim}
+    if len(shapes) > 1:
+        raise InvalidArgumentError(f"Input shapes do not match: {sorted(shapes)} [Op:StringJoin]")
+    arrays = np.broadcast_arrays(*known)
+    if not arrays:
+        return _strings([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
     return _strings([separator.encode().join(p) for p in parts], arrays[0].shape)
 
@@ -394,126 +397,6 @@ def ngrams(
     return _strings(found)
 
 
-_ERRORS = ("replace", "strict", "ignore")
-
-
-def _decode(word: bytes, encoding: str, errors: str) -> str:
-    if errors not in _ERRORS:
-        raise ValueError(f"errors must be one of {_ERRORS}, got {errors!r}.")
-    try:
-        return word.decode(encoding, errors)
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"Invalid formatting on input string: {error}") from None
-
-
-def unicode_decode(
-    input: Any,
-    input_encoding: str,
-    errors: str = "replace",
-    replacement_char: int = 65533,
-    replace_control_characters: bool = False,
-    name: str | None = None,
-) -> Tensor:
-    """The code points of one string, a vector of int32.
-
-    Args:
-      input: a string; of several strings the result would be ragged, which is not available.
-      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      replace_control_characters: whether control characters are replaced too.
-      name: ignored.
-    """
-    text = _decode(_one(input, "unicode_decode"), input_encoding, errors)
-    points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
-    if replace_control_characters:
-        points = [replacement_char if p < 32 or 127 <= p < 160 else p for p in points]
-    return Tensor(np.array(points, np.int32))
-
-
-def unicode_encode(
-    input: Any,
-    output_encoding: str,
-    errors: str = "replace",
-    replacement_char: int = 65533,
-    name: str | None = None,
-) -> Tensor:
-    """Strings from code points in the last dimension.
-
-    Args:
-      input: integers of shape [..., n].
-      output_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to numbers that are no character.
-      replacement_char: code point that stands for them.
-      name: ignored.
-    """
-    array = _known(input)
-    rows = array.reshape(-1, array.shape[-1])
-    texts = ["".join(_character(int(p), errors, replacement_char) for p in row) for row in rows]
-    return _strings([t.encode(output_encoding) for t in texts], array.shape[:-1])
-
-
-def _character(point: int, errors: str, replacement: int) -> str:
-    if 0 <= point < 0x110000 and not 0xD800 <= point < 0xE000:
-        return chr(point)
-    if errors == "strict":
-        raise InvalidArgumentError(f"{point} is not a Unicode code point. [Op:UnicodeEncode]")
-    return "" if errors == "ignore" else chr(replacement)
-
-
-def unicode_split(
-    input: Any,
-    input_encoding: str,
-    errors: str = "replace",
-    replacement_char: int = 65533,
-    name: str | None = None,
-) -> Tensor:
-    """The characters of one string, a vector of strings.
-
-    Args:
-      input: a string; of several strings the result would be ragged, which is not available.
-      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      name: ignored.
-    """
-    text = _decode(_one(input, "unicode_split"), input_encoding, errors)
-    replaced = text.replace("\ufffd", chr(replacement_char))
-    return _strings([c.encode(input_encoding) for c in replaced])
-
-
-def unicode_transcode(
-    input: Any,
-    input_encoding: str,
-    output_encoding: str,
-    errors: str = "replace",
-    replacement_char: int = 65533,
-    replace_control_characters: bool = False,
-    name: str | None = None,
-) -> Tensor:
-    """Strings in another encoding.
-
-    Args:
-      input: strings.
-      input_encoding: their encoding.
-      output_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      replace_control_characters: whether control characters are replaced too.
-      name: ignored.
-    """
-
-    def change(word: bytes) -> bytes:
-        text = _decode(word, input_encoding, errors).replace("\ufffd", chr(replacement_char))
-        if replace_control_characters:
-            text = "".join(
-                chr(replacement_char) if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text
-            )
-        return text.encode(output_encoding)
-
-    return _map(change, input)
-
-
 def format(
     template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
 ) -> Tensor:
@@ -542,3 +425,40 @@ def format(
         )
     texts = [value_text(_known(v), summarize) for v in values]
     return convert_to_tensor("".join(p + t for p, t in zip(parts, [*texts, ""], strict=True)))
+
+
+def unsorted_segment_join(
+    inputs: Any, segment_ids: Any, num_segments: Any, separator: str = "", name: str | None = None
+) -> Tensor:
+    """Strings joined by segment.
+
+    Args:
+      inputs: strings, whose shape starts with that of `segment_ids`.
+      segment_ids: the segment of each; negative ones are left out.
+      num_segments: number of segments.
+      separator: what goes between.
+      name: ignored.
+
+    Returns:
+      Strings [num_segments, ...].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.unsorted_segment_join(["a", "b", "c"], [0, 1, 0], 2, separator="-").numpy()
+      array([b'a-c', b'b'], dtype=object)
+    """
+    words, ids = _known(inputs), np.asarray(_known(segment_ids))
+    count = int(_known(num_segments))
+    if words.shape[: ids.ndim] != ids.shape:
+        raise InvalidArgumentError(
+            f"segment_ids of shape {list(ids.shape)} do not fit strings of shape {list(words.shape)}."
+        )
+    if ids.size and ids.max() >= count:
+        raise InvalidArgumentError(f"segment_ids must be below num_segments ({count}).")
+    rows = words.reshape(ids.size, -1)
+    joined = [
+        separator.encode().join(rows[ids.reshape(-1) == segment, column])
+        for segment in range(count)
+        for column in range(rows.shape[1])
+    ]
+    return _strings(joined, (count, *words.shape[ids.ndim :]))

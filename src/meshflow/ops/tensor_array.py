@@ -203,7 +203,7 @@ class TensorArray:
 
         Raises:
           OutOfRangeError: for an index outside the array.
-          InvalidArgumentError: for an element that was not written.
+          ValueError: for an element that was not written, when no shape says how many zeros it has.
         """
         if is_symbolic(index):
             result: Tensor = apply(_read, (self._as_buffer(), convert_to_tensor(index)))
@@ -216,11 +216,7 @@ class TensorArray:
         if self._elements is None:
             return self._buffer[position]  # type: ignore[index]
         element = self._elements[position]
-        if element is None:
-            raise errors.InvalidArgumentError(
-                f"TensorArray: could not read index {position}: it was not written before."
-            )
-        return element
+        return self._blank() if element is None else element
 
     def _checked(self, value: Any) -> Tensor:
         spec = self._spec
@@ -323,24 +319,19 @@ class TensorArray:
     # ---- all elements -----------------------------------------------------------------------
 
     def stack(self, name: str | None = None) -> Tensor:
-        """All elements as one tensor, along a new first dimension.
+        """All elements as one tensor, along a new first dimension; zeros where none was written.
 
         Raises:
-          InvalidArgumentError: when an element was not written.
+          ValueError: when nothing was written and `element_shape` is not known either.
 
         Example:
           >>> import meshflow as tf
           >>> tf.TensorArray(tf.int32, size=0, dynamic_size=True).write(0, [1, 2]).stack().numpy()
           array([[1, 2]], dtype=int32)
         """
-        if self._elements is not None:
-            absent = [i for i, e in enumerate(self._elements) if e is None]
-            if absent and (
-                len(absent) < len(self._elements) or not self._spec.element_shape.is_fully_defined()
-            ):
-                raise errors.InvalidArgumentError(
-                    f"TensorArray: cannot stack, element {absent[0]} of {len(self)} was not written."
-                )
+        if not len(self) and self._spec.size == 0 and self._spec.element_shape.rank is None:
+            empty: Tensor = apply(_zeros, (), ((0,), self._spec.dtype.dtype))
+            return empty
         return self._as_buffer()
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:

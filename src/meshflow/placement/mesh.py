@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from meshflow.core.device_spec import DeviceSpec
 from meshflow.core.devices import find_device, local_index, type_of
 from meshflow.core.errors import InvalidValueError
 from meshflow.placement.protos import DimensionProto, MeshProto
@@ -31,13 +32,33 @@ def device_name(device: Any) -> str:
     return f"{task}/device:{type_of(device)}:{local_index(device)}"
 
 
+def full_device_name(device: Any) -> str:
+    """The full name of a device string, a `tf.DeviceSpec` or a logical device, which need not exist.
+
+    Raises:
+      ValueError: when the text does not name a device.
+    """
+    several = jax.distributed.is_initialized()
+    here = DeviceSpec(
+        "worker" if several else "localhost", 0, jax.process_index() if several else 0, None, 0
+    )
+    spec = here.make_merged_spec(DeviceSpec.from_string(_text(device)))
+    if spec.device_type is None:
+        raise InvalidValueError(f"{_text(device)!r} does not name a device such as 'CPU:0'.")
+    return spec.to_string()
+
+
+def _text(device: Any) -> str:
+    return str(getattr(device, "name", None) or getattr(device, "to_string", lambda: device)())
+
+
 def jax_device(name: Any) -> Any:
     """The JAX device of a device string, a `tf.DeviceSpec` or a logical device.
 
     Raises:
       ValueError: when there is no such device.
     """
-    text = str(getattr(name, "name", None) or getattr(name, "to_string", lambda: name)())
+    text = _text(name)
     if jax.process_count() > 1 and "/task:" in text.lower():
         task = int(text.lower().split("/task:")[1].split("/")[0])
         if task != jax.process_index():
@@ -50,7 +71,8 @@ def jax_device(name: Any) -> Any:
 class Mesh:
     """A grid of devices with named dimensions.
 
-    Most code calls `create_mesh`; the constructor takes the parts of a mesh's string form.
+    Most code calls `create_mesh`; the constructor takes the parts of a mesh's string form. Devices
+    are looked up when the mesh is first used, so that it may be made before virtual devices are.
 
     Args:
       dim_names: names of the dimensions.
@@ -59,11 +81,11 @@ class Mesh:
       local_devices: this process's devices, as strings such as "CPU:0".
       mesh_name: a name.
       global_devices: all devices in the order of their ids; default the local ones.
-      use_xla_spmd: accepted; XLA always partitions.
+      use_xla_spmd: accepted for TPUs; XLA always partitions.
 
     Raises:
-      ValueError: for repeated dimension names or devices, ids that do not rise by one, or a shape
-        that does not fit the names.
+      ValueError: for repeated dimension names or devices, ids that do not rise by one, a shape
+        that does not fit the names, or `use_xla_spmd` on other devices than TPUs.
 
     Example:
       >>> import meshflow as tf
@@ -71,6 +93,9 @@ class Mesh:
       >>> mesh.dim_names, mesh.size
       (['batch'], 1)
     """
+
+    # Whether printed tensors tell of the mesh; a strategy's is its own affair.
+    shown = True
 
     def __init__(
         self,
@@ -94,28 +119,53 @@ class Mesh:
         flat = [int(i) for i in ids.ravel()]
         if flat != list(range(flat[0] if flat else 0, (flat[0] if flat else 0) + len(flat))):
             raise InvalidValueError(
-                f"Mesh: global_device_ids must rise by one from element to element, got {flat}."
+                f"Mesh: global_device_ids must sequentially increase, each by one; got {flat}."
             )
         given = list(global_devices if global_devices else local_devices)
-        devices = [d if isinstance(d, jax.Device) else jax_device(d) for d in given]
+        if not global_devices and len(given) == len(local_device_ids) == len(flat):
+            # The local devices come in the order of their ids' list, the mesh's in that of the ids.
+            by_id = dict(zip(local_device_ids, given, strict=True))
+            given = [by_id.get(i, device) for i, device in zip(flat, given, strict=True)]
+        devices = [d if isinstance(d, jax.Device) else full_device_name(d) for d in given]
         if len(devices) != len(flat):
             raise InvalidValueError(
                 f"Mesh: {len(flat)} device ids, but {len(devices)} devices {given}."
             )
         if len(set(devices)) != len(devices):
-            raise InvalidValueError(f"Mesh: a device is given more than once in {given}.")
-        if len({type_of(d) for d in devices}) > 1:
-            raise InvalidValueError(f"Mesh: all devices must be of one type, got {given}.")
+            raise InvalidValueError(f"Duplicate devices found in mesh specification {given}.")
+        types = {d.split(":")[-2] if isinstance(d, str) else type_of(d) for d in devices}
+        if len(types) > 1:
+            raise InvalidValueError(
+                f"Devices containing multiple device_types: {given}. A mesh has devices of one type."
+            )
+        if use_xla_spmd and types != {"TPU"}:
+            raise InvalidValueError(
+                f"XLA SPMD is not currently not supported for {types.pop()} meshes: leave use_xla_spmd out."
+            )
         self._dim_names = names
         self._ids = ids
         self._name = mesh_name
         self._use_xla_spmd = bool(use_xla_spmd)
+        self._type = types.pop() if types else ""
         self._devices = devices
         self._local_ids = [int(i) for i in local_device_ids]
-        self.jax_mesh = jax.sharding.Mesh(
-            np.array(devices, object).reshape(ids.shape), tuple(names)
-        )
-        _KNOWN.setdefault(self.jax_mesh, self)
+
+    @functools.cached_property
+    def jax_mesh(self) -> jax.sharding.Mesh:
+        """The mesh of JAX devices.
+
+        Raises:
+          ValueError: when a device does not exist.
+        """
+        devices = np.empty(len(self._devices), object)
+        devices[:] = [jax_device(d) if isinstance(d, str) else d for d in self._devices]
+        made = jax.sharding.Mesh(devices.reshape(self._ids.shape), tuple(self._dim_names))
+        _KNOWN.setdefault(made, self)
+        return made
+
+    @functools.cached_property
+    def _device_names(self) -> tuple[str, ...]:
+        return tuple(d if isinstance(d, str) else device_name(d) for d in self._devices)
 
     # ---- dimensions ------------------------------------------------------------------------
 
@@ -176,9 +226,9 @@ class Mesh:
         """Coordinates in the mesh of the device at a flat position.
 
         Args:
-          device_idx: the position.
+          device_idx: the position; after the last device come the first ones again.
         """
-        return np.array(np.unravel_index(device_idx, self._ids.shape))
+        return np.array(np.unravel_index(device_idx % self.size, self._ids.shape))
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
         """For every device id its position along each dimension."""
@@ -205,7 +255,7 @@ class Mesh:
 
     def device_type(self) -> str:
         """CPU, GPU or TPU."""
-        return type_of(self._devices[0])
+        return self._type
 
     def global_device_ids(self) -> np.ndarray:
         """Global device ids in the mesh's shape."""
@@ -217,7 +267,7 @@ class Mesh:
 
     def global_devices(self) -> list[str]:
         """Names of all devices in the order of their ids."""
-        return [device_name(d) for d in self._devices]
+        return list(self._device_names)
 
     def local_device_ids(self) -> list[int]:
         """Global ids of this process's devices."""
@@ -226,7 +276,7 @@ class Mesh:
     def local_devices(self) -> list[str]:
         """Names of this process's devices."""
         first = self.min_global_device_id()
-        return [device_name(self._devices[i - first]) for i in self._local_ids]
+        return [self._device_names[i - first] for i in self._local_ids]
 
     def num_local_devices(self) -> int:
         """How many devices belong to this process."""
@@ -241,33 +291,31 @@ class Mesh:
         return not self._local_ids
 
     def is_single_device(self) -> bool:
-        """Whether the mesh has one device."""
-        return self.size == 1
+        """Whether the mesh is one device without dimensions, as `from_device` makes it."""
+        return not self._dim_names
 
     @property
     def single_device(self) -> str:
-        """The name of the only device."""
-        return self.global_devices()[0] if self.size == 1 else ""
+        """The name of the only device; empty for a mesh with dimensions."""
+        return self._device_names[0] if self.is_single_device() else ""
 
     def use_xla_spmd(self) -> bool:
         """Whether the mesh was made with `use_xla_spmd`; XLA partitions in any case."""
         return self._use_xla_spmd
 
     def host_mesh(self) -> Mesh:
-        """The mesh of the same shape on this machine's CPUs.
-
-        Raises:
-          ValueError: when there are fewer CPU devices than mesh devices.
-        """
+        """The mesh of the same shape on this machine's CPUs."""
         if self.device_type() == "CPU":
             return self
-        names = [f"CPU:{i}" for i in range(self.size)]
-        return Mesh(self._dim_names, self._ids, self._local_ids, names, self._name)
+        names = [f"CPU:{i - self.min_global_device_id()}" for i in self._local_ids]
+        return Mesh(self._dim_names, self._ids, self._local_ids, names)
 
     # ---- text ------------------------------------------------------------------------------
 
     def to_string(self) -> str:
-        """TensorFlow's text form: name, dimensions, global ids, local ids, devices."""
+        """TensorFlow's text form: name, dimensions, global ids, local ids, devices; or one device."""
+        if self.is_single_device():
+            return self.single_device
         dims = ",".join(f"{n}={s}" for n, s in zip(self._dim_names, self.shape(), strict=True))
         ids = ",".join(str(int(i)) for i in self._ids.ravel())
         local = ",".join(map(str, self._local_ids))
@@ -286,6 +334,8 @@ class Mesh:
         Raises:
           ValueError: when the text is not a mesh.
         """
+        if mesh_str and "|" not in mesh_str:
+            return cls.from_device(mesh_str)
         parts = mesh_str.split("|")
         xla = parts[-1] == "use_xla_spmd"
         parts = parts[:-1] if xla else parts
@@ -344,15 +394,14 @@ class Mesh:
         """
         return cls([], np.zeros((), np.int64), [0], [device])
 
+    def _identity(self) -> tuple[Any, ...]:
+        return tuple(self._dim_names), self._ids.shape, self._device_names, self._name
+
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Mesh)
-            and self.jax_mesh == other.jax_mesh
-            and self._name == other._name
-        )
+        return self is other or (isinstance(other, Mesh) and self._identity() == other._identity())
 
     def __hash__(self) -> int:
-        return hash((self.jax_mesh, self._name))
+        return hash(self._identity())
 
     def __repr__(self) -> str:
         return f"Mesh.from_string({self.to_string()})"

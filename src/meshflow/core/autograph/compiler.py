@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import threading
 import types
 from types import CodeType, FunctionType
 
@@ -21,6 +22,8 @@ _FUTURE_FLAGS = 0x1FF0000  # the compiler flags set by `from __future__ import .
 
 # Converted code by original code. Equal code from two files differs in its file name only.
 _cache: dict[tuple[str, CodeType], CodeType | None] = {}
+# Python 3.11 cannot make syntax trees in several threads at once.
+_compiling = threading.RLock()
 # Code made here, by identity; kept alive by the cache.
 _made: set[int] = set()
 # Why functions were left as they are.
@@ -37,7 +40,9 @@ def is_converted(function: FunctionType) -> bool:
 def converted_code(function: FunctionType) -> CodeType | None:
     """The converted code of a function, or None when it is left as it is."""
     key = function.__code__.co_filename, function.__code__
-    if key not in _cache:
+    if key in _cache:
+        return _cache[key]
+    with _compiling:
         try:
             _cache[key] = _compile(function)
         except ConversionError as error:

@@ -166,6 +166,7 @@ def _plan(branches: list[_Branch], merge: Merge) -> tuple[list[Template], list[l
             leaves = [None if t is None else t.leaves[i] for t in options]
             present = [leaf for t, leaf in zip(options, leaves, strict=True) if t is not None]
             static = merge.keep_static and not isinstance(present[0], _Traced)
+            static = static or all(leaf is None for leaf in present)
             if static and all(same_static(present[0], leaf) for leaf in present):
                 model.leaves[i] = present[0]
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.tensor import Tensor
-from meshflow.keras.utils.progbar import Progbar
+from meshflow.keras.utils.progbar import Progbar, say
 
 _BATCH_HOOKS = {
     mode: (f"on_{mode}_batch_begin", f"on_{mode}_batch_end")
@@ -298,7 +298,7 @@ class ProgbarLogger(Callback):
         """Writes the epoch's number."""
         self._start()
         if self.params.get("verbose") and self._epochs > 1:
-            print(f"Epoch {epoch + 1}/{self._epochs}")
+            say(f"Epoch {epoch + 1}/{self._epochs}")
         self._ensure()
 
     def _advance(self, batch: int, logs: Any, finish: bool = False) -> None:

@@ -161,10 +161,13 @@ class ReduceLROnPlateau(Callback):
             raise ValueError(f"ReduceLROnPlateau does not support a factor >= 1.0. Got {factor}")
         self.monitor, self.factor, self.patience, self.verbose = monitor, factor, patience, verbose
         self.cooldown, self.min_lr = cooldown, min_lr
-        self._watch = Monitor(
-            monitor, mode, kwargs.pop("epsilon", min_delta), "Learning rate reduction"
-        )
+        self.min_delta = kwargs.pop("epsilon", min_delta)
+        self._watch = Monitor(monitor, mode, self.min_delta, "Learning rate reduction")
         self._reset()
+
+    def in_cooldown(self) -> bool:
+        """Whether the epochs after a reduction are not over yet."""
+        return self.cooldown_counter > 0
 
     def _reset(self) -> None:
         self.best, self.wait, self.cooldown_counter = self._watch.worst, 0, 0
@@ -181,12 +184,12 @@ class ReduceLROnPlateau(Callback):
         current = self._watch.read(logs)
         if current is None:
             return
-        if self.cooldown_counter > 0:
+        if self.in_cooldown():
             self.cooldown_counter -= 1
             self.wait = 0
         if self._watch.better(current, self.best):
             self.best, self.wait = current, 0
-        elif self.cooldown_counter <= 0:
+        elif not self.in_cooldown():
             self.wait += 1
             if self.wait >= self.patience and rate > np.float32(self.min_lr):
                 lowered = max(rate * self.factor, self.min_lr)
@@ -211,7 +214,8 @@ class ModelCheckpoint(Callback):
       save_freq: 'epoch', or a number of batches.
       options: ignored.
       initial_value_threshold: value that the first saved model must better.
-      **kwargs: `period`, an old way to say every how many epochs.
+      **kwargs: `period`, an old way to say every how many epochs; `load_weights_on_restart`, whether
+        training begins with the weights of the file, if it exists.
     """
 
     def __init__(
@@ -235,6 +239,7 @@ class ModelCheckpoint(Callback):
             save_freq,
         )
         self.period = kwargs.pop("period", 1)
+        self.load_weights_on_restart = kwargs.pop("load_weights_on_restart", False)
         if kwargs:
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         if save_freq != "epoch" and not isinstance(save_freq, int):
@@ -249,6 +254,11 @@ class ModelCheckpoint(Callback):
         if save_freq != "epoch":
             # Present only when needed: a callback without batch hooks lets training run ahead.
             self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Loads the weights of an earlier run, if asked to."""
+        if self.load_weights_on_restart and os.path.exists(self.filepath):
+            self.model.load_weights(self.filepath)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the epoch."""

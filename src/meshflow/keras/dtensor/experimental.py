@@ -31,6 +31,8 @@ _current: list[LayoutMap] = []
 class LayoutMap(MutableMapping[str, Layout]):
     """Layouts by names of weights such as "dense.kernel"; keys may be regular expressions.
 
+    A name that no key matches has the layout None.
+
     Args:
       mesh: the mesh for weights without an entry, which are replicated; None leaves them alone.
 
@@ -49,11 +51,24 @@ class LayoutMap(MutableMapping[str, Layout]):
         self._layouts: dict[str, Layout] = {}
         self._used: set[str] = set()
 
-    def __getitem__(self, key: str) -> Layout:
+    def __getitem__(self, key: str) -> Layout | None:  # type: ignore[override]
         found = self._matching(key)
-        if found is None:
-            raise KeyError(key)
-        return self._layouts[found]
+        return None if found is None else self._layouts[found]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._matching(key) is not None
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Takes out the layout of a key, which is compared as it is.
+
+        Args:
+          key: the key.
+          *default: what to return without it.
+
+        Raises:
+          KeyError: without the key and a default.
+        """
+        return self._layouts.pop(key, *default)
 
     def _matching(self, key: str) -> str | None:
         if key in self._layouts:
@@ -90,10 +105,8 @@ class LayoutMap(MutableMapping[str, Layout]):
           key: the name.
           default: what to return without one.
         """
-        try:
-            return self[key]
-        except KeyError:
-            return default
+        found = self[key]
+        return default if found is None else found
 
     def __setitem__(self, key: str, layout: Layout) -> None:
         if key in self._layouts:
@@ -145,7 +158,7 @@ def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
     Raises:
       ValueError: when the layout has another rank.
     """
-    layout = layer.__dict__.get("_weight_layouts", {}).get(f"{name}_layout")
+    layout = layer.__dict__.get(f"{name}_layout")
     maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
     if layout is None and maps:
         layout = maps[0].of_weight(f"{layer.name}.{name}")

@@ -15,6 +15,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from meshflow.core import dtypes, nest
 from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.context import context
@@ -55,7 +57,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
       trainable: whether the weights are trained.
       name: the layer's name; default the class name in snake case with a number.
       dtype: a dtype, a name or a `Policy`; default the global policy.
-      dynamic: accepted for TensorFlow's sake.
+      dynamic: whether the layer must run as plain Python, which makes its model run eagerly.
       **kwargs: `input_shape`, `batch_input_shape`, `input_dim`, `batch_size`, `weights`,
         `activity_regularizer`, `autocast`.
 
@@ -82,7 +84,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         **kwargs: Any,
     ) -> None:
         layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith("_layout")}
-        self._weight_layouts = {k: v for k, v in layouts.items() if v is not None}
+        self.__dict__.update((k, v) for k, v in layouts.items() if v is not None)
         self._layout_map = current_map()
         unknown = set(kwargs) - _KNOWN_KWARGS
         if unknown:
@@ -90,8 +92,11 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
                 f"Keyword argument not understood by {type(self).__name__}: {sorted(unknown)}. Allowed are "
                 f"{sorted(_KNOWN_KWARGS)}."
             )
+        _check_arguments(trainable, dynamic, name)
         self._name = name if name is not None else unique_layer_name(type(self))
         self._user_named = name is not None
+        if name is not None:
+            backend.see_name(name)
         self._trainable = bool(trainable)
         self._dynamic = dynamic
         self._dtype_policy = policies.get(dtype)
@@ -103,7 +108,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         self._own_metrics: list[Any] = []
         self._inbound_nodes: list[Node] = []
         self._initial_weights = kwargs.get("weights")
-        self._activity_regularizer = kwargs.get("activity_regularizer")
+        self.activity_regularizer = kwargs.get("activity_regularizer")
         self._input_spec: Any = None
         self._build_input_shape: Any = None
         self.built = False
@@ -140,8 +145,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
 
     @property
     def dynamic(self) -> bool:
-        """The `dynamic` argument."""
-        return self._dynamic
+        """Whether the layer, or a layer inside it, was made with `dynamic=True`."""
+        return any(layer._dynamic for layer in self._flatten_layers())
 
     @property
     def stateful(self) -> bool:
@@ -180,7 +185,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
 
     @activity_regularizer.setter
     def activity_regularizer(self, regularizer: Any) -> None:
-        self._activity_regularizer = regularizer
+        from meshflow.keras import regularizers
+
+        self._activity_regularizer = None if regularizer is None else regularizers.get(regularizer)
 
     def build(self, input_shape: Any) -> None:
         """Creates the weights; called before the first call with the shape of the inputs.
@@ -262,7 +269,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
             value = backend.chosen_learning_phase()
         if value is None:
             value = signature.default_training
-        if value is not None and not signature.is_positional("training", args):
+        wanted = value is not None or signature.requires_training
+        if wanted and not signature.is_positional("training", args):
             kwargs["training"] = value
         return value
 
@@ -319,9 +327,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         return nest.map_structure(lambda t: cast_floating(t, wanted), inputs)
 
     def _regularize_activity(self, outputs: Any) -> None:
-        from meshflow.keras import regularizers
-
-        regularize = regularizers.get(self._activity_regularizer)
+        regularize: Any = self._activity_regularizer
         for output in nest.flatten(outputs):
             loss = regularize(output)
             # The mean over the batch, so that the penalty does not grow with the batch size.
@@ -380,11 +386,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
             config["batch_input_shape"] = self._batch_input_shape
         config["dtype"] = policies.serialize(self._dtype_policy)
         if type(self).get_config is Layer.get_config:
-            extra = [
-                p
-                for p in inspect.signature(type(self).__init__).parameters
-                if p not in ("self", "args", "kwargs")
-            ]
+            parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
+            extra = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
             missing = [p for p in extra if p not in (*config, "dynamic")]
             if missing:
                 raise NotImplementedError(
@@ -400,3 +403,16 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} object '{getattr(self, '_name', '?')}'>"
+
+
+def _check_arguments(trainable: Any, dynamic: Any, name: Any) -> None:
+    """Raises a `TypeError` for arguments that TensorFlow's layers refuse."""
+    is_bool = isinstance(trainable, (bool, np.bool_)) or getattr(trainable, "dtype", None) == "bool"
+    if not is_bool:
+        raise TypeError(
+            f"Expected `trainable` argument to be a boolean, but got: {trainable!r}. Layer names go into `name`."
+        )
+    if not isinstance(dynamic, (bool, np.bool_)):
+        raise TypeError(f"Expected `dynamic` argument to be a boolean, but got: {dynamic!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"Expected `name` argument to be a string, but got: {name!r}")

@@ -32,7 +32,9 @@ class CallSignature:
         self.open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.takes_mask = "mask" in keywords
         default = keywords.get("training")
-        self.default_training = None if default is inspect.Parameter.empty else default
+        # A `call(self, inputs, training)` is told None when nobody says which it is.
+        self.requires_training = default is inspect.Parameter.empty
+        self.default_training = None if self.requires_training else default
 
     def split_inputs(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The first argument, and the others."""

@@ -185,6 +185,7 @@ class DataHandler:
         self._resumption: Resumption | None = None
         self._began: dict[str, Any] | None = None
         self._taken = 0
+        self._exhausted = False
         self.tracked = False
         self._source: ArraySource | IterableSource
         x = _plain_lists(x)
@@ -223,6 +224,8 @@ class DataHandler:
                 self._weighted(self._limited(shared) if shared is not None else self._pass()),
             )
             self._source.end_of_epoch()
+            if self._exhausted:
+                return
 
     def _pass(self) -> Iterator[Any]:
         """One pass over the data, which `position` can tell."""
@@ -270,6 +273,7 @@ class DataHandler:
             count += 1
             yield batch
         if count < (self._limit or 0):
+            self._exhausted = True
             warnings.warn(
                 "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
                 f"at least `steps_per_epoch * epochs` batches (in this case, {(self._limit or 0) * self._last} batches).",

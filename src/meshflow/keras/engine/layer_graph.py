@@ -159,13 +159,18 @@ class LayerGraph:
     @property
     def input_shape(self) -> Any:
         """Shape of the input as a tuple (or list of tuples)."""
-        if self._inbound_nodes:
-            return as_tuples(shape_of(self.input))
-        if self._build_input_shape is not None:
-            return as_tuples(self._build_input_shape)
-        raise AttributeError(
-            f"The layer {self.name} has never been called and thus has no defined input shape."
-        )
+        if not self._inbound_nodes:
+            raise AttributeError(
+                f"The layer {self.name} has never been called and thus has no defined input shape."
+            )
+        nodes = self._inbound_nodes
+        inputs = [n.outputs if n.is_input else n.input_tensors for n in nodes]
+        if len({str(shape_of(i)) for i in inputs}) > 1:
+            raise AttributeError(
+                f"The layer {self.name} has multiple inbound nodes with different input shapes. Hence the notion "
+                "of input shape is ill-defined for the layer. Use `get_input_shape_at(node_index)` instead."
+            )
+        return as_tuples(shape_of(inputs[0]))
 
     @property
     def output_shape(self) -> Any:
@@ -184,11 +189,23 @@ class LayerGraph:
 
     def get_input_at(self, node_index: int) -> Any:
         """The symbolic input of one call."""
-        return self._inbound_nodes[node_index].input_tensors
+        return self._node_at(node_index, "input").input_tensors
 
     def get_output_at(self, node_index: int) -> Any:
         """The symbolic output of one call."""
-        return self._inbound_nodes[node_index].outputs
+        return self._node_at(node_index, "output").outputs
+
+    def _node_at(self, index: int, what: str) -> Node:
+        if not self._inbound_nodes:
+            raise RuntimeError(
+                f"The layer {self.name} has never been called and thus has no defined {what}."
+            )
+        if index >= len(self._inbound_nodes):
+            raise ValueError(
+                f"Asked to get {what} at node {index}, but the layer has only {len(self._inbound_nodes)} inbound "
+                "nodes."
+            )
+        return self._inbound_nodes[index]
 
     def get_input_shape_at(self, node_index: int) -> Any:
         """Input shape of one call."""

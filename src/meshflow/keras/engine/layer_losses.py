@@ -77,6 +77,23 @@ class LayerLosses:
             f"{self.name} received {loss!r}. Call add_loss inside the layer's `call`."
         )
 
+    def add_update(self, updates: Any, inputs: Any = None) -> None:
+        """Runs updates that are functions; other updates have happened when they were made.
+
+        Args:
+          updates: a function without arguments, the result of an assignment, or a list of these.
+          inputs: accepted and ignored.
+        """
+        del inputs
+        for update in nest.flatten(updates):
+            if callable(update):
+                update()
+
+    @property
+    def updates(self) -> list[Any]:
+        """Updates that wait to be run: none, as assignments happen at once."""
+        return []
+
     def _clear_losses(self) -> None:
         """Drops losses that depend on inputs, before the outermost call makes new ones."""
         for layer in self._flatten_layers():

@@ -66,7 +66,8 @@ class LayerWeights:
           use_resource: ignored.
           synchronization: see `tf.VariableSynchronization`.
           aggregation: see `tf.VariableAggregation`.
-          **kwargs: `experimental_autocast=False` keeps the weight out of mixed-precision casting.
+          **kwargs: `experimental_autocast=False` keeps the weight out of mixed-precision casting; `getter`
+            is what makes the variable instead of `tf.Variable`.
 
         Returns:
           The variable.
@@ -91,7 +92,7 @@ class LayerWeights:
             trainable = False
         trainable = True if trainable is None else trainable
         if initializer is None:
-            if not (kind.is_floating or kind.is_integer or kind.is_bool):
+            if not (kind.is_floating or kind.is_integer or kind.is_bool or "getter" in kwargs):
                 raise ValueError(
                     f"An initializer for variable {name} of type {kind.name} is required for layer {self.name}. "
                     f"Received: {initializer}."
@@ -101,7 +102,8 @@ class LayerWeights:
         sizes = _weight_shape(self.name, name, shape)
         layout = kwargs.pop("layout", None) or layout_for(self, name, len(sizes))
         autocast = kwargs.pop("experimental_autocast", True)
-        kwargs.pop("getter", None), kwargs.pop("collections", None), kwargs.pop("partitioner", None)
+        getter = kwargs.pop("getter", None) or Variable
+        kwargs.pop("collections", None), kwargs.pop("partitioner", None)
         if kwargs:
             raise TypeError(
                 f"Unknown keyword argument to add_weight of layer {self.name}: {sorted(kwargs)}"
@@ -111,7 +113,7 @@ class LayerWeights:
             return _call_initializer(initialize, sizes, kind)
 
         with init_scope():
-            variable = Variable(
+            variable = getter(
                 initial_value,
                 trainable=trainable,
                 name=_weight_name(self, name),
@@ -210,7 +212,7 @@ class LayerWeights:
             if tuple(np.shape(value)) != tuple(variable.shape):
                 raise ValueError(
                     f'Layer "{self.name}" weight {variable.name} has shape {tuple(variable.shape)}, which is not '
-                    f"compatible with the provided weight shape {tuple(np.shape(value))}."
+                    f"compatible with provided weight shape {tuple(np.shape(value))}."
                 )
         for variable, value in zip(own, weights, strict=True):
             variable.assign(np.asarray(value).astype(variable.dtype.dtype))

@@ -325,6 +325,12 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         for value, (_, _, metric) in zip(values[count:], self._symbolic_metrics, strict=True):
             metric.update_state(value)
 
+    def reset_states(self) -> None:
+        """Sets the states that stateful layers keep between batches to zeros."""
+        for layer in self.layers:
+            if getattr(layer, "stateful", False) and hasattr(layer, "reset_states"):
+                layer.reset_states()
+
     # ---- looking and keeping ---------------------------------------------------------------
 
     def summary(

@@ -35,10 +35,25 @@ def _public_names() -> dict[int, str]:
     return names
 
 
+# Python operators that Keras names after themselves, not after the function they call.
+_OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
+
+
 def public_name(function: Callable[..., Any]) -> str:
     """The name under which `function` is found in the `tf` namespace."""
     found = _public_names().get(id(function))
     return found or f"{function.__module__}.{function.__name__}"
+
+
+def _layer_name(function: Callable[..., Any], symbol: str) -> str:
+    """The name that Keras gives the layer of an op, such as 'tf.math.reduce_mean'."""
+    if symbol in _OPERATORS:
+        return f"tf.__operators__.{_OPERATORS[symbol]}"
+    if symbol.startswith("meshflow."):
+        # The op behind a public function, which is the one to name the layer after.
+        plain = function.__name__.strip("_").replace("_or_bitwise", "")
+        symbol = next((n for n in _public_names().values() if n.split(".")[-1] == plain), plain)
+    return f"tf.{symbol}"
 
 
 def find_function(name: str) -> Callable[..., Any]:
@@ -49,6 +64,8 @@ def find_function(name: str) -> Callable[..., Any]:
     """
     import meshflow as tf
 
+    operators = {f"__operators__.{short}": full for full, short in _OPERATORS.items()}
+    name = operators.get(name, name)
     target: Any = tf
     for part in name.removeprefix("tf.").removeprefix("meshflow.").split("."):
         target = getattr(target, part, None)
@@ -68,7 +85,8 @@ class TFOpLambda(Layer):
     def __init__(self, function: Any, **kwargs: Any) -> None:
         self._function = find_function(function) if isinstance(function, str) else function
         self._symbol = public_name(self._function)
-        kwargs.setdefault("name", backend.unique_name(f"tf.{self._symbol}"))
+        if "name" not in kwargs:
+            kwargs["name"] = backend.unseen_name(_layer_name(self._function, self._symbol))
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.built = True
@@ -110,7 +128,8 @@ class SlicingOpLambda(TFOpLambda):
     """
 
     def __init__(self, function: Any = None, **kwargs: Any) -> None:
-        kwargs.setdefault("name", backend.unique_name("tf.__operators__.getitem"))
+        if "name" not in kwargs:
+            kwargs["name"] = backend.unseen_name("tf.__operators__.getitem")
         super().__init__(_index, **kwargs)
         self._symbol = "__operators__.getitem"
 

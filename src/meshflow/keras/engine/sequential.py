@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.shapes import TensorShape
@@ -131,16 +132,8 @@ class Sequential(Model):
                 raise ValueError(
                     "You must provide an `input_shape` argument to build a Sequential model."
                 )
-            shape = TensorShape(input_shape).as_list()
-            self._start(
-                Input(
-                    batch_shape=[None, *shape[1:]],
-                    name=f"{self._stack[0].name}_input" if self._stack else None,
-                )
-            )
-            for layer in self._stack:
-                self._output = layer(self._output)
-            self._refresh_graph()
+            name = f"{self._stack[0].name}_input" if self._stack else None
+            self._connect(TensorShape(input_shape).as_list(), None, name)
         self._build_input_shape = TensorShape(
             as_tuples(self._input.shape) if self._input is not None else input_shape
         )
@@ -150,15 +143,33 @@ class Sequential(Model):
         if self.built:
             return
         if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
-            dtype = inputs.dtype
-            shape = inputs.shape.as_list()
-            self._start(
-                Input(batch_shape=[None, *shape[1:]], dtype=dtype, name=f"{self.name}_input")
-            )
-            for layer in self._stack:
-                self._output = layer(self._output)
-            self._refresh_graph()
+            self._connect(inputs.shape.as_list(), inputs.dtype, f"{self.name}_input")
         self.built = True
+
+    def _connect(self, shape: Sequence[int | None], dtype: Any, name: str | None) -> None:
+        """Runs the stack on a symbolic input of a shape, whose batch size stays open."""
+        self._start(Input(batch_shape=[None, *shape[1:]], dtype=dtype, name=name))
+        for layer in self._stack:
+            self._output = layer(self._output)
+        self._refresh_graph()
+
+    def _relax(self, inputs: Any) -> None:
+        """Leaves open the sizes in which inputs differ from the first ones, where these were not declared."""
+        if self._declared_input or self._input is None or not self._stack:
+            return
+        known, met = self._input.shape.as_list(), inputs.shape.as_list()
+        if len(known) != len(met) or all(a in (None, b) for a, b in zip(known, met, strict=True)):
+            return
+        shape = [a if a == b else None for a, b in zip(known, met, strict=True)]
+        before, nodes = self._input, [layer._inbound_nodes.pop() for layer in self._stack]
+        try:
+            self._connect(shape, before.dtype, before._keras_history.layer.name)
+        except Exception:
+            # The layers do not take such inputs; the model stays what it was.
+            self._input, self._output = before, nodes[-1].outputs
+            for layer, node in zip(self._stack, nodes, strict=True):
+                layer._inbound_nodes[:] = [node]
+            raise
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Feeds the inputs through all layers.
@@ -171,12 +182,16 @@ class Sequential(Model):
         Returns:
           The last layer's output.
         """
+        if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
+            inputs = inputs[0]
         if mask is not None:
             inputs._keras_mask = mask
         if self._input is not None:
             from meshflow.keras.engine.graph import _fit
 
-            inputs = _fit(self._input, inputs, self.name) if hasattr(inputs, "_value") else inputs
+            if hasattr(inputs, "_value"):
+                self._relax(inputs)
+                inputs = _fit(self._input, inputs, self.name)
         for layer in self._stack:
             inputs = layer(inputs)
         return inputs

@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.function import Settings
 from meshflow.core.tensor import Tensor
+from meshflow.distribute.strategy import get_strategy
 from meshflow.distribute.whole_batch import current_strategy, distributed_input
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import (
@@ -45,6 +46,8 @@ class Trainer(TrainingSteps):
         def output_names(self) -> list[str] | None: ...
         @property
         def name(self) -> str: ...
+        @property
+        def dynamic(self) -> bool: ...
         @property
         def dtype_policy(self) -> Policy: ...
 
@@ -144,9 +147,19 @@ class Trainer(TrainingSteps):
         self._reset_compiled()
 
     @property
+    def distribute_strategy(self) -> Any:
+        """The strategy in whose scope the model was compiled, or the one in force."""
+        return self.__dict__.get("_strategy_at_compile") or get_strategy()
+
+    @property
     def run_eagerly(self) -> bool:
         """Whether steps run as plain Python."""
-        return bool(self._run_eagerly) or Settings.run_eagerly
+        if self.dynamic and self._run_eagerly is False:
+            raise ValueError(
+                f"Model {self.name} contains layers that can only run eagerly (`dynamic=True`), so it cannot be "
+                "compiled with `run_eagerly=False`."
+            )
+        return bool(self._run_eagerly) or self.dynamic or Settings.run_eagerly
 
     @run_eagerly.setter
     def run_eagerly(self, value: bool) -> None:
@@ -261,6 +274,7 @@ class Trainer(TrainingSteps):
         if resumption is not None:
             handler.resume(resumption)
         logs: Any = None
+        epoch_logs: dict[str, Any] | None = None
         with Interruptible() as interruptible:
             for epoch, batches in handler.epochs():
                 done = 0
@@ -288,12 +302,13 @@ class Trainer(TrainingSteps):
                         listeners,
                     )
                     epoch_logs.update({f"val_{name}": value for name, value in values.items()})
-                listeners.on_epoch_end(epoch, _numbers(epoch_logs))
+                epoch_logs = _numbers(epoch_logs)
+                listeners.on_epoch_end(epoch, epoch_logs)
                 interruptible.check()
                 if self.stop_training:
                     break
         self._handler = None
-        listeners.on_train_end(_numbers(logs) if logs is not None else None)
+        listeners.on_train_end(epoch_logs)
         finalize = getattr(self.optimizer, "finalize_variable_values", None)
         if finalize is not None and getattr(self.optimizer, "use_ema", False) and epochs > 0:
             finalize(self.trainable_variables)
@@ -592,20 +607,32 @@ class Trainer(TrainingSteps):
 
     def fit_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
         """The old name of `fit` for generators."""
-        warnings.warn(
-            "`Model.fit_generator` is deprecated. Use `Model.fit`.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        _warn_of_old_name("fit")
         names = (
-            "steps_per_epoch",
-            "epochs",
-            "verbose",
-            "callbacks",
-            "validation_data",
-            "validation_steps",
+            *("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data"),
+            *("validation_steps", "validation_freq", "class_weight"),
         )
         return self.fit(generator, **dict(zip(names, args, strict=False)), **kwargs)
+
+    def evaluate_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        """The old name of `evaluate` for generators; silent unless told otherwise."""
+        _warn_of_old_name("evaluate")
+        given = dict(zip(("steps", "callbacks"), args, strict=False))
+        return self.evaluate(generator, **{"verbose": 0, **given, **kwargs})
+
+    def predict_generator(self, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        """The old name of `predict` for generators; silent unless told otherwise."""
+        _warn_of_old_name("predict")
+        given = dict(zip(("steps", "callbacks"), args, strict=False))
+        return self.predict(generator, **{"verbose": 0, **given, **kwargs})
+
+
+def _warn_of_old_name(method: str) -> None:
+    warnings.warn(
+        f"`Model.{method}_generator` is deprecated. Use `Model.{method}`.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 _END = object()

@@ -131,7 +131,7 @@ class TrainingSteps:
         """The step as a function of host arrays: compiled, or plain Python when run eagerly."""
         function = getattr(self, f"{kind}_step")
         if self.run_eagerly:
-            return lambda batch: function(as_tensors(batch))
+            return lambda batch: function(_data(as_tensors(batch)))
         if kind not in self._steps:
             step = CompiledStep(self._clean(function), f"{kind}_step")
             self._steps[kind] = on_devices(self, step)
@@ -142,7 +142,7 @@ class TrainingSteps:
 
         def run(batch: Any) -> Any:
             try:
-                return convert_if_enabled(function)(batch)
+                return convert_if_enabled(function)(_data(batch))
             finally:
                 self._clear_losses()
 
@@ -155,7 +155,7 @@ class TrainingSteps:
             TrainingSteps, f"make_{kind}_function"
         ):
             function = override()
-            return lambda batches: function(iter([as_tensors(b) for b in batches]))
+            return lambda batches: function(iter([_data(as_tensors(b)) for b in batches]))
         step = self._step(kind)
         if isinstance(step, CompiledStep) and self._steps_per_execution > 1:
             return step.run_many
@@ -192,6 +192,12 @@ class TrainingSteps:
             step = self._step("predict")
             self.predict_function = lambda iterator: step(_host(next(iterator)))
         return self.predict_function
+
+
+def _data(batch: Any) -> Any:
+    """A batch as steps see it: inputs that are alone, and one tensor, come without a tuple."""
+    alone = isinstance(batch, tuple) and len(batch) == 1 and not nest.is_nested(batch[0])
+    return batch[0] if alone else batch
 
 
 def _host(batch: Any) -> Any:

@@ -67,7 +67,8 @@ class Initializer:
         Args:
           shape: sizes of the weight.
           dtype: its dtype; default `floatx()`.
-          **kwargs: `partition_shape` and `partition_offset` are not supported.
+          **kwargs: `layout`, a `tf.experimental.dtensor.Layout` to have the values on a mesh; others, such
+            as `partition_shape`, are ignored.
 
         Returns:
           A tensor.
@@ -79,7 +80,9 @@ class Initializer:
         if self._floating and not kind.is_floating:
             raise ValueError(f"Expected floating point type, got {kind}.")
         values = self.values(tuple(int(s) for s in shape))
-        return from_python(np.asarray(values).astype(kind.dtype), kind)
+        tensor = from_python(np.asarray(values).astype(kind.dtype), kind)
+        layout = kwargs.get("layout")
+        return tensor if layout is None else layout.constrain(tensor)
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """The values as a NumPy array; subclasses define it (or `__call__`)."""

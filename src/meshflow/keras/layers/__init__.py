@@ -11,24 +11,32 @@ from meshflow.keras.engine.input_layer import Input, InputLayer
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.keras.layers import activation as _activation
 from meshflow.keras.layers import attention as _attention
+from meshflow.keras.layers import bidirectional as _bidirectional
 from meshflow.keras.layers import convolutional as _convolutional
 from meshflow.keras.layers import core as _core
 from meshflow.keras.layers import einsum_dense as _einsum_dense
 from meshflow.keras.layers import merging as _merging
 from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
+from meshflow.keras.layers import recurrent as _recurrent
+from meshflow.keras.layers import recurrent_cells as _recurrent_cells
+from meshflow.keras.layers import recurrent_layers as _recurrent_layers
 from meshflow.keras.layers import regularization as _regularization
 from meshflow.keras.layers import separable_convolution as _separable_convolution
 from meshflow.keras.layers import transposed_convolution as _transposed_convolution
 from meshflow.keras.layers import wrappers as _wrappers
 from meshflow.keras.layers.activation import *
 from meshflow.keras.layers.attention import *
+from meshflow.keras.layers.bidirectional import *
 from meshflow.keras.layers.convolutional import *
 from meshflow.keras.layers.core import *
 from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
+from meshflow.keras.layers.recurrent import *
+from meshflow.keras.layers.recurrent_cells import *
+from meshflow.keras.layers.recurrent_layers import *
 from meshflow.keras.layers.regularization import *
 from meshflow.keras.layers.separable_convolution import *
 from meshflow.keras.layers.transposed_convolution import *
@@ -37,12 +45,16 @@ from meshflow.keras.layers.wrappers import *
 _MODULES = (
     _activation,
     _attention,
+    _bidirectional,
     _convolutional,
     _core,
     _einsum_dense,
     _merging,
     _normalization,
     _pooling,
+    _recurrent,
+    _recurrent_cells,
+    _recurrent_layers,
     _regularization,
     _separable_convolution,
     _transposed_convolution,

@@ -42,9 +42,11 @@ class ReLU(_Elementwise):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if any(v is not None and v < 0 for v in (max_value, negative_slope, threshold)):
+        if (max_value is not None and max_value < 0) or any(
+            v is None or v < 0 for v in (negative_slope, threshold)
+        ):
             raise ValueError(
-                f"ReLU: max_value, negative_slope and threshold cannot be negative, got {max_value}, {negative_slope}, {threshold}."
+                f"ReLU: max_value, negative_slope and threshold cannot be negative (nor the last two None), got {max_value}, {negative_slope}, {threshold}."
             )
         self.max_value, self.negative_slope, self.threshold = max_value, negative_slope, threshold
 
@@ -98,6 +100,10 @@ class ELU(_Elementwise):
 
     def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if alpha is None:
+            raise ValueError(
+                "Alpha of an ELU layer cannot be None, expecting a float. Received: None"
+            )
         self.alpha = float(alpha)
 
     def call(self, inputs: Any) -> Any:

@@ -282,6 +282,21 @@ class _BaseAttention(Layer):
         self.supports_masking = True
         self._dropout_layer = Dropout(dropout)
 
+    def _check(self, inputs: Any, mask: Any) -> None:
+        """Raises a `ValueError` unless inputs and masks are lists of the right length."""
+        lists = {"inputs": inputs} if mask is None else {"inputs": inputs, "masks": mask}
+        for what, given in lists.items():
+            if not isinstance(given, (list, tuple)):
+                raise ValueError(
+                    f"{type(self).__name__} layer must be called on a list of {what}, namely [query, value] or "
+                    f"[query, value, key]. Received: {given!r}"
+                )
+            if not 2 <= len(given) <= 3:
+                raise ValueError(
+                    f"{type(self).__name__} layer accepts {what} as a list of length 2 or 3, namely [query, value] "
+                    f"or [query, value, key]. Received length: {len(given)}"
+                )
+
     def call(
         self,
         inputs: Any,
@@ -291,6 +306,7 @@ class _BaseAttention(Layer):
         use_causal_mask: bool = False,
     ) -> Any:
         """The attention's output for [query, value] or [query, value, key]."""
+        self._check(inputs, mask)
         query, value = inputs[0], inputs[1]
         key = inputs[2] if len(inputs) > 2 else value
         scores = self._scores(query, key)

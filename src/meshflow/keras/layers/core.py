@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dtypes import as_dtype
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
@@ -95,6 +96,10 @@ class Dense(Layer):
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""
+        if not as_dtype(self.dtype or backend.floatx()).is_floating:
+            raise TypeError(
+                f"A Dense layer can only be built with a floating-point dtype. Received: dtype={self.dtype}"
+            )
         size = TensorShape(input_shape)[-1]
         if size is None:
             raise ValueError(

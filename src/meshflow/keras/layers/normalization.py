@@ -64,8 +64,15 @@ class _Scaled(Layer):
         return TensorShape(input_shape)
 
 
+_SCALE_ARGUMENTS = {
+    f"{name}_{part}"
+    for name in ("beta", "gamma")
+    for part in ("initializer", "regularizer", "constraint")
+}
+
+
 def _swap_names(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k.startswith(("beta_", "gamma_"))}
+    return {k: v for k, v in kwargs.items() if k in _SCALE_ARGUMENTS}
 
 
 class BatchNormalization(_Scaled):
@@ -134,7 +141,7 @@ class BatchNormalization(_Scaled):
                 "gamma_constraint": gamma_constraint,
             },
         )
-        self.axis = list(axis) if isinstance(axis, (list, tuple)) else axis
+        self.axis = _checked_axis(axis)
         self.momentum, self.epsilon, self.synchronized = momentum, epsilon, synchronized
         self.moving_mean_initializer = initializers.get(moving_mean_initializer)
         self.moving_variance_initializer = initializers.get(moving_variance_initializer)
@@ -288,16 +295,22 @@ class LayerNormalization(_Scaled):
         own = _swap_names(kwargs)
         super().__init__(**{k: v for k, v in kwargs.items() if k not in own})
         self._settings(center, scale, own)
-        self.axis = list(axis) if isinstance(axis, (list, tuple)) else axis
+        self.axis = _checked_axis(axis)
         self.epsilon = epsilon
 
     def build(self, input_shape: Any) -> None:
         """Creates gamma and beta."""
         shape = TensorShape(input_shape)
-        self._axes = sorted(
-            a % (shape.rank or 1)
-            for a in (self.axis if isinstance(self.axis, list) else [self.axis])
-        )
+        rank = shape.rank or 1
+        axes = self.axis if isinstance(self.axis, list) else [self.axis]
+        if any(not -rank <= a < rank for a in axes):
+            raise ValueError(
+                f"Invalid value for `axis` argument. Expected 0 <= axis < inputs.rank (with inputs.rank={rank}). "
+                f"Received: layer.axis={self.axis}"
+            )
+        self._axes = sorted(a % rank for a in axes)
+        if len(set(self._axes)) != len(axes):
+            raise ValueError(f"Duplicate axis: {self.axis}")
         size = tuple(shape[a] for a in self._axes)
         self.gamma = self._add("gamma", size) if self.scale else None
         self.beta = self._add("beta", size) if self.center else None
@@ -421,3 +434,17 @@ class UnitNormalization(Layer):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {**super().get_config(), "axis": self.axis}
+
+
+def _checked_axis(axis: Any) -> Any:
+    """An axis, or a list of them.
+
+    Raises:
+      TypeError: for anything else.
+    """
+    axes = list(axis) if isinstance(axis, (list, tuple)) else [axis]
+    if any(isinstance(a, bool) or not isinstance(a, (int, np.integer)) for a in axes):
+        raise TypeError(
+            f"Expected an int or a list/tuple of ints for the argument 'axis', but received: {axis!r}"
+        )
+    return axes if isinstance(axis, (list, tuple)) else axis

@@ -268,6 +268,8 @@ class UpSampling(_Spatial):
 def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
     if isinstance(value, int):
         return ((value, value),) * rank
+    if not isinstance(value, (tuple, list)):
+        raise ValueError(f"`{name}` should be an int or a tuple. Received: {value!r}.")
     if rank == 1 and len(value) == 2 and all(isinstance(v, int) for v in value):
         return (tuple(value),)
     if len(value) != rank:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
 from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.keras_tensor import KerasTensor
 from meshflow.ops import array, math
 
 __all__ = ["Rescaling", "TimeDistributed", "Wrapper"]
@@ -22,7 +24,8 @@ class Wrapper(Layer):
     def __init__(self, layer: Layer, **kwargs: Any) -> None:
         if not isinstance(layer, Layer):
             raise ValueError(
-                f"Layer {layer} supplied to Wrapper isn't a supported layer type. Please ensure wrapped layer is a valid Keras layer."
+                f"Please initialize `{type(self).__name__}` layer with a `tf.keras.layers.Layer` instance. Received: "
+                f"{layer}"
             )
         super().__init__(**kwargs)
         self.layer = layer
@@ -52,6 +55,10 @@ class TimeDistributed(Wrapper):
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """The outputs for all timesteps."""
         shape = inputs.shape.as_list()
+        if len(shape) < 2:
+            raise ValueError(
+                f"TimeDistributed({self.layer.name}) needs inputs [batch, time, ...], got shape {tuple(shape)}."
+            )
         flat = array.reshape(inputs, [shape[0] * shape[1], *shape[2:]])
         outputs = self.layer(flat)
         return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
@@ -65,14 +72,10 @@ class TimeDistributed(Wrapper):
     def _maybe_build(self, inputs: Any) -> None:
         super()._maybe_build(inputs)
         if not self.layer.built:
-            shape = inputs.shape.as_list()
-
-            class _Step:
-                def __init__(self) -> None:
-                    self.shape = TensorShape([shape[0], *shape[2:]])
-
+            shape = TensorShape(inputs.shape).as_list()
+            dtype = getattr(inputs, "dtype", None) or self.compute_dtype
             with self.layer._calling(None):
-                self.layer._maybe_build(_Step())
+                self.layer._maybe_build(KerasTensor(TensorSpec([shape[0], *shape[2:]], dtype)))
 
 
 class Rescaling(Layer):

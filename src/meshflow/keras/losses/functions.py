@@ -187,7 +187,9 @@ def sparse_categorical_crossentropy(
     return loss
 
 
-def _binary(y_true: Any, y_pred: Any, from_logits: bool) -> Any:
+def _binary_terms(y_true: Any, y_pred: Any, from_logits: bool = False) -> Any:
+    """Cross entropy of each element, with labels 0 and 1."""
+    y_true, y_pred = _pair(y_true, y_pred)
     if from_logits:
         return nn.sigmoid_cross_entropy_with_logits(labels=y_true, logits=y_pred)
     e = backend.epsilon()
@@ -205,8 +207,26 @@ def binary_crossentropy(
     """Cross entropy with labels 0 and 1, averaged over `axis`."""
     y_true, y_pred = _pair(y_true, y_pred)
     return math.reduce_mean(
-        _binary(_smooth(y_true, label_smoothing, 2.0), y_pred, from_logits), axis=axis
+        _binary_terms(_smooth(y_true, label_smoothing, 2.0), y_pred, from_logits), axis=axis
     )
+
+
+def _binary_focal_terms(
+    y_true: Any,
+    y_pred: Any,
+    apply_class_balancing: bool,
+    alpha: float,
+    gamma: float,
+    from_logits: bool,
+) -> Any:
+    """Binary focal cross entropy of each element."""
+    y_true, y_pred = _pair(y_true, y_pred)
+    probability = nn.sigmoid(y_pred) if from_logits else y_pred
+    certain = y_true * probability + (1.0 - y_true) * (1.0 - probability)
+    loss = math.pow(1.0 - certain, float(gamma)) * _binary_terms(y_true, y_pred, from_logits)
+    if apply_class_balancing:
+        loss = loss * (y_true * alpha + (1.0 - y_true) * (1.0 - alpha))
+    return loss
 
 
 def binary_focal_crossentropy(
@@ -222,11 +242,7 @@ def binary_focal_crossentropy(
     """Binary cross entropy in which easy examples count little (arXiv:1708.02002)."""
     y_true, y_pred = _pair(y_true, y_pred)
     y_true = _smooth(y_true, label_smoothing, 2.0)
-    probability = nn.sigmoid(y_pred) if from_logits else y_pred
-    certain = y_true * probability + (1.0 - y_true) * (1.0 - probability)
-    loss = math.pow(1.0 - certain, float(gamma)) * _binary(y_true, y_pred, from_logits)
-    if apply_class_balancing:
-        loss = loss * (y_true * alpha + (1.0 - y_true) * (1.0 - alpha))
+    loss = _binary_focal_terms(y_true, y_pred, apply_class_balancing, alpha, gamma, from_logits)
     return math.reduce_mean(loss, axis=axis)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +17,15 @@ from meshflow.core.variable import Variable, VariableAggregation, VariableSynchr
 from meshflow.distribute.replica import reading_together
 from meshflow.keras import backend, identify
 from meshflow.ops import math
+from meshflow.placement.layout import Layout
+from meshflow.placement.mesh import Mesh
 
 
 def _accepting_mesh(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def wrapped(self: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> None:
-        del mesh
+        if mesh is not None:
+            self._mesh = mesh
         init(self, *args, **kwargs)
 
     return wrapped
@@ -44,7 +48,8 @@ class Metric:
     Args:
       name: the metric's name.
       dtype: dtype of the state; default `floatx()`.
-      **kwargs: `mesh`, accepted by all metrics: their state is replicated over any mesh it meets.
+      **kwargs: `mesh`, accepted by all metrics: the mesh over which the state is replicated; without
+        it, the first one that it meets.
 
     Example:
       >>> import meshflow as tf
@@ -56,6 +61,7 @@ class Metric:
 
     _is_metric = True
     stateful = True
+    _mesh: Mesh | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -65,7 +71,7 @@ class Metric:
             cls.result = _of_all_replicas(cls.result)  # type: ignore[method-assign]
 
     def __init__(self, name: str | None = None, dtype: Any = None, **kwargs: Any) -> None:
-        kwargs.pop("mesh", None)
+        self._mesh = kwargs.pop("mesh", self._mesh)
         if kwargs:
             raise TypeError(f"{type(self).__name__} got unexpected arguments {sorted(kwargs)}.")
         self._name = name or backend.unique_name(identify.snake_case(type(self).__name__))
@@ -120,6 +126,8 @@ class Metric:
                 aggregation=aggregation,
                 synchronization=synchronization,
             )
+        if self._mesh is not None:
+            variable._layout = Layout.replicated(self._mesh, len(shape))
         self._weights.append(variable)
         return variable
 
@@ -203,8 +211,9 @@ class Metric:
         return f"{type(self).__name__}({values})"
 
     def __deepcopy__(self, memo: Any) -> Metric:
-        copied = type(self).from_config(self.get_config())
+        copied = type(self).__new__(type(self))
         memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
     def _float(self, value: Any) -> Any:

@@ -48,7 +48,8 @@ class Optimizer(Hyperparameters, State):
       ema_momentum: its momentum.
       ema_overwrite_frequency: every so many steps the average replaces the variable.
       **kwargs: `learning_rate`, `clipnorm`, `clipvalue`, `global_clipnorm`, `decay`, `lr`;
-        `jit_compile`, `mesh` and `is_legacy_optimizer` are accepted and ignored.
+        `mesh` is the mesh over which the step number is replicated; slots follow their variables.
+        `jit_compile` and `is_legacy_optimizer` are accepted and ignored.
 
     Raises:
       TypeError: for another keyword.
@@ -86,7 +87,8 @@ class Optimizer(Hyperparameters, State):
         self.clipvalue = kwargs.pop("clipvalue", None)
         self.global_clipnorm = kwargs.pop("global_clipnorm", None)
         self._initial_decay = float(kwargs.pop("decay", 0.0) or 0.0)
-        for ignored in ("jit_compile", "is_legacy_optimizer", "mesh"):
+        self._mesh = kwargs.pop("mesh", None)
+        for ignored in ("jit_compile", "is_legacy_optimizer"):
             kwargs.pop(ignored, None)
         # Keras 2's base class leaves the learning rate to its subclasses, and so its configuration.
         self._configures_rate = "learning_rate" in kwargs

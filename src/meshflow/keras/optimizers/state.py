@@ -10,6 +10,8 @@ import numpy as np
 
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
+from meshflow.placement.layout import Layout
+from meshflow.placement.mesh import Mesh
 
 
 class VariableList(list):
@@ -26,6 +28,7 @@ class State:
     # Names of the slots that every trained variable gets.
     slot_names: tuple[str, ...] = ()
     _name: str
+    _mesh: Mesh | None = None
 
     def _init_state(self) -> None:
         self._iterations: Variable | None = None
@@ -69,6 +72,8 @@ class State:
             with init_scope():
                 name = f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
+            if self._mesh is not None:
+                self._iterations._layout = Layout.replicated(self._mesh, 0)
             self._weights.insert(0, self._iterations)
         return self._iterations
 

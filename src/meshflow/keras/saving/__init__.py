@@ -2,10 +2,12 @@
 
 from meshflow.keras.identify import (
     custom_object_scope,
+    deserialize_keras_object,
     get_custom_objects,
     get_registered_name,
     get_registered_object,
     register_keras_serializable,
+    serialize_keras_object,
 )
 from meshflow.keras.saving.configuration import (
     model_from_config,
@@ -17,6 +19,7 @@ from meshflow.keras.saving.weights import load_weights, save_weights
 
 __all__ = [
     "custom_object_scope",
+    "deserialize_keras_object",
     "get_custom_objects",
     "get_registered_name",
     "get_registered_object",
@@ -28,4 +31,5 @@ __all__ = [
     "register_keras_serializable",
     "save_model",
     "save_weights",
+    "serialize_keras_object",
 ]

@@ -3,10 +3,12 @@
 from meshflow.keras.engine.data_adapter import pack_x_y_sample_weight, unpack_x_y_sample_weight
 from meshflow.keras.identify import (
     custom_object_scope,
+    deserialize_keras_object,
     get_custom_objects,
     get_registered_name,
     get_registered_object,
     register_keras_serializable,
+    serialize_keras_object,
 )
 from meshflow.keras.utils.arrays import (
     Sequence,
@@ -22,6 +24,7 @@ from meshflow.keras.utils.directories import (
     text_dataset_from_directory,
 )
 from meshflow.keras.utils.files import get_file
+from meshflow.keras.utils.graphs import get_source_inputs
 from meshflow.keras.utils.images import (
     array_to_img,
     img_to_array,
@@ -29,7 +32,12 @@ from meshflow.keras.utils.images import (
     save_img,
     smart_resize,
 )
-from meshflow.keras.utils.progbar import Progbar
+from meshflow.keras.utils.progbar import (
+    Progbar,
+    disable_interactive_logging,
+    enable_interactive_logging,
+    is_interactive_logging_enabled,
+)
 from meshflow.keras.utils.timeseries import timeseries_dataset_from_array
 
 CustomObjectScope = custom_object_scope
@@ -42,18 +50,24 @@ __all__ = [
     "Sequence",
     "array_to_img",
     "custom_object_scope",
+    "deserialize_keras_object",
+    "disable_interactive_logging",
+    "enable_interactive_logging",
     "get_custom_objects",
     "get_file",
     "get_registered_name",
     "get_registered_object",
+    "get_source_inputs",
     "image_dataset_from_directory",
     "img_to_array",
+    "is_interactive_logging_enabled",
     "load_img",
     "normalize",
     "pack_x_y_sample_weight",
     "pad_sequences",
     "register_keras_serializable",
     "save_img",
+    "serialize_keras_object",
     "set_random_seed",
     "smart_resize",
     "split_dataset",

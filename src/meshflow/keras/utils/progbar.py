@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from typing import Any
@@ -9,6 +10,31 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.tensor import Tensor
+
+_interactive = [True]
+
+
+def enable_interactive_logging() -> None:
+    """Progress of training is printed, as it is from the start."""
+    _interactive[0] = True
+
+
+def disable_interactive_logging() -> None:
+    """Progress of training goes to the logger 'meshflow' instead of the standard output."""
+    _interactive[0] = False
+
+
+def is_interactive_logging_enabled() -> bool:
+    """Whether progress of training is printed."""
+    return _interactive[0]
+
+
+def say(text: str) -> None:
+    """Prints a line of progress, or logs it."""
+    if _interactive[0]:
+        print(text)
+    else:
+        logging.getLogger("meshflow").info(text)
 
 
 class Progbar:
@@ -95,6 +121,9 @@ class Progbar:
             f" - {name}: {_shown(total, count)}" for name, (total, count) in self._values.items()
         )
         line = bar + timing + info
+        if not _interactive[0]:
+            say(line)
+            return
         if self._dynamic and self.verbose == 1:
             sys.stdout.write("\r" + line.ljust(self._length))
         else:

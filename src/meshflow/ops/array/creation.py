@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core import convert, dtypes
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, op, static_value
+from meshflow.core.dispatch import Op, also_symbolic, apply, op, static_value
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.shapes import TensorShape
@@ -81,13 +82,27 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     return _python_tuple(int(s) for s in sizes)
 
 
-def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:
+    """A tensor in a layout; without one, where another lies that is on a mesh."""
+    if layout is not None:
+        return layout.constrain(tensor)
+    sharding = getattr(getattr(like, "_value", None), "sharding", None)
+    if context.trace is None and isinstance(sharding, jax.sharding.NamedSharding):
+        return Tensor(jax.device_put(tensor._value, sharding))
+    return tensor
+
+
+@also_symbolic
+def zeros(
+    shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
+) -> Tensor:
     """A tensor of zeros (False, or empty strings).
 
     Args:
       shape: sizes, as a list, tuple, `TensorShape` or integer tensor.
       dtype: element type.
       name: ignored.
+      layout: a `tf.experimental.dtensor.Layout`, to have the tensor on a mesh.
 
     Returns:
       A tensor.
@@ -100,28 +115,33 @@ def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> T
     kind = as_dtype(dtype)
     if kind is dtypes.string:
         return Tensor(np.full(as_sizes(shape), b"", object))
-    return _full(as_sizes(shape), 0, kind)
+    return _laid(_full(as_sizes(shape), 0, kind), layout)
 
 
-def ones(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+@also_symbolic
+def ones(
+    shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
+) -> Tensor:
     """A tensor of ones (True); arguments as in `zeros`."""
-    return _full(as_sizes(shape), 1, as_dtype(dtype))
+    return _laid(_full(as_sizes(shape), 1, as_dtype(dtype)), layout)
 
 
-def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
+@also_symbolic
+def fill(dims: Any, value: TensorLike, name: str | None = None, layout: Any = None) -> Tensor:
     """A tensor with one value everywhere.
 
     Args:
       dims: sizes.
       value: a scalar.
       name: ignored.
+      layout: a `tf.experimental.dtensor.Layout`, to have the tensor on a mesh.
 
     Example:
       >>> import meshflow as tf
       >>> tf.fill([2], 9).numpy()
       array([9, 9], dtype=int32)
     """
-    return _fill(value, as_sizes(dims, "dims"))
+    return _laid(_fill(value, as_sizes(dims, "dims")), layout)
 
 
 @op(same=(), name="fill", strings="moves")
@@ -137,21 +157,21 @@ def _like(input: TensorLike, dtype: Any, value: int) -> Tensor:
 
 
 def zeros_like(
-    input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
+    input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """Zeros of a tensor's shape, and of its dtype unless given."""
+    """Zeros of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies."""
     if dtype is None and not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
             return zeros(input.shape, dtypes.string)
-    return _like(input, None if dtype is None else as_dtype(dtype), 0)
+    return _laid(_like(input, None if dtype is None else as_dtype(dtype), 0), layout, input)
 
 
 def ones_like(
-    input: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True
+    input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """Ones of a tensor's shape, and of its dtype unless given."""
-    return _like(input, None if dtype is None else as_dtype(dtype), 1)
+    """Ones of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies."""
+    return _laid(_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input)
 
 
 def eye(
@@ -203,6 +223,9 @@ def range(
     if limit is None:
         start, limit = 0, start
     values = [static_value(v, "tf.range argument") for v in (start, limit, delta)]
+    values = [v[0] if isinstance(v, _python_tuple) and len(v) == 1 else v for v in values]
+    if any(isinstance(v, _python_tuple) for v in values):
+        raise InvalidValueError(f"tf.range takes numbers, got {values}. [Op:Range]")
     if dtype is None:
         kinds = [convert_to_tensor(v).dtype for v in (start, limit, delta)]
         order = [
@@ -232,14 +255,15 @@ def linspace(
 ) -> Tensor:
     """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension.
 
-    Integers count as float64.
+    Integers of up to 16 bits count as float32, larger ones as float64.
     """
     if not hasattr(start, "_keras_history"):
         start = convert_to_tensor(start)
         if start.dtype.is_integer:
             from meshflow.ops.math import cast
 
-            start, stop = cast(start, dtypes.float64), cast(stop, dtypes.float64)
+            kind = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
+            start, stop = cast(start, kind), cast(stop, kind)
     return _linspace(start, stop, static_value(num, "num"), axis)
 
 
@@ -267,7 +291,11 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
     return list(_meshgrid([convert_to_tensor(a) for a in args], indexing))
 
 
-_meshgrid_op = Op("meshgrid", lambda operands, s: jnp.meshgrid(*operands[0], indexing=s[0]))
+def _grid(operands: Any, static: Statics) -> Any:
+    return jnp.meshgrid(*[v.reshape(-1) for v in operands[0]], indexing=static[0])
+
+
+_meshgrid_op = Op("meshgrid", _grid)
 
 
 def _meshgrid(tensors: list[Tensor], indexing: str) -> Any:
@@ -280,6 +308,12 @@ def _one_hot(
 ) -> Tensor:
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         raise TypeError(f"indices must be integers, got {indices.dtype.name}")
+    if not -1 <= axis <= indices.ndim:
+        raise InvalidValueError(
+            f"one_hot: axis must be -1 or between 0 and {indices.ndim}, got {axis}."
+        )
+    if depth < 0:
+        raise InvalidValueError(f"one_hot: depth must be non-negative, got {depth}.")
     axis = axis % (indices.ndim + 1)
     positions = jnp.arange(depth, dtype=indices.dtype).reshape(
         [-1 if i == axis else 1 for i in _python_range(indices.ndim + 1)]
@@ -318,6 +352,10 @@ def one_hot(
     """
     if dtype is None:
         given = [convert_to_tensor(v).dtype for v in (on_value, off_value) if v is not None]
+        if len({d.name for d in given}) > 1:
+            raise TypeError(
+                f"dtype {given[0]!r} of on_value does not match dtype {given[1]!r} of off_value"
+            )
         dtype = given[0] if given else dtypes.float32
     kind = as_dtype(dtype)
     on = convert_to_tensor(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core import variable
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
@@ -106,6 +107,11 @@ def gather(
                 raise InvalidValueError(
                     f"gather: axis {axis} is out of range for params of rank {params.ndim}."
                 )
+            if axis % params.ndim < batch_dims:
+                # Dimensions that both share come before the picked one.
+                raise InvalidValueError(
+                    f"gather: batch_dims ({batch_dims}) must be at most axis ({axis})."
+                )
             _check_range(indices, params._value.shape[axis], "gather")
     return _gather(params, indices, axis, batch_dims)
 
@@ -164,7 +170,7 @@ def _check_coordinates(indices: Any, shape: Any, what: str) -> None:
             )
 
 
-@op(same=("updates",), name="scatter_nd")
+@op(same=("updates",), name="scatter_nd", strings="moves")
 def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
     place = jnp.zeros(shape, updates.dtype).at[tuple(jnp.moveaxis(indices, -1, 0))]
     return place.max(updates) if updates.dtype == jnp.bool_ else place.add(updates)
@@ -190,11 +196,23 @@ def scatter_nd(
     return _scatter_nd(indices, updates, shape)
 
 
+def _check_updates(indices: Any, updates: Any, shape: Any, what: str) -> None:
+    """Refuses updates that do not fill the places that the indices name; a scalar fills all."""
+    depth = indices.shape[-1] if indices.ndim else 1
+    wanted = (*indices.shape[:-1], *shape[depth:])
+    if updates.ndim and tuple(updates.shape) != wanted:
+        raise InvalidValueError(
+            f"{what}: updates must have shape {list(wanted)} for indices of shape "
+            f"{list(indices.shape)} into shape {list(shape)}, got {list(updates.shape)}."
+        )
+
+
 def _tensor_scatter(kind: str, verb: str) -> Any:
     name_ = f"tensor_scatter_nd_{verb}"
 
     @op(same=("tensor", "updates"), name=name_, strings="moves" if kind == "set" else None)
     def apply_updates(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+        _check_updates(indices, updates, tensor.shape, name_)
         place = tensor.at[tuple(jnp.moveaxis(indices, -1, 0))]
         return place.add(-updates) if kind == "sub" else getattr(place, kind)(updates)
 
@@ -335,3 +353,14 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
     last = {int(n): position for position, n in enumerate(flat)}
     order = [last.get(i, 0) for i in range(int(flat.max()) + 1)]
     return gather(concat(rows, 0), order)
+
+
+variable.parts.update(
+    gather=gather,
+    gather_nd=gather_nd,
+    scatter_nd_add=tensor_scatter_nd_add,
+    scatter_nd_sub=tensor_scatter_nd_sub,
+    scatter_nd_update=tensor_scatter_nd_update,
+    scatter_nd_max=tensor_scatter_nd_max,
+    scatter_nd_min=tensor_scatter_nd_min,
+)

@@ -97,6 +97,8 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 @op(same=(), name="expand_dims", strings="moves")
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
     """Adds a dimension of size 1 at `axis`."""
+    if isinstance(axis, tuple) and len(axis) == 1:
+        axis = axis[0]
     return jnp.expand_dims(input, _axis(axis, input.ndim + 1, "expand_dims"))
 
 
@@ -301,6 +303,8 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
         raise InvalidValueError(
             f"tile needs one multiple per dimension ({input.ndim}), got {list(multiples)}."
         )
+    if min(multiples, default=0) < 0:
+        raise InvalidValueError(f"tile: multiples must be >= 0, got {list(multiples)}.")
     return jnp.tile(input, multiples)
 
 
@@ -309,6 +313,8 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
     """Repeats each element along a dimension; without `axis`, of the flattened tensor."""
     if isinstance(repeats, tuple):
         repeats = np.asarray(repeats)
+        if repeats.ndim > 1:
+            raise ValueError(f"repeats: shape {repeats.shape} must have rank at most 1.")
     return jnp.repeat(input, repeats, axis=axis)
 
 
@@ -389,6 +395,11 @@ def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
 @op(same=(), name="roll", strings="moves")
 def roll(input: TensorLike, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """Moves elements along dimensions; those pushed out come in at the other end."""
+    counts = [len(v) if isinstance(v, tuple) else None for v in (shift, axis)]
+    if counts[0] != counts[1] and {*counts} != {None, 1}:
+        raise InvalidValueError(
+            f"roll: shift and axis must have the same size, got {shift} and {axis}."
+        )
     return jnp.roll(input, shift, axis)
 
 

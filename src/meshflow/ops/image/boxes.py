@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.dtypes import float32
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -107,6 +107,11 @@ def crop_and_resize(
 
     size = tuple(int(s) for s in static_value(crop_size, "crop_size"))
     picture = cast(image, float32)
+    known = convert_to_tensor(box_indices)._value
+    if isinstance(known, np.ndarray) and ((known < 0) | (known >= len(picture))).any():
+        raise OutOfRangeError(
+            f"crop_and_resize: box_indices must be within [0, {len(picture)}), got {known.tolist()}."
+        )
     fill = float(extrapolation_value)
     return _crop(picture, boxes, box_indices, size, method == "nearest", fill)
 

@@ -222,6 +222,7 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     if not 0 < central_fraction <= 1:
         raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}.")
     image = convert_to_tensor(image)
+    _check_rank(image, "central_crop")
     top = int((image.shape[-3] - image.shape[-3] * central_fraction) / 2)
     left = int((image.shape[-2] - image.shape[-2] * central_fraction) / 2)
     return crop_to_bounding_box(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.composite import IndexedSlices, SparseTensor
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import DType, as_dtype, float32, float64
@@ -211,7 +212,7 @@ def _divided(result: Any, y: Any, what: str) -> Any:
     return result
 
 
-@op(kinds="if", name="floordiv")
+@op(kinds="if", name="floordiv", differentiable=False)
 def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
     return jnp.floor_divide(x, y)
 
@@ -240,7 +241,7 @@ def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 mod = floormod
 
 
-@op(kinds="if", name="truncatediv")
+@op(kinds="if", name="truncatediv", differentiable=False)
 def _truncatediv(x: TensorLike, y: TensorLike) -> Tensor:
     return jax.lax.div(*jnp.broadcast_arrays(x, y)) if _integers(x) else jnp.trunc(x / y)
 
@@ -317,16 +318,21 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     return jnp.arctan2(y, x)
 
 
+def _chosen(x: Any, y: Any, first: Any) -> Any:
+    """`x` where `first` or where `x` is NaN, else `y`; JAX's own extremes halve the gradient of ties."""
+    return jnp.where(first | (x != x), x, y)
+
+
 @op(kinds="if")
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of two elements."""
-    return jnp.maximum(x, y)
+    """The larger of two elements; of equal ones `x` has the gradient."""
+    return _chosen(x, y, x >= y)
 
 
 @op(kinds="if")
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of two elements."""
-    return jnp.minimum(x, y)
+    """The smaller of two elements; of equal ones `x` has the gradient."""
+    return _chosen(x, y, x <= y)
 
 
 @op
@@ -345,13 +351,15 @@ def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor
 @op(kinds="fc")
 def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x * log(y)`, and 0 where `x` is 0."""
-    return jax.scipy.special.xlogy(x, y)
+    safe = jnp.where(x == 0, jnp.ones((), y.dtype), y)
+    return jnp.where(x == 0, jnp.zeros((), x.dtype), x * jnp.log(safe))
 
 
 @op(kinds="fc")
 def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x * log(1 + y)`, and 0 where `x` is 0."""
-    return jax.scipy.special.xlog1py(x, y)
+    safe = jnp.where(x == 0, jnp.ones((), y.dtype), y)
+    return jnp.where(x == 0, jnp.zeros((), x.dtype), x * jnp.log1p(safe))
 
 
 @op(kinds="fc")
@@ -515,14 +523,38 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
     wanted = as_dtype(dtype)
     if isinstance(x, Tensor) and x.dtype is wanted:
         return x
-    return _cast(x, wanted)
+    if isinstance(x, (SparseTensor, IndexedSlices)):
+        return x.with_values(cast(x.values, wanted))
+    return _cast(convert_to_tensor(x) if x is None else x, wanted)
 
 
 @op(same=(), name="saturate_cast")
 def _saturate_cast(value: TensorLike, dtype: DType) -> Tensor:
-    if not (dtype.is_floating or dtype.is_complex):
-        value = jnp.clip(value, dtype.min, dtype.max)
-    return value.astype(dtype.dtype)
+    if jnp.issubdtype(value.dtype, jnp.complexfloating) and not dtype.is_complex:
+        value = jnp.real(value)
+    if dtype.is_complex or dtype.is_bool:
+        return value.astype(dtype.dtype)
+    low, high = _ends(value.dtype, dtype)
+    return jnp.clip(value, low, high).astype(dtype.dtype)
+
+
+def _ends(own: Any, wanted: DType) -> tuple[Any, Any]:
+    """The least and largest numbers of dtype `own` that `wanted` can hold."""
+    if own == jnp.bool_:
+        return False, True
+    if jnp.issubdtype(own, jnp.integer):
+        if wanted.is_floating:
+            return None, None
+        limits = jnp.iinfo(own)
+        return max(int(limits.min), int(wanted.min)), min(int(limits.max), int(wanted.max))
+    floats = jnp.finfo(own)
+    low = max(float(floats.min), float(wanted.min))
+    high = min(float(floats.max), float(wanted.max))
+    # Rounding to the nearest may lead out of the range: step back to the number before.
+    ends = np.asarray([low, high], own)
+    outside = ends.astype(np.float64) > high
+    ends = np.where(outside, np.nextafter(ends, np.zeros((), own)), ends)
+    return ends[0], ends[1]
 
 
 def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
@@ -539,6 +571,11 @@ def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tens
 @op
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     """Cross product along the last dimension, of size 3."""
+    if a.shape[-1:] != (3,) or a.shape != b.shape:
+        raise InvalidValueError(
+            "Cross-products are only defined for two tensors of one shape whose last size is 3, got "
+            f"{list(a.shape)} and {list(b.shape)}."
+        )
     return jnp.cross(a, b)
 
 

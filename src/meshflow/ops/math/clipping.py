@@ -33,8 +33,9 @@ def clip_by_value(
       >>> tf.clip_by_value([-5.0, 0.5, 5.0], 0.0, 1.0).numpy()
       array([0. , 0.5, 1. ], dtype=float32)
     """
-    # Nested where gives the clipped elements no gradient at all, as TensorFlow does.
-    return jnp.maximum(jnp.minimum(t, clip_value_max), clip_value_min)
+    # At the ends of the interval the whole gradient goes to the tensor, as in TensorFlow.
+    below = jnp.where(t > clip_value_max, clip_value_max, t)
+    return jnp.where(below < clip_value_min, clip_value_min, below)
 
 
 @op(same=("t", "clip_norm"), kinds="fc")

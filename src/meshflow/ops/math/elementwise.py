@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from meshflow.core.composite import SparseTensor
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
 
@@ -79,15 +81,43 @@ def _define(
     body.__name__ = body.__qualname__ = name
     body.__doc__ = doc
     body.__module__ = __name__
-    return op(body, kinds=kinds, differentiable=differentiable)
+    public = op(body, kinds=kinds, differentiable=differentiable)
+    return _of_sparse(public) if name in _SPARSE else public
+
+
+# Functions that leave 0 as it is, and so take sparse tensors too.
+_SPARSE = frozenset(
+    [
+        *("abs", "asinh", "atan", "atanh", "ceil", "erf", "expm1", "floor", "imag", "log1p"),
+        *("negative", "real", "rint", "round", "sign", "sin", "sinh", "sqrt", "square", "tan"),
+        "tanh",
+    ]
+)
+
+
+def _of_sparse(public: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(public)
+    def function(x: Any, name: str | None = None) -> Any:
+        if isinstance(x, SparseTensor):
+            return x.with_values(public(x.values))
+        return public(x)
+
+    return function
 
 
 def _angle(x: Any) -> Any:
     return jnp.angle(x).astype(x.real.dtype)
 
 
+def _abs(x: Any) -> Any:
+    """|x|, with TensorFlow's gradient of 0 at 0, where JAX's is 1."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x * jax.lax.stop_gradient(jnp.sign(x))
+    return jnp.abs(x)
+
+
 _special = jax.scipy.special
-abs = _define("abs", jnp.abs, "Absolute value.", kinds=None)
+abs = _define("abs", _abs, "Absolute value.", kinds=None)
 negative = _define("negative", jnp.negative, "`-x`.", kinds=None)
 sign = _define(
     "sign",

@@ -24,9 +24,9 @@ __all__ = [
     "cumprod",
     "cumsum",
     "cumulative_logsumexp",
-    "in_top_k",
     "is_non_decreasing",
     "is_strictly_increasing",
+    "lbeta",
     "polyval",
     "reduce_all",
     "reduce_any",
@@ -39,7 +39,6 @@ __all__ = [
     "reduce_std",
     "reduce_sum",
     "reduce_variance",
-    "top_k",
     "zero_fraction",
 ]
 
@@ -268,7 +267,6 @@ def cumulative_logsumexp(
     return _cumulative(scan, x, axis, exclusive, reverse, -jnp.inf)
 
 
-@op(differentiable=False)
 def count_nonzero(
     input: TensorLike,
     axis: Any = None,
@@ -276,94 +274,20 @@ def count_nonzero(
     dtype: Any = int64,
     name: str | None = None,
 ) -> Tensor:
-    """Number of elements that are not zero."""
-    return jnp.sum(input != 0, axis=axis, keepdims=bool(keepdims), dtype=as_dtype(dtype).dtype)
+    """Number of elements that are not zero (of strings: not empty)."""
+    from meshflow.core.convert import convert_to_tensor
+    from meshflow.ops.math.arithmetic import cast, not_equal
+
+    if not hasattr(input, "_keras_history"):
+        input = convert_to_tensor(input)
+    nothing = b"" if input.dtype == "string" else np.zeros((), input.dtype.as_numpy_dtype)
+    return reduce_sum(cast(not_equal(input, nothing), dtype), axis, bool(keepdims))
 
 
 @op(differentiable=False)
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
     """Fraction of elements that are zero, float32."""
     return jnp.mean((value == 0).astype(jnp.float32))
-
-
-@op(kinds="if", name="top_k")
-def _top_k(input: TensorLike, k: int) -> Any:
-    if k > input.shape[-1]:
-        raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
-    return tuple(jax.lax.top_k(input, k))
-
-
-def top_k(
-    input: TensorLike,
-    k: int = 1,
-    sorted: bool = True,
-    index_type: Any = None,
-    name: str | None = None,
-) -> Any:
-    """The k largest elements of the last dimension and their positions.
-
-    Args:
-      input: tensor of shape [..., n], n at least k.
-      k: how many.
-      sorted: accepted; the result is always in falling order.
-      index_type: dtype of the positions; default int32.
-      name: ignored.
-
-    Returns:
-      A named tuple (values, indices), each of shape [..., k].
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.math.top_k([1, 9, 4], k=2).indices.numpy()
-      array([1, 2], dtype=int32)
-    """
-    from meshflow.ops.math.arithmetic import cast
-
-    values, indices = _top_k(input, k)
-    return TopKV2(values, indices if index_type is None else cast(indices, index_type))
-
-
-class TopKV2(tuple):
-    """The result of `top_k`: `values` and `indices`."""
-
-    __slots__ = ()
-    _fields = ("values", "indices")
-
-    def __new__(cls, values: Any, indices: Any) -> TopKV2:
-        return super().__new__(cls, (values, indices))
-
-    @property
-    def values(self) -> Any:
-        """The elements."""
-        return self[0]
-
-    @property
-    def indices(self) -> Any:
-        """Their positions."""
-        return self[1]
-
-
-@op(same=(), differentiable=False)
-def in_top_k(
-    targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None
-) -> Tensor:
-    """Whether the prediction for the target class is among the k largest.
-
-    Args:
-      targets: class numbers, shape [batch].
-      predictions: shape [batch, classes].
-      k: how many.
-      name: ignored.
-
-    Returns:
-      Booleans of shape [batch]; False for a target out of range or a prediction that is not finite.
-    """
-    classes = predictions.shape[-1]
-    valid = (targets >= 0) & (targets < classes)
-    index = jnp.clip(targets, 0, classes - 1).astype(jnp.int32)
-    own = jnp.take_along_axis(predictions, index[:, None], axis=-1)
-    above = jnp.sum(predictions > own, axis=-1)
-    return valid & jnp.isfinite(own[:, 0]) & (above < k)
 
 
 @op(differentiable=False)
@@ -480,6 +404,15 @@ def confusion_matrix(
 
     labels = cast(convert_to_tensor(labels), int64)
     predictions = cast(convert_to_tensor(predictions), int64)
+    if labels.ndim == predictions.ndim + 1:
+        labels = labels[..., 0]
+    elif predictions.ndim == labels.ndim + 1:
+        predictions = predictions[..., 0]
+    if labels.shape.as_list() != predictions.shape.as_list():
+        raise InvalidValueError(
+            f"confusion_matrix: labels and predictions must have one shape, got {labels.shape} and "
+            f"{predictions.shape}."
+        )
     if num_classes is None:
         both = labels._concrete("labels without num_classes"), predictions._concrete("predictions")
         num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
@@ -503,8 +436,26 @@ def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
     """Polynomial with the given coefficients, highest power first, at `x`."""
     from meshflow.core.convert import convert_to_tensor
 
+    if not isinstance(coeffs, list):
+        raise ValueError(f"Argument coeffs must be a list, got {type(coeffs).__name__}.")
     x = convert_to_tensor(x)
     result = x * 0
     for coefficient in coeffs:
         result = coefficient + result * x
     return result
+
+
+@op(kinds="f")
+def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
+    """Logarithm of the absolute Beta function of the last dimension: of Gamma(x_i) / Gamma(sum x_i).
+
+    Args:
+      x: tensor of shape [..., n]; without elements the result is -infinity.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [...].
+    """
+    log_gamma = jax.scipy.special.gammaln
+    total = jnp.sum(x, -1)
+    return jnp.sum(log_gamma(x), -1) - (log_gamma(total) if x.shape[-1] else jnp.inf)

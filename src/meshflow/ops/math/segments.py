@@ -12,7 +12,9 @@ import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.arithmetic import cast
 
 __all__ = [
     "segment_max",
@@ -92,10 +94,12 @@ def _segment(kind: str, fill_empty: bool) -> Callable[..., Any]:
             f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
         )
         count = int(numbers.max()) + 1 if numbers.size else 0
-        if (numbers[1:] < numbers[:-1]).any():
-            from meshflow.core.errors import InvalidArgumentError
-
-            raise InvalidArgumentError(f"segment ids are not increasing: {numbers.tolist()}")
+        if ids.ndim != 1 or not ids.dtype.is_integer:
+            raise InvalidValueError(
+                f"segment_ids should be a vector of integers, got {ids.dtype.name} of shape {ids.shape}."
+            )
+        if (numbers[1:] < numbers[:-1]).any() or (numbers[:1] < 0).any():
+            raise InvalidValueError(f"segment ids are not increasing from 0 on: {numbers.tolist()}")
         result = _reduce(convert_to_tensor(data), ids, count, kind)
         return _zero_empty(result, ids, count) if fill_empty else result
 
@@ -130,7 +134,17 @@ def _unsorted(kind: str) -> Callable[..., Any]:
         data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
     ) -> Tensor:
         count = static_value(num_segments, "num_segments")
-        return _reduce(convert_to_tensor(data), convert_to_tensor(segment_ids), count, kind)
+        if count < 0:
+            raise InvalidValueError(f"num_segments must not be negative, got {count}.")
+        known = convert_to_tensor(segment_ids)._value
+        if isinstance(known, np.ndarray) and known.size and known.max() >= count:
+            raise InvalidValueError(
+                f"segment_ids must be below num_segments ({count}), got {known.max()}."
+            )
+        tensor = convert_to_tensor(data)
+        if kind in ("mean", "sqrt_n") and tensor.dtype.is_integer:
+            tensor = cast(tensor, "float32" if tensor.dtype.size <= 2 else "float64")
+        return _reduce(tensor, convert_to_tensor(segment_ids), count, kind)
 
     segment.__name__ = segment.__qualname__ = f"unsorted_segment_{kind}"
     segment.__doc__ = f"""The {kind} over rows with equal ids; rows with a negative id are left out.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.random import op_key
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
@@ -19,7 +20,6 @@ __all__ = [
     "crelu",
     "dropout",
     "elu",
-    "embedding_lookup",
     "gelu",
     "general_dropout",
     "leaky_relu",
@@ -153,6 +153,14 @@ def bias_add(
     Raises:
       ValueError: when the sizes differ.
     """
+    if data_format is not None and not (
+        data_format.startswith("NC") or (data_format.startswith("N") and data_format.endswith("C"))
+    ):
+        raise ValueError(
+            f"`data_format` must be of the form `N...C` or `NC...`, got {data_format!r}."
+        )
+    if value.ndim < 2:
+        raise InvalidValueError(f"bias_add: value must be at least 2D, got {list(value.shape)}.")
     first = data_format is not None and data_format.startswith("NC") and data_format != "N...C"
     channels = value.shape[1 if first else -1]
     if bias.ndim != 1 or bias.shape[0] != channels:
@@ -206,6 +214,12 @@ def dropout(
         raise ValueError(
             f"`x.dtype` must be a floating point tensor as `x` will be scaled. Received: x_dtype={dtype}"
         )
+    if isinstance(rate, str):
+        raise ValueError(f"`rate` must be a scalar or scalar tensor. Received: rate={rate}")
+    if not hasattr(x, "_keras_history"):
+        x = convert_to_tensor(x)
+        if not x.dtype.is_floating:
+            raise ValueError(f"`x` must be a floating tensor as it is scaled, got {x.dtype.name}.")
     if isinstance(rate, (int, float)):
         if not 0 <= rate < 1:
             raise ValueError(
@@ -256,42 +270,3 @@ def stateless_dropout(
     from meshflow.ops.random_ops import seed_key
 
     return dropout_from_key(x, seed_key(seed), rate, noise_shape)
-
-
-def embedding_lookup(
-    params: Any, ids: TensorLike, max_norm: float | None = None, name: str | None = None
-) -> Tensor:
-    """Rows of a table.
-
-    Args:
-      params: table of shape [rows, ...], or a list of tables that hold consecutive rows.
-      ids: integers of any shape.
-      max_norm: when given, rows are scaled down to this L2 norm.
-      name: ignored.
-
-    Returns:
-      Tensor of shape [*ids.shape, ...].
-
-    Raises:
-      ValueError: for no table at all.
-      InvalidArgumentError: eagerly, for a row that does not exist.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.nn.embedding_lookup([[1.0, 2.0], [3.0, 4.0]], [1, 1]).numpy()
-      array([[3., 4.],
-             [3., 4.]], dtype=float32)
-    """
-    from meshflow.ops.array import concat, gather
-    from meshflow.ops.math import clip_by_norm
-
-    if params is None or (isinstance(params, (list, tuple)) and not params):
-        raise ValueError("params: pass a table of rows, or a list of tables, got none.")
-    if isinstance(params, (list, tuple)) and all(len(getattr(p, "shape", ())) for p in params):
-        params = params[0] if len(params) == 1 else concat(list(params), 0)
-    rows = gather(params, ids)
-    if max_norm is None:
-        return rows
-    inner = len(params.shape) - 1 if hasattr(params, "shape") else 1
-    rank = len(rows.shape)
-    return clip_by_norm(rows, float(max_norm), axes=list(range(rank - inner, rank)))

@@ -6,13 +6,14 @@ and call XLA's general convolution: the one place for other kernels to come in.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.errors import InvalidValueError, UnimplementedError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -54,6 +55,10 @@ def spatial_sizes(value: Any, rank: int, channels_first: bool, name: str) -> tup
     if len(value) == 1:
         return tuple(value) * rank
     if len(value) == rank + 2:
+        if value[0] != 1 or value[1 if channels_first else -1] != 1:
+            raise UnimplementedError(
+                f"{name} in the batch and depth dimensions must be 1, got {list(value)}."
+            )
         return tuple(value[2:] if channels_first else value[1:-1])
     if len(value) != rank:
         raise ValueError(
@@ -146,7 +151,13 @@ def check_window_fits(
 
 
 def _channels_first(data_format: str | None) -> bool:
-    return data_format is not None and data_format.upper().startswith("NC")
+    if data_format is None:
+        return False
+    if not re.fullmatch("NC?D?H?WC?|CHANNELS_(FIRST|LAST)", data_format.upper()):
+        raise InvalidValueError(
+            f"data_format must be such as 'NHWC' or 'NCHW', got {data_format!r}."
+        )
+    return data_format.upper().startswith("NC")
 
 
 def convolution(
@@ -374,10 +385,15 @@ def _conv_transpose(
     padding: Any,
     dilations: Any,
     channels_first: bool,
+    wanted: int | None,
 ) -> Tensor:
     """The gradient of `conv` with respect to its input; filters are [*spatial, out, in]."""
     rank = filters.ndim - 2
     channels = filters.shape[-2]
+    if wanted is not None and wanted != channels:
+        raise InvalidValueError(
+            f"conv_transpose: output_shape has {wanted} channels, the filters {channels}."
+        )
     batch = input.shape[0]
     shape = (batch, channels, *output_sizes) if channels_first else (batch, *output_sizes, channels)
 
@@ -438,6 +454,7 @@ def conv_transpose(
         padding_pairs(padding, rank, first),
         spatial_sizes(dilations, rank, first, "dilations"),
         first,
+        int(sizes[1 if first else -1]) if len(sizes) == rank + 2 else None,
     )
 
 

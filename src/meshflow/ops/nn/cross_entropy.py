@@ -187,6 +187,10 @@ def weighted_cross_entropy_with_logits(
     labels: TensorLike, logits: TensorLike, pos_weight: TensorLike, name: str | None = None
 ) -> Tensor:
     """Sigmoid cross entropy in which positive labels count `pos_weight` times."""
+    if labels.shape != logits.shape:
+        raise ValueError(
+            f"`logits` and `labels` must have the same shape, got {logits.shape} and {labels.shape}."
+        )
     weight = 1 + (pos_weight - 1) * labels
     return (1 - labels) * logits + weight * jax.nn.softplus(-logits)
 

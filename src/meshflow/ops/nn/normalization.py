@@ -12,6 +12,7 @@ from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import in_top_k, l2_normalize, top_k, zero_fraction
 
 __all__ = [
+    "batch_norm_with_global_normalization",
     "batch_normalization",
     "in_top_k",
     "l2_normalize",
@@ -153,6 +154,21 @@ def batch_normalization(
       name: ignored.
     """
     return _batch_normalization(x, mean, variance, offset, scale, float(variance_epsilon))
+
+
+def batch_norm_with_global_normalization(
+    input: TensorLike,
+    mean: TensorLike,
+    variance: TensorLike,
+    beta: TensorLike,
+    gamma: TensorLike,
+    variance_epsilon: float,
+    scale_after_normalization: bool,
+    name: str | None = None,
+) -> Tensor:
+    """An older form of `batch_normalization`: offset `beta`, and scale `gamma` only when asked for."""
+    scale = gamma if scale_after_normalization else None
+    return batch_normalization(input, mean, variance, beta, scale, variance_epsilon)
 
 
 @op(kinds="f")

@@ -1,0 +1,12 @@
+"""The methods of `tf.data.Dataset` that make datasets."""
+
+from __future__ import annotations
+
+from meshflow.data.methods.elementwise import Elementwise
+from meshflow.data.methods.groups import Groups
+from meshflow.data.methods.making import Making
+from meshflow.data.methods.order import Order
+
+
+class Transformations(Making, Elementwise, Groups, Order):
+    """What can be done with a dataset, and where datasets come from; a base class of `Dataset`."""

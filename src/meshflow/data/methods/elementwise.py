@@ -1,0 +1,124 @@
+"""Methods for functions of every element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from meshflow.data.methods.later import nodes
+
+if TYPE_CHECKING:
+    from meshflow.data.dataset import Dataset
+
+
+class Elementwise:
+    """Methods for functions of every element."""
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        synchronous: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """A function of every element.
+
+        The function is traced and compiled; it may use Python control flow on tensors. One that
+        cannot be traced runs eagerly. Where it can, it runs on many elements at once; results are the same.
+
+        Args:
+          map_func: from the parts of an element to a new element.
+          num_parallel_calls: how many threads run a function that cannot be compiled;
+            `tf.data.AUTOTUNE` for one per processor. The order is always kept, and random ops draw
+            by the element's number. A function that draws from `random` or `numpy.random`, or that
+            refers to variables or layers, runs in one thread.
+          deterministic: accepted.
+          synchronous: accepted.
+          name: ignored.
+        """
+        return nodes().Map(self, map_func, num_parallel_calls)
+
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+        """The elements for which a function is true.
+
+        Args:
+          predicate: from the parts of an element to a bool scalar.
+          name: ignored.
+        """
+        return nodes().Filter(self, predicate)
+
+    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+        """The elements before the first for which a function is false.
+
+        Args:
+          predicate: from the parts of an element to a bool scalar.
+          name: ignored.
+        """
+        return nodes().TakeWhile(self, predicate)
+
+    def scan(
+        self, initial_state: Any, scan_func: Callable[..., Any], name: str | None = None
+    ) -> Dataset:
+        """A function of a state and every element.
+
+        Args:
+          initial_state: a structure of tensors.
+          scan_func: from (state, element) to (next state, new element).
+          name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> sums = tf.data.Dataset.range(1, 5).scan(
+          ...     tf.constant(0, tf.int64), lambda s, x: (s + x, s + x))
+          >>> [int(x) for x in sums]
+          [1, 3, 6, 10]
+        """
+        return nodes().Scan(self, initial_state, scan_func)
+
+    def enumerate(self, start: Any = 0, name: str | None = None) -> Dataset:
+        """Pairs of number and element.
+
+        Args:
+          start: the first number.
+          name: ignored.
+        """
+        return nodes().Enumerate(self, start)
+
+    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> Dataset:
+        """The elements of the datasets that a function gives, one dataset after another.
+
+        Args:
+          map_func: from the parts of an element to a dataset.
+          name: ignored.
+        """
+        return nodes().FlatMap(self, map_func)
+
+    def interleave(
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """The elements of the datasets that a function gives, several datasets in turn.
+
+        Args:
+          map_func: from the parts of an element to a dataset.
+          cycle_length: how many are open at a time; default (also AUTOTUNE) the number of cores.
+          block_length: how many elements of each follow each other; default 1.
+          num_parallel_calls: accepted.
+          deterministic: accepted; the order is always the same.
+          name: ignored.
+
+        Raises:
+          InvalidArgumentError: for lengths that are not greater than zero.
+        """
+        import os
+
+        cycle = cycle_length if cycle_length not in (None, -1) else (os.cpu_count() or 1)
+        return nodes().FlatMap(
+            self, map_func, int(cycle), 1 if block_length is None else int(block_length)
+        )

@@ -1,0 +1,232 @@
+"""Methods that gather elements: batches, windows, groups by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshflow.data import padding
+from meshflow.data.methods.later import nodes
+
+if TYPE_CHECKING:
+    from meshflow.data.dataset import Dataset
+
+
+class Groups:
+    """Methods that gather elements."""
+
+    def batch(
+        self,
+        batch_size: Any,
+        drop_remainder: bool = False,
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Consecutive elements, stacked.
+
+        Args:
+          batch_size: how many.
+          drop_remainder: whether a smaller last batch is left out.
+          num_parallel_calls: accepted.
+          deterministic: accepted.
+          name: ignored.
+
+        Raises:
+          InvalidArgumentError: while iterating, for elements of different shapes.
+        """
+        return nodes().Batch(self, batch_size, drop_remainder)
+
+    def padded_batch(
+        self,
+        batch_size: Any,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Consecutive elements, padded to one shape and stacked.
+
+        Args:
+          batch_size: how many.
+          padded_shapes: a shape for each component, None for the largest size; default all None.
+          padding_values: a number for each component, or one for all; default 0 or ''.
+          drop_remainder: whether a smaller last batch is left out.
+          name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> rows = tf.data.Dataset.range(1, 3).map(lambda x: tf.fill([x], x))
+          >>> rows.padded_batch(2).get_single_element().numpy().tolist()
+          [[1, 0], [2, 2]]
+        """
+        return nodes().PaddedBatch(self, batch_size, padded_shapes, padding_values, drop_remainder)
+
+    def ragged_batch(self, *args: Any, **kwargs: Any) -> Dataset:
+        """Not available.
+
+        Raises:
+          NotImplementedError: always: use `padded_batch`.
+        """
+        from meshflow.core.composite import RAGGED_HELP
+
+        raise NotImplementedError(f"{RAGGED_HELP} Dataset.padded_batch does it for batches.")
+
+    def unbatch(self, name: str | None = None) -> Dataset:
+        """The rows of every element.
+
+        Args:
+          name: ignored.
+        """
+        return nodes().Unbatch(self)
+
+    def rebatch(
+        self, batch_size: Any, drop_remainder: bool = False, name: str | None = None
+    ) -> Dataset:
+        """Batches of another size.
+
+        Args:
+          batch_size: how many elements; several numbers are used in turns.
+          drop_remainder: whether a smaller last batch is left out.
+          name: ignored.
+
+        Raises:
+          ValueError: when the elements are no batches.
+
+        Example:
+          >>> import meshflow as tf
+          >>> batches = tf.data.Dataset.range(6).batch(6).rebatch([1, 2])
+          >>> [batch.numpy().tolist() for batch in batches]
+          [[0], [1, 2], [3], [4, 5]]
+        """
+        return nodes().Rebatch(self, batch_size, drop_remainder)
+
+    def window(
+        self,
+        size: Any,
+        shift: Any = None,
+        stride: Any = 1,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Datasets of consecutive elements.
+
+        Args:
+          size: elements per window.
+          shift: elements between the starts of windows; default `size`.
+          stride: distance of the elements in a window.
+          drop_remainder: whether smaller last windows are left out.
+          name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> windows = tf.data.Dataset.range(5).window(3, shift=1, drop_remainder=True)
+          >>> [[int(x) for x in w] for w in windows]
+          [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        return nodes().Window(self, size, shift, stride, drop_remainder)
+
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[..., Any],
+        window_size: Any = None,
+        window_size_func: Callable[..., Any] | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Gathers elements by key, and reduces every full group to a dataset.
+
+        Args:
+          key_func: from an element to an int64 scalar.
+          reduce_func: from (key, dataset of the group) to a dataset.
+          window_size: elements per group.
+          window_size_func: from a key to it.
+          name: ignored.
+
+        Raises:
+          ValueError: unless exactly one of the last two is given.
+        """
+        if (window_size is None) == (window_size_func is None):
+            raise ValueError(
+                "Must pass either the `window_size` argument or the `window_size_func` argument."
+            )
+        size = window_size_func or (lambda key: window_size)
+        return nodes().GroupByWindow(
+            self, key_func, reduce_func, lambda key: int(size(np.int64(key)))
+        )
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Any,
+        bucket_batch_sizes: Any,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Batches of elements of similar length.
+
+        Args:
+          element_length_func: from an element to its length.
+          bucket_boundaries: where the next bucket begins.
+          bucket_batch_sizes: batch size of each bucket, one more than boundaries.
+          padded_shapes: as for `padded_batch`.
+          padding_values: as for `padded_batch`.
+          pad_to_bucket_boundary: whether unknown sizes become the bucket's largest.
+          no_padding: whether elements are only stacked.
+          drop_remainder: whether smaller last batches are left out.
+          name: ignored.
+
+        Raises:
+          ValueError: for another number of batch sizes.
+        """
+        from meshflow.core import nest
+
+        if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
+            raise ValueError(
+                f"`len(bucket_batch_sizes)` must equal `len(bucket_boundaries) + 1` but `len(bucket_batch_sizes)="
+                f"{len(bucket_batch_sizes)}` and `len(bucket_boundaries)={len(bucket_boundaries)}`."
+            )
+        boundaries = [int(b) for b in bucket_boundaries]
+
+        def bucket(*element: Any) -> Any:
+            from meshflow.ops import math
+
+            length = math.cast(element_length_func(*element), "int64")
+            return math.reduce_sum(
+                math.cast(math.greater_equal(length, np.array(boundaries, np.int64)), "int64")
+            )
+
+        def reduced(key: Any, group: Dataset) -> Dataset:
+            size = int(bucket_batch_sizes[int(key)])
+            if no_padding:
+                return group.batch(size, drop_remainder)
+            shapes = padded_shapes
+            if pad_to_bucket_boundary:
+                if int(key) >= len(boundaries):
+                    raise ValueError(
+                        "When pad_to_bucket_boundary=True, elements must have length < max(bucket_boundaries)."
+                    )
+                limit = boundaries[int(key)] - 1
+                spec = group.element_spec
+                known = (
+                    [s.shape.as_list() for s in nest.flatten(spec)]
+                    if shapes is None
+                    else [padding.sizes(s) for s in padding.flat_up_to(spec, shapes)]
+                )
+                full = [[limit if n in (None, -1) else n for n in shape or ()] for shape in known]
+                shapes = (
+                    nest.pack_sequence_as(spec, [tuple(f) for f in full])
+                    if nest.is_nested(spec)
+                    else full[0]
+                )
+            return group.padded_batch(size, shapes, padding_values, drop_remainder)
+
+        return self.group_by_window(
+            bucket, reduced, window_size_func=lambda key: int(bucket_batch_sizes[int(key)])
+        )

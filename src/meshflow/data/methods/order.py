@@ -1,0 +1,193 @@
+"""Methods about order and number of elements, and how they are kept and made ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from meshflow.data.methods.later import nodes
+
+if TYPE_CHECKING:
+    from meshflow.data.dataset import Dataset
+
+
+class Order:
+    """Methods about order and number, and about running."""
+
+    def shuffle(
+        self,
+        buffer_size: Any,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Elements in random order: each drawn from a buffer that is filled again from the front.
+
+        Args:
+          buffer_size: elements in the buffer; the dataset's size, or `tf.data.UNKNOWN_CARDINALITY` for all
+            elements, for a perfect shuffle.
+          seed: of the order, together with `tf.random.set_seed`.
+          reshuffle_each_iteration: whether every pass has another order; True by default.
+          name: ignored.
+        """
+        return nodes().Shuffle(self, buffer_size, seed, reshuffle_each_iteration)
+
+    def repeat(self, count: Any = None, name: str | None = None) -> Dataset:
+        """Elements again and again.
+
+        Args:
+          count: how often; None or -1 for ever.
+          name: ignored.
+        """
+        return nodes().Repeat(self, count)
+
+    def take(self, count: Any, name: str | None = None) -> Dataset:
+        """The first elements.
+
+        Args:
+          count: how many; -1 for all.
+          name: ignored.
+        """
+        from meshflow.data.dataset import integer
+
+        number = integer(count, "count")
+        return nodes().Slice(self, 0, None if number < 0 else number)
+
+    def skip(self, count: Any, name: str | None = None) -> Dataset:
+        """All but the first elements.
+
+        Args:
+          count: how many are left out; -1 for all.
+          name: ignored.
+        """
+        from meshflow.data.dataset import integer
+
+        number = integer(count, "count")
+        return nodes().Slice(self, 0, 0) if number < 0 else nodes().Slice(self, number, None)
+
+    def shard(self, num_shards: Any, index: Any, name: str | None = None) -> Dataset:
+        """Every `num_shards`-th element, from number `index` on.
+
+        Args:
+          num_shards: among how many the elements are divided; `tf.data.experimental.SHARD_HINT` for
+            the number of workers, under the auto-shard policy HINT.
+          index: which part; `SHARD_HINT` for a worker's own.
+          name: ignored.
+
+        Raises:
+          InvalidArgumentError: for numbers that do not fit.
+        """
+        from meshflow.core.errors import InvalidArgumentError
+        from meshflow.data.dataset import SHARD_HINT, integer
+
+        number, at = integer(num_shards, "num_shards"), integer(index, "index")
+        if number == at == SHARD_HINT:
+            return nodes().ShardHint(self)
+        if number < 1 or not 0 <= at < number:
+            raise InvalidArgumentError(f"Index must be between 0 and {number - 1}, got index={at}.")
+        return nodes().Slice(self, at, None, number)
+
+    def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
+        """These elements, then those of another dataset.
+
+        Args:
+          dataset: the other, of the same structure and dtypes.
+          name: ignored.
+
+        Raises:
+          TypeError: when they do not fit together.
+        """
+        return nodes().Concatenate(self, dataset)
+
+    def unique(self, name: str | None = None) -> Dataset:
+        """Each element once.
+
+        Args:
+          name: ignored.
+        """
+        return nodes().Unique(self)
+
+    def rejection_resample(
+        self,
+        class_func: Callable[..., Any],
+        target_dist: Any,
+        initial_dist: Any = None,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Leaves out elements at random so that classes come in given shares.
+
+        Args:
+          class_func: from an element to its class, an int32 or int64 scalar.
+          target_dist: the wanted share of each class.
+          initial_dist: the present shares; default counted while iterating.
+          seed: of the choice.
+          name: ignored.
+
+        Returns:
+          A dataset of (class, element).
+        """
+        from meshflow.data.resampling import Resample
+
+        # Only datasets have these methods.
+        return Resample(self, class_func, target_dist, initial_dist, seed)  # type: ignore[arg-type]
+
+    def cache(self, filename: Any = "", name: str | None = None) -> Dataset:
+        """Keeps the elements of the first whole pass.
+
+        Args:
+          filename: a file to keep them in; memory without one.
+          name: ignored.
+        """
+        from meshflow.data.structure import to_array
+
+        text = to_array(filename)[()] if not isinstance(filename, str) else filename
+        return nodes().Cache(self, text.decode() if isinstance(text, bytes) else str(text))
+
+    def snapshot(
+        self,
+        path: str,
+        compression: str = "AUTO",
+        reader_func: Any = None,
+        shard_func: Any = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Keeps the elements of the first whole pass in a file; see `cache`.
+
+        Args:
+          path: a folder for it.
+          compression: accepted.
+          reader_func: accepted.
+          shard_func: accepted.
+          name: ignored.
+        """
+        import os
+
+        return nodes().Cache(self, os.path.join(path, "snapshot"))
+
+    def prefetch(self, buffer_size: Any, name: str | None = None) -> Dataset:
+        """Elements made ahead by a thread.
+
+        Args:
+          buffer_size: how many; AUTOTUNE for two.
+          name: ignored.
+        """
+        return nodes().Prefetch(self, buffer_size)
+
+    def with_options(self, options: Any, name: str | None = None) -> Dataset:
+        """A dataset with options.
+
+        Args:
+          options: a `tf.data.Options`.
+          name: ignored.
+        """
+        return nodes().WithOptions(self, options)
+
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
+        """Leaves out elements whose making raises an error.
+
+        Args:
+          log_warning: whether each is reported.
+          name: ignored.
+        """
+        return nodes().IgnoreErrors(self, log_warning)

@@ -1,0 +1,121 @@
+"""`tf.experimental.Optional`: a value, or nothing; what `get_next_as_optional` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.specs import TypeSpec
+from meshflow.core.tensor import Tensor
+from meshflow.data import structure
+
+
+class Optional:
+    """An element, or nothing.
+
+    In a compiled function whether there is one is known when it runs: ask in an `if` or `while`.
+
+    Args:
+      value: a nested structure of tensors; without a value zeros that stand for it, or None.
+      present: whether there is a value, a bool or a scalar tensor.
+      spec: the structure of `TensorSpec`s that describes a value; default that of `value`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> iterator = iter(tf.data.Dataset.range(1))
+      >>> [bool(iterator.get_next_as_optional().has_value()) for _ in range(2)]
+      [True, False]
+      >>> some = tf.experimental.Optional.from_value(3)
+      >>> int(some.get_value()), some.element_spec
+      (3, TensorSpec(shape=(), dtype=tf.int32, name=None))
+    """
+
+    def __init__(self, value: Any, present: Any = True, spec: Any = None) -> None:
+        self._value, self._present, self._spec = value, present, spec
+
+    @staticmethod
+    def from_value(value: Any) -> Optional:
+        """An optional that has the value given: a tensor, or what converts to one, or nested ones."""
+        return Optional(structure.normalize(value, structure.to_tensor))
+
+    @staticmethod
+    def empty(element_spec: Any) -> Optional:
+        """An optional without a value, which would be described by `element_spec`."""
+        return Optional(None, False, element_spec)
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of `TensorSpec`s that describes the value."""
+        if self._spec is not None:
+            return self._spec
+        return structure.spec_of(self._value)
+
+    def has_value(self, name: str | None = None) -> Tensor:
+        """Whether there is an element, a bool scalar."""
+        return convert_to_tensor(self._present)
+
+    def get_value(self, name: str | None = None) -> Any:
+        """The element; zeros when there is none and that is known only as a compiled function runs.
+
+        Raises:
+          InvalidArgumentError: when there is none.
+        """
+        present = self.has_value()
+        if not isinstance(present._value, jax.core.Tracer) and not bool(present):
+            raise InvalidArgumentError("The given optional does not have a value.")
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"<Optional element_spec={self.element_spec}>"
+
+    # Loops and branches that are compiled carry it as these tensors.
+
+    def _state_parts(self) -> list[Tensor]:
+        return [self.has_value(), *jax.tree.leaves(self._value, is_leaf=_is_tensor)]
+
+    def _with_state_parts(self, parts: Sequence[Tensor]) -> Optional:
+        tree = jax.tree.structure(self._value, is_leaf=_is_tensor)
+        return Optional(jax.tree.unflatten(tree, parts[1:]), parts[0], self._spec)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+class OptionalSpec(TypeSpec):
+    """Spec of an `Optional`.
+
+    Args:
+      element_spec: the spec of its value.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self.element_spec = element_spec
+
+    @classmethod
+    def from_value(cls, value: Optional) -> OptionalSpec:
+        """The spec of an optional.
+
+        Args:
+          value: the optional.
+        """
+        return cls(value.element_spec)
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether an optional, or the spec of one, has values that fit."""
+        return isinstance(value, (Optional, OptionalSpec)) and structure.compatible(
+            self.element_spec, value.element_spec
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OptionalSpec) and self.element_spec == other.element_spec
+
+    def __hash__(self) -> int:
+        return hash(str(self.element_spec))
+
+    def __repr__(self) -> str:
+        return f"OptionalSpec({self.element_spec})"

@@ -1,0 +1,248 @@
+"""Elements stacked to batches, padded or not, and taken apart again."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import nest
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.specs import TensorSpec
+from meshflow.data import padding, structure
+from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    Vector,
+    integer,
+    reblocked,
+)
+from meshflow.data.failures import Failed, Resuming, caught
+from meshflow.data.running import Run
+from meshflow.data.transformations.base import Unary
+
+# Elements that a vectorized map computes at once, and the bytes they may take.
+_CHUNK, _CHUNK_BYTES = 1024, 1 << 24
+
+
+def positive(size: Any, name: str) -> int:
+    """A size as an integer.
+
+    Raises:
+      InvalidArgumentError: when it is not greater than zero.
+    """
+    number = integer(size, name)
+    if number < 1:
+        raise InvalidArgumentError(f"Batch size must be greater than zero, got {name}={number}.")
+    return number
+
+
+class Batch(Unary):
+    """Consecutive elements, stacked."""
+
+    def __init__(self, parent: Dataset, size: Any, drop_remainder: bool) -> None:
+        super().__init__(parent)
+        self._size = positive(size, "batch_size")
+        self._drop = bool(drop_remainder)
+
+    def _known_spec(self) -> Any:
+        return structure.batched(self._parent.element_spec, self._size if self._drop else None)
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        if count < 0:
+            return count
+        return count // self._size if self._drop else math.ceil(count / self._size)
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        vector = self._parent._vector(run)
+        if vector is not None:
+            return Resuming(lambda: self._gathered(vector), vector.blocks)
+        # A batch with a hole is lost as a whole.
+        elements = caught(self._parent._elements(run))
+        return chunked(elements, self._size, self._drop, structure.stack)
+
+    def _gathered(self, vector: Vector) -> Iterator[Any]:
+        spec, size = self._parent.element_spec, self._size
+        # Several batches at once when they are small, known after the first.
+        group = [1]
+        for block in _growing(vector.blocks, size, group):
+            leaves = vector.gather(block)
+            if group[0] == 1:
+                bytes_each = sum(a.nbytes for a in leaves) // len(block) + 1
+                group[0] = max(1, min(_CHUNK, _CHUNK_BYTES // bytes_each) // size)
+            for start in range(0, len(block), size):
+                rows = [a[start : start + size] for a in leaves]
+                if len(rows[0]) == size or not self._drop:
+                    yield nest.pack_sequence_as(spec, rows)
+
+
+def chunked(
+    elements: Iterator[Any], size: int, drop: bool, joined: Callable[[list[Any]], Any]
+) -> Generator[Any, None, None]:
+    """What a function makes of consecutive elements; those before an error are lost.
+
+    Args:
+      elements: the elements, or failures.
+      size: how many the function gets.
+      drop: whether fewer at the end are left out.
+      joined: the function.
+    """
+
+    def batches() -> Iterator[Any]:
+        while chunk := list(itertools.islice(elements, size)):
+            for item in chunk:
+                if type(item) is Failed:
+                    raise item.error
+            if len(chunk) == size or not drop:
+                yield joined(chunk)
+
+    return Resuming(batches, elements)
+
+
+def _growing(blocks: Iterator[np.ndarray], size: int, several: list[int]) -> Iterator[np.ndarray]:
+    """Index blocks for one batch at first, then for several."""
+    single = reblocked(blocks, size)
+    while True:
+        group = list(itertools.islice(single, several[0]))
+        if not group:
+            return
+        yield group[0] if len(group) == 1 else np.concatenate(group)
+
+
+class PaddedBatch(Unary):
+    """Consecutive elements, padded and stacked."""
+
+    def __init__(
+        self, parent: Dataset, size: Any, shapes: Any, values: Any, drop_remainder: bool
+    ) -> None:
+        super().__init__(parent)
+        self._size, self._drop = positive(size, "batch_size"), bool(drop_remainder)
+        spec = parent.element_spec
+        leaves = nest.flatten(spec)
+        if not all(isinstance(s, TensorSpec) for s in leaves):
+            raise TypeError(
+                f"`padded_batch` is only supported for tensors, got elements of {spec}."
+            )
+        if shapes is None:
+            if any(s.shape.rank is None for s in leaves):
+                raise ValueError(
+                    "Unable to infer `padded_shapes`: a component has an unknown rank. Give padded_shapes."
+                )
+            self._shapes = [s.shape.as_list() for s in leaves]
+        else:
+            flat = padding.flat_up_to(spec, shapes)
+            self._shapes = [padding.sizes(s, leaf) for s, leaf in zip(flat, leaves, strict=True)]
+        given = [None] * len(leaves) if values is None else padding.flat_values(spec, values)
+        self._values = [padding.padding_value(v, s) for v, s in zip(given, leaves, strict=True)]
+
+    def _known_spec(self) -> Any:
+        first = self._size if self._drop else None
+        leaves = [
+            TensorSpec([first, *[None if n in (None, -1) else n for n in shape]], s.dtype)
+            for shape, s in zip(self._shapes, nest.flatten(self._parent.element_spec), strict=True)
+        ]
+        return nest.pack_sequence_as(self._parent.element_spec, leaves)
+
+    def _count(self) -> int:
+        return Batch._count(self)  # type: ignore[arg-type]
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        padded = lambda chunk: structure.padded(chunk, self._shapes, self._values)
+        return chunked(self._parent._elements(run), self._size, self._drop, padded)
+
+
+class Unbatch(Unary):
+    """The rows of every element."""
+
+    def __init__(self, parent: Dataset) -> None:
+        super().__init__(parent)
+        structure.unbatched(parent.element_spec)
+
+    def _known_spec(self) -> Any:
+        return structure.unbatched(self._parent.element_spec)
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        leaves = nest.flatten(self._parent.element_spec)
+        rows = leaves[0].shape.as_list()[0] if leaves and leaves[0].shape.rank else None
+        if count == INFINITE_CARDINALITY or count == 0:
+            return count
+        return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        parent = self._parent._elements(run)
+        return Resuming(lambda: self._rows(parent), parent)
+
+    def _rows(self, parent: Iterator[Any]) -> Iterator[Any]:
+        for element in parent:
+            leaves = nest.flatten(element)
+            counts = {len(a) for a in leaves if a is not None}
+            if len(counts) > 1:
+                raise InvalidArgumentError(
+                    f"Input element must have the same batch size in each component, got {sorted(counts)}."
+                )
+            columns = [itertools.repeat(None) if a is None else a for a in leaves]
+            for _, *row in zip(range(max(counts)), *columns, strict=False):
+                yield nest.pack_sequence_as(
+                    element, [None if v is None else structure.scalar(v) for v in row]
+                )
+
+
+class Rebatch(Unary):
+    """Batches of other sizes, in turns.
+
+    Args:
+      parent: a dataset of batches.
+      sizes: one size, or several that follow each other again and again.
+      drop_remainder: whether a smaller batch at the end is left out.
+    """
+
+    def __init__(self, parent: Dataset, sizes: Any, drop_remainder: bool) -> None:
+        super().__init__(parent)
+        numbers = structure.to_array(sizes).reshape(-1).tolist()
+        self._sizes = [integer(n, "batch_size") for n in numbers]
+        if not self._sizes or max(self._sizes) < 1 or min(self._sizes) < 0:
+            raise InvalidArgumentError(
+                f"Batch size must be greater than zero, got batch_size={self._sizes}."
+            )
+        self._drop = bool(drop_remainder)
+        structure.unbatched(parent.element_spec, "batch_sizes: first `batch` the dataset")
+
+    def _known_spec(self) -> Any:
+        spec = self._parent.element_spec
+        leaf = nest.flatten(spec)[0]
+        known = leaf.shape.as_list()[0] if leaf.shape.rank else None
+        even = self._drop or (known is not None and known % sum(self._sizes) == 0)
+        alike = len(set(self._sizes)) == 1
+        return structure.batched(
+            structure.unbatched(spec), self._sizes[0] if alike and even else None
+        )
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        return count if count in (INFINITE_CARDINALITY, 0) else UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        sizes = itertools.cycle(self._sizes)
+        parent = self._parent._elements(run)
+        return Resuming(lambda: self._cut(parent, sizes), parent)
+
+    def _cut(self, parent: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:
+        spec = self._parent.element_spec
+        held: list[Any] = []
+        for size in sizes:
+            while not held or len(held[0]) < size:
+                element = next(parent, None)
+                if element is None:
+                    if held and len(held[0]) and not self._drop:
+                        yield nest.pack_sequence_as(spec, held)
+                    return
+                more = nest.flatten(element)
+                held = [np.concatenate(p) for p in zip(held, more, strict=True)] if held else more
+            yield nest.pack_sequence_as(spec, [a[:size] for a in held])
+            held = [a[size:] for a in held]

@@ -1,0 +1,274 @@
+"""A function of every element: `map`, `filter`, `scan` and their like."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.random import element_keys
+from meshflow.core.specs import TensorSpec
+from meshflow.data import sources, structure
+from meshflow.data.dataset import (
+    AUTOTUNE,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    Vector,
+    integer,
+)
+from meshflow.data.failures import Failed, Raising, Resuming, caught
+from meshflow.data.functions import ElementFunction, randomness, same_randomness
+from meshflow.data.running import Run, in_threads
+from meshflow.data.sources import seed_of
+from meshflow.data.transformations.base import Unary
+
+# Records that are parsed at once.
+_RECORDS = 64
+_NOTHING = object()
+
+
+class Map(Unary):
+    """A function of every element.
+
+    Args:
+      parent: the dataset.
+      fn: the function.
+      calls: how many threads may run it where it is not compiled; -1 for one per processor.
+    """
+
+    reshuffles = True
+
+    def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
+        super().__init__(parent)
+        self.function = ElementFunction(fn, parent.element_spec, "map")
+        threads = 1 if calls is None else threads_of(calls)
+        self._threads = (os.cpu_count() or 1) if threads < 0 else threads
+        self._parallel = calls is not None and threads != 1
+        self._words: list[int] | None = None
+        self.epoch = 0
+
+    def _known_spec(self) -> Any:
+        return self.function.output_spec
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        if self.function.vectorizes and self._parent._vector(Run(self._parent)) is not None:
+            return super()._elements(run)
+        parent = self._parent._elements(run)
+        if self.function.parsing is not None:
+            return Resuming(self._parsed(parent), parent)
+        if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
+            return Resuming(self._in_threads(parent, run), parent)
+        return Resuming(lambda: map(self.function, parent), parent)
+
+    def _parsed(self, parent: Iterator[Any]) -> Callable[[], Iterator[Any]]:
+        size = 1 if _is_live(self._parent) else _RECORDS
+        items = caught(parent)
+        waiting: collections.deque[Any] = collections.deque()
+
+        def results() -> Iterator[Any]:
+            while True:
+                # Those before a failure are parsed before it is raised.
+                while len(waiting) < size and not (waiting and type(waiting[-1]) is Failed):
+                    item = next(items, _NOTHING)
+                    if item is _NOTHING:
+                        break
+                    waiting.append(item)
+                if not waiting:
+                    return
+                texts = [w for w in waiting if type(w) is not Failed]
+                found = self.function.records(texts, size) if texts else iter(())
+                for _ in texts:
+                    try:
+                        result = next(found)
+                    finally:
+                        waiting.popleft()
+                    yield result
+                if waiting:
+                    raise waiting.popleft().error
+
+        return results
+
+    def _in_threads(self, parent: Iterator[Any], run: Run) -> Callable[[], Iterator[Any]]:
+        words: list[int] = []
+        lock = threading.Lock()
+
+        def pass_words() -> list[int]:
+            # Drawn when a random op first needs them; most functions do not.
+            with lock:
+                if not words:
+                    words.extend(run.generator(self).integers(1 << 32, size=2).tolist())
+            return words
+
+        def computed(numbered: tuple[int, Any]) -> Any:
+            # Random ops draw by an element's number, whichever thread comes first.
+            with element_keys(lambda: [*pass_words(), numbered[0]]):
+                return self.function(numbered[1])
+
+        elements = enumerate(parent)
+        threads: list[Iterator[Any]] = []
+
+        def results() -> Iterator[Any]:
+            if not threads:
+                before = randomness()
+                yield computed(next(elements))
+                # Python's and NumPy's numbers are drawn in the elements' order.
+                alike = same_randomness(before, randomness())
+                threads.append(
+                    in_threads(computed, elements, self._threads)
+                    if alike
+                    else map(computed, elements)
+                )
+            yield from threads[0]
+
+        return results
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        if self._words is None:
+            self._words = seed_of(None)
+        return self._words
+
+    def _vector(self, run: Run) -> Vector | None:
+        parent = self._parent._vector(run) if self.function.vectorizes else None
+        if parent is None:
+            return None
+        return parent._replace(gather=lambda i: self.function.many(parent.gather(i)))
+
+    def _why_not_vectorized(self) -> str:
+        if self.function.parsing is not None:
+            return "it parses records, then vectorized"
+        reason = self.function.reason or super()._why_not_vectorized()
+        many = self._parallel and self.function.runs_eagerly
+        return f"{reason}; in {self._threads} threads" if many else reason
+
+
+def threads_of(calls: Any) -> int:
+    """How many calls may run at a time; -1 where that is left open.
+
+    Raises:
+      InvalidArgumentError: when it is not greater than zero.
+    """
+    number = integer(calls, "num_parallel_calls")
+    if number < 1 and number != AUTOTUNE:
+        raise InvalidArgumentError(f"num_parallel_calls must be greater than zero, got {number}.")
+    return number
+
+
+def _is_live(dataset: Dataset) -> bool:
+    """Whether elements may come in slowly, so that none is waited for while another is there."""
+    return isinstance(dataset, sources.Generator) or any(map(_is_live, dataset._parents))
+
+
+class HostMap(Unary):
+    """A function of NumPy arrays, of every element, by several threads; the order is kept.
+
+    Args:
+      parent: the dataset.
+      fn: from an element of arrays to one of arrays.
+      spec: the spec of its results.
+      workers: how many threads; default as many as there are processors.
+    """
+
+    def __init__(
+        self, parent: Dataset, fn: Callable[[Any], Any], spec: Any, workers: int | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._fn, self._own_spec = fn, spec
+        self._workers = os.cpu_count() or 1 if workers is None else workers
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return in_threads(self._fn, self._parent._elements(run), self._workers)
+
+    def _why_not_vectorized(self) -> str:
+        return f"it calls Python, in {self._workers} threads"
+
+
+class Filter(Unary):
+    """The elements for which a function is true."""
+
+    def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
+        super().__init__(parent)
+        self._predicate = ElementFunction(predicate, parent.element_spec, "filter")
+        self._predicate.check_condition()
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        parent = self._parent._elements(run)
+        return Resuming(lambda: filter(self._predicate, parent), parent)
+
+
+class TakeWhile(Unary):
+    """Elements up to the first for which a function is false."""
+
+    def __init__(self, parent: Dataset, predicate: Callable[..., Any]) -> None:
+        super().__init__(parent)
+        self._predicate = ElementFunction(predicate, parent.element_spec, "take_while")
+        self._predicate.check_condition()
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        parent = self._parent._elements(run)
+        return Resuming(lambda: itertools.takewhile(self._predicate, parent), parent)
+
+
+class Scan(Unary):
+    """A function of state and element."""
+
+    def __init__(self, parent: Dataset, initial_state: Any, fn: Callable[..., Any]) -> None:
+        super().__init__(parent)
+        self._state = structure.to_arrays(initial_state)
+        spec = structure.spec_of(self._state), parent.element_spec
+        self._function = ElementFunction(fn, spec, "scan")
+        found = self._function.output_spec
+        self._function.check_state(spec[0], found[0] if type(found) is tuple else None)
+
+    def _known_spec(self) -> Any:
+        found = self._function.output_spec
+        return None if found is None else found[1]
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        state = self._state
+        parent = self._parent._elements(run)
+
+        def results() -> Iterator[Any]:
+            nonlocal state
+            for element in parent:
+                state, result = self._function((state, element))
+                yield result
+
+        return Resuming(results, parent)
+
+
+class Enumerate(Unary):
+    """Elements with their numbers."""
+
+    def __init__(self, parent: Dataset, start: Any) -> None:
+        super().__init__(parent)
+        self._start = integer(start, "start")
+
+    def _known_spec(self) -> Any:
+        return TensorSpec([], dtypes.int64), self._parent.element_spec
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        numbers = itertools.count(self._start)
+        items = caught(self._parent._elements(run))
+        # An element that could not be made has a number too.
+        numbered = (
+            item if type(item) is Failed else (np.asarray(np.int64(number)), item)
+            for number, item in zip(numbers, items, strict=False)
+        )
+        return Raising(numbered)

@@ -1,0 +1,218 @@
+"""Elements gathered to groups: windows, groups by key, each element once."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes, nest
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.specs import TensorSpec
+from meshflow.data import structure
+from meshflow.data.dataset import (
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    integer,
+)
+from meshflow.data.failures import Failed, caught
+from meshflow.data.functions import ElementFunction
+from meshflow.data.running import Run
+from meshflow.data.transformations.base import Fixed, Unary
+
+_NOTHING = object()
+
+
+class Window(Unary):
+    """Datasets of consecutive elements."""
+
+    def __init__(self, parent: Dataset, size: Any, shift: Any, stride: Any, drop: bool) -> None:
+        super().__init__(parent)
+        self._size = integer(size, "size")
+        self._shift = self._size if shift is None else integer(shift, "shift")
+        self._stride = integer(stride, "stride")
+        for name, value in (("size", self._size), ("shift", self._shift), ("stride", self._stride)):
+            if value < 1:
+                raise InvalidArgumentError(f"Window {name} must be greater than zero, got {value}.")
+        self._drop = bool(drop)
+
+    def _known_spec(self) -> Any:
+        return structure.map_specs(structure.DatasetSpec, self._parent.element_spec)
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        if count < 0:
+            return count
+        if not self._drop:
+            return math.ceil(count / self._shift)
+        span = (self._size - 1) * self._stride + 1
+        return max(0, (count - span) // self._shift + 1)
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        span = (self._size - 1) * self._stride + 1
+        # A failure is an element of the windows that it is in.
+        elements = caught(self._parent._elements(run))
+        buffer: list[Any] = []
+        ended = False
+        while True:
+            while not ended and len(buffer) < span:
+                element = next(elements, _NOTHING)
+                if element is _NOTHING:
+                    ended = True
+                else:
+                    buffer.append(element)
+            window = buffer[: span : self._stride]
+            if not buffer or (self._drop and len(buffer) < span):
+                return
+            yield self._datasets(window)
+            skipped = self._shift - len(buffer)
+            buffer = buffer[self._shift :]
+            for _ in range(max(skipped, 0)):
+                if next(elements, _NOTHING) is _NOTHING:
+                    ended = True
+                    break
+
+    def _datasets(self, window: list[Any]) -> Any:
+        spec = self._parent.element_spec
+        width = len(nest.flatten(spec))
+        rows = [[e] * width if type(e) is Failed else nest.flatten(e) for e in window]
+        columns = zip(*rows, strict=True)
+        inner = [
+            Fixed(list(column), leaf)
+            for column, leaf in zip(columns, nest.flatten(spec), strict=True)
+        ]
+        return nest.pack_sequence_as(spec, inner)
+
+
+def _check_key(function: ElementFunction) -> None:
+    """Raises a ValueError when a function is known to give something other than int64 scalars."""
+    found = function.output_spec
+    if found is not None and not (
+        isinstance(found, TensorSpec) and found.is_compatible_with(TensorSpec([], dtypes.int64))
+    ):
+        raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {found}.")
+
+
+class GroupByWindow(Unary):
+    """Elements gathered by key, each full group reduced to a dataset."""
+
+    def __init__(
+        self,
+        parent: Dataset,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[..., Any],
+        window_size_func: Callable[[int], int],
+    ) -> None:
+        super().__init__(parent)
+        self._key = ElementFunction(key_func, parent.element_spec, "group_by_window")
+        _check_key(self._key)
+        self._reduce, self._window = reduce_func, window_size_func
+
+    def _reduced(self, key: int, group: list[Any]) -> Dataset:
+        from meshflow.core.convert import convert_to_tensor
+
+        dataset = self._reduce(
+            convert_to_tensor(np.int64(key)), Fixed(group, self._parent.element_spec)
+        )
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"`reduce_func` must return a `Dataset` object. Got {type(dataset)}.")
+        return dataset
+
+    def _known_spec(self) -> Any:
+        elements = self._parent._elements(Run(self._parent))
+        try:
+            first = next(elements, None)
+            return None if first is None else self._reduced(0, [first]).element_spec
+        finally:
+            elements.close()
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        groups: dict[int, list[Any]] = collections.defaultdict(list)
+        sizes: dict[int, int] = {}
+        for element in self._parent._elements(run):
+            key = int(self._key(element))
+            if key not in sizes:
+                sizes[key] = int(self._window(key))
+                if sizes[key] < 1:
+                    raise InvalidArgumentError(
+                        f"Window size must be greater than zero, but got {sizes[key]}."
+                    )
+            groups[key].append(element)
+            if len(groups[key]) == sizes[key]:
+                dataset = self._reduced(key, groups.pop(key))
+                yield from dataset._elements(Run(dataset))
+        for key in sorted(groups):
+            dataset = self._reduced(key, groups.pop(key))
+            yield from dataset._elements(Run(dataset))
+
+
+class GroupByReducer(Unary):
+    """What a function makes of each group of elements, by ascending key."""
+
+    def __init__(self, parent: Dataset, key_func: Callable[..., Any], reducer: Any) -> None:
+        super().__init__(parent)
+        self._key = ElementFunction(key_func, parent.element_spec, "group_by_reducer")
+        _check_key(self._key)
+        self._reducer = reducer
+
+    def _known_spec(self) -> Any:
+        return None
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        from meshflow.core.convert import convert_to_tensor
+
+        states: dict[int, Any] = {}
+        function: ElementFunction | None = None
+        for element in self._parent._elements(run):
+            key = int(self._key(element))
+            if key not in states:
+                first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
+                states[key] = structure.to_arrays(first)
+            if function is None:
+                spec = structure.spec_of(states[key]), self._parent.element_spec
+                function = ElementFunction(self._reducer.reduce_func, spec, "group_by_reducer")
+                function.check_state(spec[0], function.output_spec)
+            states[key] = function((states[key], element))
+        for key in sorted(states):
+            state = structure.to_tensors(states[key])
+            parts = state if type(state) is tuple else (state,)
+            yield structure.to_arrays(self._reducer.finalize_func(*parts))
+
+
+class Unique(Unary):
+    """Each element once."""
+
+    def __init__(self, parent: Dataset) -> None:
+        super().__init__(parent)
+        leaves = nest.flatten(parent.element_spec)
+        if len(leaves) != 1:
+            raise InvalidArgumentError(
+                f"`unique` only supports elements of a single component, got {parent.element_spec}."
+            )
+        if leaves[0].dtype not in (dtypes.int32, dtypes.int64, dtypes.string):
+            raise TypeError(
+                f"`unique` does not support {leaves[0].dtype.name}, only int32, int64 and string."
+            )
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        seen = set()
+        for element in self._parent._elements(run):
+            key = tuple(
+                (a.shape, tuple(a.reshape(-1).tolist()) if a.dtype == object else a.tobytes())
+                for a in nest.flatten(element)
+            )
+            if key not in seen:
+                seen.add(key)
+                yield element

@@ -1,0 +1,253 @@
+"""Several datasets made one: side by side, after one another, in turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.specs import TensorSpec
+from meshflow.data import structure
+from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+)
+from meshflow.data.failures import Failed, Raising, caught
+from meshflow.data.running import Run
+from meshflow.data.sources import seed_of
+from meshflow.data.transformations.base import Unary
+from meshflow.data.turns import in_turn
+
+_NOTHING = object()
+
+
+class Concatenate(Dataset):
+    """One dataset after another."""
+
+    def __init__(self, first: Dataset, second: Dataset) -> None:
+        self._parents = (first, second)
+        self._own_spec = structure.merged(first.element_spec, second.element_spec)
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        counts = [p._count() for p in self._parents]
+        if INFINITE_CARDINALITY in counts:
+            return INFINITE_CARDINALITY
+        return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(e for parent in self._parents for e in caught(parent._elements(run)))
+
+
+class Zip(Dataset):
+    """Elements of several datasets side by side."""
+
+    def __init__(self, datasets: Any) -> None:
+        self._tree = datasets
+        self._parents = tuple(_datasets(datasets))
+        for item in self._parents:
+            if not isinstance(item, Dataset):
+                raise TypeError(
+                    f"The argument to `Dataset.zip()` must be a (nested) structure of `Dataset` objects. Got {type(item)}."
+                )
+
+    def _known_spec(self) -> Any:
+        return _filled(self._tree, iter([p.element_spec for p in self._parents]))
+
+    def _count(self) -> int:
+        counts = [p._count() for p in self._parents]
+        finite = [c for c in counts if c >= 0]
+        if UNKNOWN_CARDINALITY in counts:
+            return UNKNOWN_CARDINALITY
+        return min(finite) if finite else INFINITE_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        iterators = [p._elements(run) for p in self._parents]
+
+        def filled() -> Iterator[Any]:
+            try:
+                for parts in zip(*map(caught, iterators), strict=False):
+                    failed = [part for part in parts if type(part) is Failed]
+                    yield failed[0] if failed else _filled(self._tree, iter(parts))
+            finally:
+                for iterator in iterators:
+                    iterator.close()
+
+        return Raising(filled())
+
+
+def _datasets(tree: Any) -> list[Any]:
+    if isinstance(tree, list):
+        raise TypeError(
+            "The argument to `Dataset.zip()` must be a tuple or a dictionary, not a list."
+        )
+    if isinstance(tree, tuple):
+        return [d for item in tree for d in _datasets(item)]
+    if isinstance(tree, dict):
+        return [d for key in sorted(tree) for d in _datasets(tree[key])]
+    return [tree]
+
+
+def _filled(tree: Any, parts: Iterator[Any]) -> Any:
+    if isinstance(tree, tuple):
+        items = [_filled(item, parts) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if isinstance(tree, dict):
+        found = {key: _filled(tree[key], parts) for key in sorted(tree)}
+        return {key: found[key] for key in tree}
+    return next(parts)
+
+
+class FlatMap(Unary):
+    """The elements of the datasets that a function gives, some of them in turn.
+
+    Args:
+      parent: the dataset.
+      fn: from an element to a dataset.
+      cycle: how many of them are open at a time.
+      block: how many elements of each follow each other; all where it is not given.
+
+    Raises:
+      InvalidArgumentError: for numbers that are not greater than zero.
+    """
+
+    def __init__(
+        self, parent: Dataset, fn: Callable[..., Any], cycle: int = 1, block: int | None = None
+    ) -> None:
+        super().__init__(parent)
+        for name, number in (("cycle_length", cycle), ("block_length", block)):
+            if number is not None and number < 1:
+                raise InvalidArgumentError(f"`{name}` must be greater than zero, got {number}.")
+        if not callable(fn):
+            raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
+        self._fn, self._cycle, self._block = fn, cycle, block
+        self._unpack = type(parent.element_spec) is tuple
+
+    def _inner(self, element: Any) -> Dataset:
+        tensors = structure.to_tensors(element)
+        dataset = self._fn(*tensors) if self._unpack else self._fn(tensors)
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"The `map_func` argument must return a `Dataset` object. Got {type(dataset)}."
+            )
+        return dataset
+
+    def _known_spec(self) -> Any:
+        elements = self._parent._elements(Run(self._parent))
+        try:
+            first = next(elements, None)
+        finally:
+            elements.close()
+        if first is None:
+            first = structure.map_specs(structure.zeros, self._parent.element_spec)
+        return self._inner(first).element_spec
+
+    def _count(self) -> int:
+        endless = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
+        return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        def opened(element: Any) -> Iterator[Any]:
+            if type(element) is Failed:
+                return iter([element])
+            try:
+                inner = self._inner(element)
+                return caught(inner._elements(Run(inner)))
+            except Exception as error:
+                return iter([Failed(error)])
+
+        parent = self._parent._elements(run)
+        return Raising(in_turn(caught(parent), opened, self._cycle, self._block or sys.maxsize))
+
+
+class Choose(Dataset):
+    """Elements of several datasets, each time of the one that a number names."""
+
+    def __init__(self, datasets: list[Dataset], choices: Dataset, stop_on_empty: bool) -> None:
+        kind = choices.element_spec
+        if not (
+            isinstance(kind, TensorSpec) and kind.is_compatible_with(TensorSpec([], dtypes.int64))
+        ):
+            raise TypeError(
+                f"Invalid `choice_dataset`. Its elements must be scalar `tf.int64` tensors but are {kind}."
+            )
+        self._parents = (choices, *datasets)
+        self._stop = stop_on_empty
+        spec = datasets[0].element_spec
+        for other in datasets[1:]:
+            spec = structure.merged(spec, other.element_spec)
+        self._own_spec = spec
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        counts = [p._count() for p in self._parents[1:]]
+        if all(c == INFINITE_CARDINALITY for c in counts):
+            return self._parents[0]._count()
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        choices, *iterators = [p._elements(run) for p in self._parents]
+        left: list[Iterator[Any] | None] = list(iterators)
+        for choice in choices:
+            at = int(choice)
+            if not 0 <= at < len(left):
+                raise InvalidArgumentError(f"selector_input must be in [0, {len(left)}), got {at}.")
+            current = left[at]
+            if current is None:
+                continue
+            element = next(current, _NOTHING)
+            if element is _NOTHING:
+                if self._stop:
+                    return
+                left[at] = None
+                if not any(left):
+                    return
+                continue
+            yield element
+
+
+class Drawn(Dataset):
+    """Numbers of datasets drawn by weight; the choices of `sample_from_datasets`.
+
+    Args:
+      weights: of each dataset, for all draws, or a dataset of the weights of each draw.
+      seed: of the draws.
+      reshuffle: whether later passes differ.
+    """
+
+    def __init__(self, weights: np.ndarray | Dataset, seed: Any, reshuffle: bool) -> None:
+        self._weights = weights
+        if isinstance(weights, Dataset):
+            self._parents = (weights,)
+        self._words = seed_of(seed)
+        self.reshuffles = reshuffle
+        self.epoch = 0
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        return self._words
+
+    def _known_spec(self) -> Any:
+        return TensorSpec([], dtypes.int64)
+
+    def _count(self) -> int:
+        return INFINITE_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rng = run.generator(self)
+        if isinstance(self._weights, Dataset):
+            for weights in self._weights._elements(run):
+                yield rng.choice(len(weights), p=weights / weights.sum())
+            return
+        shares = self._weights / self._weights.sum()
+        while True:
+            yield from rng.choice(len(shares), 256, p=shares)

@@ -1,0 +1,161 @@
+"""Elements kept, made ahead, counted, or left out where making them fails."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    Vector,
+    integer,
+)
+from meshflow.data.failures import Failed, Raising, caught
+from meshflow.data.running import Run, ahead
+from meshflow.data.transformations.base import Unary
+
+
+class Cache(Unary):
+    """Elements kept from the first whole pass, in memory or in a file."""
+
+    def __init__(self, parent: Dataset, filename: str) -> None:
+        super().__init__(parent)
+        self._file = Path(f"{filename}.meshflow") if filename else None
+        self._kept: list[Any] | None = None
+
+    def _forget(self, part: str) -> None:
+        """Makes this the cache of a part of the data."""
+        self._kept = None
+        if self._file is not None:
+            self._file = self._file.with_name(f"{self._file.stem}.{part}.meshflow")
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(self._items(run))
+
+    def _items(self, run: Run) -> Iterator[Any]:
+        if self._kept is not None:
+            yield from self._kept
+        elif self._file is not None and self._file.exists():
+            with open(self._file, "rb") as file:
+                try:
+                    while True:
+                        yield pickle.load(file)
+                except EOFError:
+                    return
+        else:
+            keep = self._keep if self._file is None else self._write
+            yield from keep(caught(self._parent._elements(run)))
+
+    def _keep(self, items: Iterator[Any]) -> Iterator[Any]:
+        kept, whole = [], True
+        for item in items:
+            kept.append(item)
+            whole = whole and type(item) is not Failed
+            yield item
+        if whole:
+            self._kept = kept
+
+    def _write(self, items: Iterator[Any]) -> Iterator[Any]:
+        assert self._file is not None
+        part = self._file.with_name(f"{self._file.name}.{os.getpid()}.part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        whole = True
+        try:
+            with open(part, "wb") as file:
+                for item in items:
+                    if type(item) is Failed:
+                        whole = False
+                    else:
+                        pickle.dump(item, file)
+                    yield item
+            if whole:
+                os.replace(part, self._file)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+class Prefetch(Unary):
+    """Elements made ahead by a thread."""
+
+    _apart = True
+
+    def __init__(self, parent: Dataset, buffer_size: Any) -> None:
+        super().__init__(parent)
+        size = 2 if buffer_size is None else integer(buffer_size, "buffer_size")
+        if size < -1:
+            raise InvalidArgumentError(
+                f"buffer_size must be >= 0, or -1 for auto-tuning, got {size}."
+            )
+        self._size = 2 if size < 0 else size
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        elements = self._parent._elements(run)
+        return elements if self._size == 0 else ahead(elements, self._size)
+
+    def _vector(self, run: Run) -> Vector | None:
+        return self._parent._vector(run)
+
+
+class AssertCardinality(Unary):
+    """A dataset that must have so many elements."""
+
+    def __init__(self, parent: Dataset, expected: Any) -> None:
+        super().__init__(parent)
+        self._expected = integer(expected, "expected_cardinality")
+
+    def _count(self) -> int:
+        return self._expected
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(self._counted(caught(self._parent._elements(run))))
+
+    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
+        number = 0
+        for item in items:
+            number += type(item) is not Failed
+            if 0 <= self._expected < number:
+                raise _unexpected(self._expected, f"at least {number}")
+            yield item
+        if number != self._expected and self._expected >= INFINITE_CARDINALITY:
+            raise _unexpected(self._expected, str(number))
+
+
+def _unexpected(expected: int, found: str) -> Exception:
+    return FailedPreconditionError(
+        f"Input dataset was expected to contain {expected} elements but contained {found} elements."
+    )
+
+
+class IgnoreErrors(Unary):
+    """Elements that could be made; those that raise are left out."""
+
+    def __init__(self, parent: Dataset, log_warning: bool) -> None:
+        super().__init__(parent)
+        self._warn = log_warning
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        if hasattr(self._parent, "_without_errors"):
+            parent = self._parent._without_errors(lambda error: _report(error, self._warn))
+            yield from parent._elements(run)
+            return
+        for item in caught(self._parent._elements(run)):
+            if type(item) is Failed:
+                _report(item.error, self._warn)
+            else:
+                yield item
+
+
+def _report(error: Exception, warn: bool) -> None:
+    if warn:
+        import logging
+
+        logging.getLogger("meshflow").warning("An element was left out: %s", error)

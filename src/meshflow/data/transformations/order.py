@@ -1,0 +1,235 @@
+"""Which elements come, and in which order: `shuffle`, `repeat`, `take`, `skip` and `shard`."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    Vector,
+    integer,
+)
+from meshflow.data.failures import Failed, Raising, caught
+from meshflow.data.running import Run
+from meshflow.data.sources import seed_of
+from meshflow.data.transformations.base import Unary
+
+
+class Shuffle(Unary):
+    """Elements in random order, drawn from a buffer."""
+
+    def __init__(self, parent: Dataset, buffer_size: Any, seed: Any, reshuffle: Any) -> None:
+        super().__init__(parent)
+        self._buffer = integer(buffer_size, "buffer_size")
+        if self._buffer == UNKNOWN_CARDINALITY:
+            self._buffer = sys.maxsize
+        if self._buffer < 1:
+            raise InvalidArgumentError(
+                f"buffer_size must be greater than zero, got {self._buffer}."
+            )
+        self._words = seed_of(seed)
+        self.reshuffles = True if reshuffle is None else bool(reshuffle)
+        self.epoch = 0
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        return self._words
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        if self._reaches(self._parent._vector(Run(self._parent))):
+            return super()._elements(run)
+        parent = self._parent._elements(run)
+        return Raising(shuffled(caught(parent), self._buffer, run.generator(self)))
+
+    def _vector(self, run: Run) -> Vector | None:
+        parent = self._parent._vector(run)
+        if parent is None or not self._reaches(parent):
+            return None
+
+        def blocks() -> Iterator[np.ndarray]:
+            # The epoch begins with the first number, not when somebody asks whether there are any.
+            yield from shuffled_blocks(parent.blocks, self._buffer, run.generator(self))
+
+        return parent._replace(blocks=blocks())
+
+    def _reaches(self, parent: Vector | None) -> bool:
+        return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
+
+    def _why_not_vectorized(self) -> str:
+        if self._parent._vector(Run(self._parent)) is None:
+            return super()._why_not_vectorized()
+        return "its buffer is larger than the source holds in memory"
+
+
+def shuffled(items: Iterator[Any], buffer_size: int, rng: np.random.Generator) -> Iterator[Any]:
+    """Items drawn at random from a buffer that is filled again from the front."""
+    buffer = list(itertools.islice(items, buffer_size))
+    draws = (u for _ in itertools.count() for u in rng.random(1024).tolist())
+    if len(buffer) == buffer_size:
+        for item in items:
+            at = int(next(draws) * buffer_size)
+            yield buffer[at]
+            buffer[at] = item
+    for size in range(len(buffer), 0, -1):
+        at = int(next(draws) * size)
+        buffer[at], buffer[size - 1] = buffer[size - 1], buffer[at]
+        yield buffer.pop()
+
+
+def shuffled_blocks(
+    blocks: Iterator[np.ndarray], buffer_size: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """What `shuffled` makes of the numbers in some blocks, a block at a time."""
+    waiting: list[np.ndarray] = []
+    held = 0
+    while held < buffer_size:
+        block = next(blocks, None)
+        if block is None:
+            break
+        waiting.append(block)
+        held += len(block)
+    everything = np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
+    buffer, rest = everything[:buffer_size].copy(), everything[buffer_size:]
+    if len(buffer) == buffer_size:
+        for items in itertools.chain([rest], blocks):
+            at = (rng.random(len(items)) * buffer_size).astype(np.int64)
+            # A place that an earlier item of this block took gives that item; others what they held.
+            order = np.argsort(at, kind="stable")
+            again = np.flatnonzero(at[order[1:]] == at[order[:-1]])
+            found = buffer[at]
+            found[order[again + 1]] = items[order[again]]
+            buffer[at] = items
+            if len(found):
+                yield found
+    left = buffer.tolist()
+    draws = rng.random(len(left)).tolist()
+    for size, draw in zip(range(len(left), 0, -1), draws, strict=True):
+        place = int(draw * size)
+        left[place], left[size - 1] = left[size - 1], left[place]
+    drained = np.array(left[::-1], np.int64)
+    yield from (drained[i : i + 256] for i in range(0, len(drained), 256))
+
+
+class Repeat(Unary):
+    """Elements again and again."""
+
+    def __init__(self, parent: Dataset, count: Any) -> None:
+        super().__init__(parent)
+        self._times = -1 if count is None else integer(count, "count")
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        if self._times == 0:
+            return 0
+        if count == 0:
+            return 0
+        if self._times < 0:
+            return INFINITE_CARDINALITY
+        return count * self._times if count >= 0 else count
+
+    def _turns(self) -> Iterator[int]:
+        return itertools.count() if self._times < 0 else iter(range(self._times))
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        def turns() -> Iterator[Any]:
+            for _ in self._turns():
+                empty = True
+                for element in caught(self._parent._elements(run)):
+                    empty = False
+                    yield element
+                if empty:
+                    return
+
+        return Raising(turns())
+
+    def _vector(self, run: Run) -> Vector | None:
+        first = self._parent._vector(run)
+        if first is None:
+            return None
+
+        def blocks() -> Iterator[np.ndarray]:
+            for turn in self._turns():
+                vector = first if turn == 0 else self._parent._vector(run)
+                assert vector is not None
+                empty = True
+                for block in vector.blocks:
+                    empty = empty and not len(block)
+                    yield block
+                if empty:
+                    return
+
+        return first._replace(blocks=blocks())
+
+
+class Slice(Unary):
+    """Every `step`-th element from `start` on, up to `stop`: take, skip and shard."""
+
+    def __init__(self, parent: Dataset, start: int, stop: int | None, step: int = 1) -> None:
+        super().__init__(parent)
+        self._start, self._stop, self._step = start, stop, step
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        if count == INFINITE_CARDINALITY:
+            if self._stop is None:
+                return count
+            count = self._stop
+        if count < 0:
+            return 0 if self._stop == 0 else count
+        return len(range(count)[self._start : self._stop : self._step])
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(self._items(run))
+
+    def _items(self, run: Run) -> Iterator[Any]:
+        if self._stop == 0:
+            return
+        number = 0
+        for item in caught(self._parent._elements(run)):
+            # Elements that could not be made do not count.
+            if type(item) is Failed:
+                yield item
+                continue
+            if number >= self._start and (number - self._start) % self._step == 0:
+                yield item
+            number += 1
+            if number == self._stop:
+                return
+
+    def _vector(self, run: Run) -> Vector | None:
+        parent = self._parent._vector(run)
+        if parent is None:
+            return None
+
+        def blocks() -> Iterator[np.ndarray]:
+            seen = 0
+            for block in parent.blocks:
+                if self._stop is not None and seen >= self._stop:
+                    return
+                positions = np.arange(seen, seen + len(block))
+                keep = (positions >= self._start) & ((positions - self._start) % self._step == 0)
+                if self._stop is not None:
+                    keep &= positions < self._stop
+                seen += len(block)
+                if keep.any():
+                    yield block[keep]
+
+        return parent._replace(blocks=blocks())
+
+
+class ShardHint(Unary):
+    """Where a dataset is to be divided between workers."""
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        raise FailedPreconditionError(
+            "`shard(SHARD_HINT, SHARD_HINT)` is filled in where a dataset is distributed under the auto-shard policy "
+            "HINT; elsewhere give numbers."
+        )

@@ -1,0 +1,193 @@
+"""Loops over the elements of tensors, and over the steps of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshflow.core import nest
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.specs import TensorSpec
+from meshflow.core.staging import loops
+from meshflow.core.trace import trace_shapes
+from meshflow.ops import array, functional, math
+from meshflow.ops.control_flow import LoopVariables
+
+__all__ = ["foldl", "foldr", "map_fn", "rnn"]
+
+# From the inputs of one step and the states, to the output of the step and the next states.
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def map_fn(fn: Callable[..., Any], elems: Any, name: str | None = None, dtype: Any = None) -> Any:
+    """Applies `fn` to each slice of the first dimension; see `tf.map_fn`."""
+    return functional.map_fn(fn, elems, dtype=dtype, name=name)
+
+
+def foldl(
+    fn: Callable[..., Any], elems: Any, initializer: Any = None, name: str | None = None
+) -> Any:
+    """Combines the slices of the first dimension from the first on; see `tf.foldl`."""
+    return functional.foldl(fn, elems, initializer, name=name)
+
+
+def foldr(
+    fn: Callable[..., Any], elems: Any, initializer: Any = None, name: str | None = None
+) -> Any:
+    """Combines the slices of the first dimension from the last on; see `tf.foldr`."""
+    return functional.foldr(fn, elems, initializer, name=name)
+
+
+def rnn(
+    step_function: Step,
+    inputs: Any,
+    initial_states: Sequence[Any],
+    go_backwards: bool = False,
+    mask: Any = None,
+    constants: Sequence[Any] | None = None,
+    unroll: bool = False,
+    input_length: Any = None,
+    time_major: bool = False,
+    zero_output_for_mask: bool = False,
+    return_all_outputs: bool = True,
+) -> tuple[Any, Any, list[Any]]:
+    """Runs a step function over the time dimension of sequences.
+
+    Args:
+      step_function: from (inputs of one step, states followed by `constants`) to (output, next
+        states).
+      inputs: a tensor [batch, time, ...], or a nested structure of them.
+      initial_states: tensors [batch, ...].
+      go_backwards: whether to begin with the last step; outputs come in the order of the steps run.
+      mask: booleans [batch, time] or [batch, time, 1]: a step whose element is False leaves states
+        and output as they were.
+      constants: tensors that every step sees after the states.
+      unroll: whether a compiled function repeats the step instead of looping.
+      input_length: ignored: sizes are known.
+      time_major: whether `inputs` and outputs are [time, batch, ...].
+      zero_output_for_mask: whether a masked step gives zeros instead of the output before it.
+      return_all_outputs: False returns the last output only, as a sequence of length one.
+
+    Returns:
+      The last output [batch, ...], all outputs [batch, time, ...], and the states after the last
+      step.
+
+    Raises:
+      ValueError: for inputs without a time dimension, or of length 0.
+
+    Example:
+      >>> import meshflow as tf
+      >>> def step(x, states):
+      ...     total = states[0] + x
+      ...     return total, [total]
+      >>> last, every, _ = tf.keras.backend.rnn(step, tf.ones([1, 3, 2]), [tf.zeros([1, 2])])
+      >>> last.numpy(), every.shape
+      (array([[3., 3.]], dtype=float32), TensorShape([1, 3, 2]))
+    """
+    del input_length
+    sequences = nest.map_structure(convert_to_tensor, inputs)
+    if any(s.ndim < 2 for s in nest.flatten(sequences)):
+        raise ValueError("K.rnn: inputs need a batch and a time dimension.")
+    if not time_major:
+        sequences = nest.map_structure(_swap_batch_and_time, sequences)
+    masks = None if mask is None else _time_major_mask(mask, time_major)
+    if go_backwards:
+        sequences = nest.map_structure(lambda s: array.reverse(s, [0]), sequences)
+        masks = None if masks is None else array.reverse(masks, [0])
+    count = len(nest.flatten(sequences)[0])
+    if count == 0:
+        raise ValueError("K.rnn: the sequences have no steps.")
+    extra = tuple(constants or ())
+    states = nest.map_structure(convert_to_tensor, list(initial_states))
+
+    def step(x: Any, before: Any) -> tuple[Any, Any]:
+        output, after = step_function(x, (*before, *extra))
+        return output, list(after)
+
+    if context.trace is None or unroll:
+        outputs, states = _one_by_one(step, sequences, masks, states, count, zero_output_for_mask)
+    else:
+        outputs, states = _staged(step, sequences, masks, states, count, zero_output_for_mask)
+    last = nest.map_structure(lambda o: o[-1], outputs)
+    if not return_all_outputs:
+        outputs = nest.map_structure(lambda o: array.expand_dims(o, 0), last)
+    if not time_major:
+        outputs = nest.map_structure(_swap_batch_and_time, outputs)
+    return last, outputs, states
+
+
+def _swap_batch_and_time(x: Any) -> Any:
+    return array.transpose(x, [1, 0, *range(2, x.ndim)])
+
+
+def _time_major_mask(mask: Any, time_major: bool) -> Any:
+    """Booleans [time, batch]."""
+    mask = math.cast(convert_to_tensor(mask), "bool")
+    if mask.ndim == 3:
+        mask = array.squeeze(mask, -1)
+    return mask if time_major else _swap_batch_and_time(mask)
+
+
+def _where(mask: Any, one: Any, other: Any) -> Any:
+    """Whole examples of `one` where the mask is True, of `other` elsewhere."""
+
+    def choose(a: Any, b: Any) -> Any:
+        return array.where(array.reshape(mask, [-1, *[1] * (a.ndim - 1)]), a, b)
+
+    return nest.map_structure(choose, one, other)
+
+
+def _masked(
+    step: Step, x: Any, keep: Any, states: Any, previous: Any, zero: bool
+) -> tuple[Any, Any]:
+    """One step, that examples whose `keep` is False do not take."""
+    output, after = step(x, states)
+    if keep is None:
+        return output, after
+    if zero or previous is None:
+        previous = nest.map_structure(array.zeros_like, output)
+    return _where(keep, output, previous), _where(
+        keep, after, nest.pack_sequence_as(after, nest.flatten(states))
+    )
+
+
+def _one_by_one(
+    step: Step, sequences: Any, masks: Any, states: Any, count: int, zero: bool
+) -> tuple[Any, Any]:
+    collected: list[Any] = []
+    for i in range(count):
+        x = nest.map_structure(lambda s, i=i: s[i], sequences)
+        keep = None if masks is None else masks[i]
+        output, states = _masked(step, x, keep, states, collected[-1] if collected else None, zero)
+        collected.append(output)
+    return nest.map_structure(lambda *parts: array.stack(list(parts)), *collected), states
+
+
+def _staged(
+    step: Step, sequences: Any, masks: Any, states: Any, count: int, zero: bool
+) -> tuple[Any, Any]:
+    """The steps as one loop of the program that is being traced."""
+    carried: Any = {"states": states}
+    if masks is not None and not zero:
+        heads = nest.map_structure(lambda s: TensorSpec(s.shape[1:], s.dtype), sequences)
+        specs = nest.map_structure(lambda s: TensorSpec(s.shape, s.dtype), states)
+        output, _ = trace_shapes(step, (heads, specs), {})
+        carried["previous"] = nest.map_structure(lambda o: array.zeros(o.shape, o.dtype), output)
+
+    def body(element: Any, values: list[Any]) -> tuple[list[Any], Any]:
+        before = nest.pack_sequence_as(carried, values)
+        x, keep = element if masks is not None else (element, None)
+        output, after = _masked(step, x, keep, before["states"], before.get("previous"), zero)
+        result = {"states": nest.pack_sequence_as(states, nest.flatten(after))}
+        if "previous" in carried:
+            result["previous"] = output
+        return nest.flatten(result), output
+
+    flat = nest.flatten(carried)
+    stacked = (sequences, masks) if masks is not None else sequences
+    elements = loops.Elements(count, lambda i: None, stacked)
+    final, outputs = loops.scan(
+        elements, body, flat, [True] * len(flat), LoopVariables("K.rnn", "state")
+    )
+    return outputs, nest.pack_sequence_as(carried, final)["states"]

@@ -1,0 +1,165 @@
+"""Global settings: float type, epsilon, image layout, unique names, and starting afresh."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+__all__ = [
+    "backend",
+    "clear_session",
+    "epsilon",
+    "floatx",
+    "get_uid",
+    "image_data_format",
+    "manual_variable_initialization",
+    "reset_uids",
+    "set_epsilon",
+    "set_floatx",
+    "set_image_data_format",
+]
+
+_settings: dict[str, Any] = {
+    "floatx": "float32",
+    "epsilon": 1e-7,
+    "image_data_format": "channels_last",
+}
+_uids: collections.Counter[str] = collections.Counter()
+_seen_names: set[str] = set()
+
+
+def floatx() -> str:
+    """The default float type of layers and of NumPy input, `'float32'` unless changed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.floatx()
+      'float32'
+    """
+    return _settings["floatx"]
+
+
+def set_floatx(value: str) -> None:
+    """Sets the default float type.
+
+    Args:
+      value: 'float16', 'float32', 'float64' or 'bfloat16'.
+
+    Raises:
+      ValueError: for another type.
+    """
+    accepted = ("float16", "float32", "float64", "bfloat16")
+    if value not in accepted:
+        raise ValueError(f"Unknown `floatx` value: {value!r}. Expected one of {accepted}.")
+    _settings["floatx"] = str(value)
+
+
+def epsilon() -> float:
+    """The fuzz factor used against division by zero, 1e-7 unless changed."""
+    return _settings["epsilon"]
+
+
+def set_epsilon(value: float) -> None:
+    """Sets the fuzz factor.
+
+    Args:
+      value: a small positive number.
+    """
+    _settings["epsilon"] = float(value)
+
+
+def image_data_format() -> str:
+    """The default layout of images, `'channels_last'` unless changed."""
+    return _settings["image_data_format"]
+
+
+def standard_data_format(data_format: str | None) -> str:
+    """The layout that a layer's `data_format` argument means.
+
+    Args:
+      data_format: 'channels_last', 'channels_first', in any case, or None for the default.
+
+    Raises:
+      ValueError: for another layout.
+    """
+    found = image_data_format() if data_format is None else str(data_format).lower()
+    if found not in ("channels_last", "channels_first"):
+        raise ValueError(
+            f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}"
+        )
+    return found
+
+
+def set_image_data_format(data_format: str) -> None:
+    """Sets the default layout of images.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'.
+
+    Raises:
+      ValueError: for another layout.
+    """
+    if data_format not in ("channels_last", "channels_first"):
+        raise ValueError(
+            f"Unknown `data_format`: {data_format!r}. Expected 'channels_last' or 'channels_first'."
+        )
+    _settings["image_data_format"] = data_format
+
+
+def get_uid(prefix: str = "") -> int:
+    """Counts up for each prefix, from 1.
+
+    Args:
+      prefix: any string.
+
+    Returns:
+      How often this prefix was asked for since the last `clear_session`.
+    """
+    _uids[prefix] += 1
+    return _uids[prefix]
+
+
+def reset_uids() -> None:
+    """Starts automatic names from the beginning."""
+    _uids.clear()
+    _seen_names.clear()
+
+
+def clear_session() -> None:
+    """Resets automatic layer names and frees compiled programs."""
+    import jax
+
+    from meshflow.keras.backend import phases
+
+    reset_uids()
+    phases.forget()
+    jax.clear_caches()
+
+
+def unique_name(base: str, zero_based: bool = True) -> str:
+    """`base`, then `base_1`, `base_2`, ..."""
+    number = get_uid(base) - (1 if zero_based else 0)
+    return base if number == 0 else f"{base}_{number}"
+
+
+def see_name(name: str) -> None:
+    """Keeps a name that the user gave away from `unseen_name`."""
+    _seen_names.add(name)
+
+
+def unseen_name(base: str) -> str:
+    """`unique_name` without the names that the user gave: for layers that nobody named on purpose."""
+    name = unique_name(base)
+    while name in _seen_names:
+        name = unique_name(base)
+    return name
+
+
+def backend() -> str:
+    """The name of the backend, `'tensorflow'`: what code that asks means is how things behave."""
+    return "tensorflow"
+
+
+def manual_variable_initialization(value: bool) -> None:
+    """Accepted: variables have their initial values from the start."""
+    del value

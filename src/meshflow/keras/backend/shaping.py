@@ -1,0 +1,205 @@
+"""Tensors put together, taken apart and laid out anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.keras.backend.settings import standard_data_format
+from meshflow.ops import array, image
+
+__all__ = [
+    "arange",
+    "batch_flatten",
+    "concatenate",
+    "expand_dims",
+    "flatten",
+    "gather",
+    "one_hot",
+    "permute_dimensions",
+    "repeat",
+    "repeat_elements",
+    "reshape",
+    "resize_images",
+    "resize_volumes",
+    "reverse",
+    "spatial_2d_padding",
+    "spatial_3d_padding",
+    "squeeze",
+    "stack",
+    "temporal_padding",
+    "tile",
+    "transpose",
+]
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") -> Any:
+    """Integers from `start` up to but not including `stop`; from 0 to `start` with one argument."""
+    if stop is None:
+        start, stop = 0, max(start, 0) if isinstance(start, int) else start
+    return array.range(start, limit=stop, delta=step, dtype=dtype)
+
+
+def reshape(x: Any, shape: Any) -> Any:
+    """The elements of `x` in another shape."""
+    return array.reshape(x, shape)
+
+
+def flatten(x: Any) -> Any:
+    """All elements in one dimension."""
+    return array.reshape(x, [-1])
+
+
+def batch_flatten(x: Any) -> Any:
+    """The elements of each example in one dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.batch_flatten(tf.ones([2, 3, 4])).shape
+      TensorShape([2, 12])
+    """
+    x = convert_to_tensor(x)
+    inner = x.shape[1:]
+    size = inner.num_elements() if inner.is_fully_defined() else -1
+    return array.reshape(x, [-1, size] if size != -1 else [array.shape(x)[0], -1])
+
+
+def expand_dims(x: Any, axis: int = -1) -> Any:
+    """`x` with one more dimension, of size 1."""
+    return array.expand_dims(x, axis)
+
+
+def squeeze(x: Any, axis: int) -> Any:
+    """`x` without a dimension of size 1."""
+    return array.squeeze(x, axis)
+
+
+def transpose(x: Any) -> Any:
+    """`x` with its dimensions in reverse order."""
+    return array.transpose(x)
+
+
+def permute_dimensions(x: Any, pattern: Any) -> Any:
+    """`x` with its dimensions in the order of `pattern`."""
+    return array.transpose(x, pattern)
+
+
+def concatenate(tensors: Sequence[Any], axis: int = -1) -> Any:
+    """Tensors joined along a dimension."""
+    return array.concat(list(tensors), axis)
+
+
+def stack(x: Sequence[Any], axis: int = 0) -> Any:
+    """Tensors joined along a new dimension."""
+    return array.stack(list(x), axis)
+
+
+def repeat(x: Any, n: int) -> Any:
+    """A matrix [batch, features] repeated `n` times: [batch, n, features].
+
+    Raises:
+      ValueError: when `x` is not a matrix.
+    """
+    x = convert_to_tensor(x)
+    if x.ndim != 2:
+        raise ValueError(f"K.repeat expects a tensor of rank 2, got one of shape {x.shape}.")
+    return array.repeat(array.expand_dims(x, 1), n, axis=1)
+
+
+def repeat_elements(x: Any, rep: int, axis: int) -> Any:
+    """Each slice along a dimension `rep` times, as `numpy.repeat` does."""
+    return array.repeat(x, rep, axis=axis)
+
+
+def tile(x: Any, n: Any) -> Any:
+    """`x` repeated `n` times, a number for each dimension."""
+    return array.tile(x, [n] if isinstance(n, int) else n)
+
+
+def reverse(x: Any, axes: Any) -> Any:
+    """`x` back to front along one or more dimensions."""
+    return array.reverse(x, [axes] if isinstance(axes, int) else axes)
+
+
+def gather(reference: Any, indices: Any) -> Any:
+    """Slices of the first dimension at `indices`."""
+    return array.gather(reference, indices)
+
+
+def one_hot(indices: Any, num_classes: int) -> Any:
+    """Vectors with a 1 at the index."""
+    return array.one_hot(indices, num_classes, axis=-1)
+
+
+def temporal_padding(x: Any, padding: Sequence[int] = (1, 1)) -> Any:
+    """Zeros before and after the middle dimension of `x` [batch, time, features]."""
+    return array.pad(x, [[0, 0], list(padding), [0, 0]])
+
+
+def _spatial_padding(x: Any, padding: Any, data_format: str | None) -> Any:
+    pairs = [list(pair) for pair in padding]
+    if standard_data_format(data_format) == "channels_first":
+        return array.pad(x, [[0, 0], [0, 0], *pairs])
+    return array.pad(x, [[0, 0], *pairs, [0, 0]])
+
+
+def spatial_2d_padding(
+    x: Any, padding: Any = ((1, 1), (1, 1)), data_format: str | None = None
+) -> Any:
+    """Zeros around images: ((top, bottom), (left, right))."""
+    return _spatial_padding(x, padding, data_format)
+
+
+def spatial_3d_padding(
+    x: Any, padding: Any = ((1, 1), (1, 1), (1, 1)), data_format: str | None = None
+) -> Any:
+    """Zeros around volumes: a pair for each of depth, height and width."""
+    return _spatial_padding(x, padding, data_format)
+
+
+def resize_images(
+    x: Any,
+    height_factor: int,
+    width_factor: int,
+    data_format: str,
+    interpolation: str = "nearest",
+) -> Any:
+    """Images enlarged by whole factors.
+
+    Args:
+      x: images [batch, height, width, channels] (or channels first).
+      height_factor: how many times as high.
+      width_factor: how many times as wide.
+      data_format: 'channels_last' or 'channels_first'.
+      interpolation: 'nearest', 'bilinear' or another method of `tf.image.resize`.
+
+    Raises:
+      ValueError: for an unknown layout or method.
+    """
+    first = standard_data_format(data_format) == "channels_first"
+    if interpolation == "nearest":
+        rows = repeat_elements(x, height_factor, 2 if first else 1)
+        return repeat_elements(rows, width_factor, 3 if first else 2)
+    last = array.transpose(x, [0, 2, 3, 1]) if first else convert_to_tensor(x)
+    sizes = array.shape(last)[1:3] * [height_factor, width_factor]
+    resized = image.resize(last, sizes, method=interpolation)
+    return array.transpose(resized, [0, 3, 1, 2]) if first else resized
+
+
+def resize_volumes(
+    x: Any, depth_factor: int, height_factor: int, width_factor: int, data_format: str
+) -> Any:
+    """Volumes enlarged by whole factors, by repetition.
+
+    Args:
+      x: volumes [batch, depth, height, width, channels] (or channels first).
+      depth_factor: how many times as deep.
+      height_factor: how many times as high.
+      width_factor: how many times as wide.
+      data_format: 'channels_last' or 'channels_first'.
+    """
+    first = 2 if standard_data_format(data_format) == "channels_first" else 1
+    for axis, factor in enumerate((depth_factor, height_factor, width_factor), first):
+        x = repeat_elements(x, factor, axis)
+    return x

@@ -1,0 +1,342 @@
+"""Variables and tensors: making them, asking about them, reading and setting their values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import convert, nest
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.names import name_scope
+from meshflow.core.tensor import is_tensor
+from meshflow.core.variable import Variable
+from meshflow.keras.backend import randomness
+from meshflow.keras.backend.settings import floatx
+from meshflow.ops import array, printing
+from meshflow.ops.array import shape
+
+__all__ = [
+    "batch_get_value",
+    "batch_set_value",
+    "constant",
+    "count_params",
+    "dtype",
+    "eval",
+    "eye",
+    "function",
+    "get_value",
+    "gradients",
+    "int_shape",
+    "is_keras_tensor",
+    "is_sparse",
+    "moving_average_update",
+    "name_scope",
+    "ndim",
+    "ones",
+    "ones_like",
+    "placeholder",
+    "print_tensor",
+    "random_normal_variable",
+    "random_uniform_variable",
+    "set_value",
+    "shape",
+    "stop_gradient",
+    "to_dense",
+    "update",
+    "update_add",
+    "update_sub",
+    "variable",
+    "zeros",
+    "zeros_like",
+]
+
+
+def variable(value: Any, dtype: Any = None, name: str | None = None, constraint: Any = None) -> Any:
+    """A variable.
+
+    Args:
+      value: its initial value.
+      dtype: its dtype; default `floatx()`.
+      name: its name.
+      constraint: a function applied to it after each update.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.keras.backend.variable([[1, 2], [3, 4]])
+      >>> tf.keras.backend.dtype(v), tf.keras.backend.int_shape(v)
+      ('float32', (2, 2))
+    """
+    kind = as_dtype(dtype or floatx())
+    initial = value if is_tensor(value) else np.asarray(value).astype(kind.as_numpy_dtype)
+    return Variable(initial, dtype=kind, name=name, constraint=constraint)
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Any:
+    """A constant tensor of dtype `floatx()` unless given."""
+    return convert.constant(value, dtype=dtype or floatx(), shape=shape, name=name)
+
+
+def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """A variable of zeros."""
+    return variable(np.zeros(tuple(shape)), dtype, name)
+
+
+def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """A variable of ones."""
+    return variable(np.ones(tuple(shape)), dtype, name)
+
+
+def eye(size: int, dtype: Any = None, name: str | None = None) -> Any:
+    """A variable that holds an identity matrix."""
+    return variable(np.eye(size), dtype, name)
+
+
+def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """Zeros in the shape of `x`."""
+    return array.zeros_like(x, dtype=dtype)
+
+
+def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """Ones in the shape of `x`."""
+    return array.ones_like(x, dtype=dtype)
+
+
+def random_uniform_variable(
+    shape: Any,
+    low: float,
+    high: float,
+    dtype: Any = None,
+    name: str | None = None,
+    seed: int | None = None,
+) -> Any:
+    """A variable whose initial values are equally likely between `low` and `high`."""
+    return variable(randomness.random_uniform(shape, low, high, dtype, seed), dtype, name)
+
+
+def random_normal_variable(
+    shape: Any,
+    mean: float,
+    scale: float,
+    dtype: Any = None,
+    name: str | None = None,
+    seed: int | None = None,
+) -> Any:
+    """A variable whose initial values are normally distributed."""
+    return variable(randomness.random_normal(shape, mean, scale, dtype, seed), dtype, name)
+
+
+def placeholder(
+    shape: Any = None,
+    ndim: int | None = None,
+    dtype: Any = None,
+    sparse: bool = False,
+    name: str | None = None,
+    ragged: bool = False,
+) -> Any:
+    """A symbolic input.
+
+    Args:
+      shape: its shape with the batch dimension, None for sizes that vary.
+      ndim: the number of dimensions, instead of a shape.
+      dtype: its dtype; default `floatx()`.
+      sparse: not supported.
+      name: its name.
+      ragged: not supported.
+
+    Raises:
+      ValueError: without a shape and a number of dimensions; for sparse or ragged ones.
+    """
+    from meshflow.keras.engine.input_layer import Input
+
+    if shape is None and ndim is None:
+        raise ValueError("K.placeholder needs a `shape`, or the number of dimensions as `ndim`.")
+    sizes = tuple(shape) if shape is not None else (None,) * int(ndim or 0)
+    kind = dtype or floatx()
+    return Input(batch_shape=sizes, dtype=kind, sparse=sparse, name=name, ragged=ragged)
+
+
+def function(
+    inputs: Any,
+    outputs: Any,
+    updates: Any = None,
+    name: str | None = None,
+    **kwargs: Any,
+) -> Callable[[Any], Any]:
+    """A function of arrays, from symbolic inputs to symbolic outputs.
+
+    Args:
+      inputs: a symbolic tensor or a list of them.
+      outputs: a symbolic tensor or a list of them, made from the inputs.
+      updates: not supported, as there is no graph in which they would wait.
+      name: ignored.
+      **kwargs: not supported.
+
+    Returns:
+      A function from a list of arrays to NumPy arrays in the structure of `outputs`.
+
+    Raises:
+      ValueError: for updates or other keywords.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.keras.Input([2])
+      >>> twice = tf.keras.backend.function([x], [2.0 * x])
+      >>> twice([[[1.0, 2.0]]])[0]
+      array([[2., 4.]], dtype=float32)
+    """
+    from meshflow.keras.engine.model import Model
+
+    del name
+    if kwargs:
+        raise ValueError(
+            f"Session keyword arguments are not supported during eager execution: {kwargs}"
+        )
+    if updates:
+        raise ValueError(
+            "`updates` argument is not supported during eager execution. You passed: "
+            f"{updates}. Assign variables in a layer's `call` instead."
+        )
+    model: Any = Model(inputs=inputs, outputs=outputs)
+    wanted = [t.dtype for t in nest.flatten(inputs)]
+
+    def call(values: Any) -> Any:
+        given = list(values) if isinstance(inputs, (list, tuple)) else [values]
+        tensors = [
+            convert.convert_to_tensor(v, dtype=d) for v, d in zip(given, wanted, strict=True)
+        ]
+        results = model(tensors if len(tensors) > 1 else tensors[0])
+        return nest.map_structure(np.asarray, results)
+
+    return call
+
+
+def gradients(loss: Any, variables: Any) -> Any:
+    """Not available where operations run at once.
+
+    Raises:
+      RuntimeError: always, as in TensorFlow 2.
+    """
+    raise RuntimeError(
+        "tf.gradients is not supported when eager execution is enabled. Use tf.GradientTape instead."
+    )
+
+
+def is_keras_tensor(x: Any) -> bool:
+    """Whether `x` is a symbolic tensor of the Functional API.
+
+    Args:
+      x: a tensor.
+
+    Returns:
+      A bool.
+
+    Raises:
+      ValueError: when `x` is no tensor at all.
+    """
+    if not is_tensor(x):
+        raise ValueError(
+            f"Unexpectedly found an instance of type `{type(x)}`. Expected a symbolic tensor."
+        )
+    return hasattr(x, "_keras_history")
+
+
+def int_shape(x: Any) -> tuple[int | None, ...] | None:
+    """The shape as a tuple, with None for sizes that vary; None for an unknown shape."""
+    sizes = getattr(x, "shape", None)
+    if sizes is None:
+        return None
+    return None if getattr(sizes, "rank", 0) is None else tuple(sizes)
+
+
+def ndim(x: Any) -> int | None:
+    """The number of dimensions."""
+    return len(x.shape)
+
+
+def dtype(x: Any) -> str:
+    """The name of the dtype."""
+    return getattr(x.dtype, "name", None) or str(x.dtype)
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Whether a tensor is sparse."""
+    from meshflow.sparse import SparseTensor
+
+    return isinstance(tensor, SparseTensor)
+
+
+def to_dense(tensor: Any) -> Any:
+    """A sparse tensor with its zeros; other tensors as they are."""
+    if not is_sparse(tensor):
+        return tensor
+    from meshflow import sparse
+
+    return sparse.to_dense(tensor)
+
+
+def get_value(x: Any) -> Any:
+    """The value of a tensor or variable as a NumPy array; anything else as it is."""
+    return x.numpy() if is_tensor(x) else x
+
+
+def eval(x: Any) -> Any:
+    """The value of a tensor or variable as a NumPy array."""
+    return get_value(to_dense(x))
+
+
+def batch_get_value(tensors: Sequence[Any]) -> list[Any]:
+    """The values of tensors or variables as NumPy arrays."""
+    return [get_value(x) for x in tensors]
+
+
+def set_value(x: Any, value: Any) -> None:
+    """Sets a variable to the numbers in `value`."""
+    x.assign(np.asarray(value).astype(x.dtype.as_numpy_dtype))
+
+
+def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
+    """Sets variables, given as (variable, value)."""
+    for x, value in tuples:
+        set_value(x, value)
+
+
+def count_params(x: Any) -> int:
+    """The number of elements."""
+    return int(np.prod(tuple(x.shape), dtype=np.int64))
+
+
+def update(x: Any, new_x: Any) -> Any:
+    """Assigns a variable."""
+    return x.assign(new_x)
+
+
+def update_add(x: Any, increment: Any) -> Any:
+    """Adds to a variable."""
+    return x.assign_add(increment)
+
+
+def update_sub(x: Any, decrement: Any) -> Any:
+    """Subtracts from a variable."""
+    return x.assign_sub(decrement)
+
+
+def moving_average_update(x: Any, value: Any, momentum: float) -> Any:
+    """Moves a variable to `momentum * x + (1 - momentum) * value`."""
+    value = convert.convert_to_tensor(value, x.dtype)
+    return x.assign(x * momentum + value * (1.0 - momentum))
+
+
+def stop_gradient(variables: Any) -> Any:
+    """Tensors that gradients do not go through: one, or a list."""
+    if isinstance(variables, (list, tuple)):
+        return [array.stop_gradient(v) for v in variables]
+    return array.stop_gradient(variables)
+
+
+def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Any:
+    """Prints a tensor after a message whenever it is computed, and returns it."""
+    printing.print(message, x, output_stream=sys.stdout, summarize=summarize)
+    return x

@@ -1,0 +1,243 @@
+"""Sequences read in both directions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core import nest
+from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.layers import merging
+from meshflow.keras.layers.wrappers import Wrapper
+from meshflow.ops import array
+
+__all__ = ["Bidirectional"]
+
+_MERGES = {
+    "sum": merging.add,
+    "mul": merging.multiply,
+    "ave": merging.average,
+    "concat": merging.concatenate,
+}
+
+
+class Bidirectional(Wrapper):
+    """Runs a recurrent layer from both ends of the sequences and merges the outputs.
+
+    Args:
+      layer: a recurrent layer, such as `LSTM`; two layers with its configuration are made.
+      merge_mode: 'concat', 'sum', 'mul', 'ave', or None for both outputs as a list.
+      weights: initial weights of both layers.
+      backward_layer: the layer that goes backwards, if it is to be configured otherwise.
+      **kwargs: arguments of `Layer`.
+
+    Raises:
+      ValueError: for something that is not a layer, an unknown `merge_mode`, or two layers that go
+        the same way or differ in what they return.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Bidirectional(tf.keras.layers.LSTM(4))(tf.ones([2, 5, 3])).shape
+      TensorShape([2, 8])
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        merge_mode: str | None = "concat",
+        weights: Any = None,
+        backward_layer: Layer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for given in (layer, backward_layer):
+            if given is not None and not isinstance(given, Layer):
+                raise ValueError(
+                    "Please initialize `Bidirectional` layer with a `tf.keras.layers.Layer` instance. Received: "
+                    f"{given}"
+                )
+        if merge_mode not in (*_MERGES, None):
+            raise ValueError(
+                f'Invalid merge mode. Received: {merge_mode}. Merge mode should be one of {{"sum", "mul", "ave", '
+                '"concat", None}'
+            )
+        super().__init__(layer, **kwargs)
+        # The layer that was given is a pattern only: its weights are nobody's.
+        del self.layer
+        self._untracked = layer
+        self._backward_given = backward_layer is not None
+        self.merge_mode = merge_mode
+        self.forward_layer = _copy(layer, f"forward_{layer.name}", layer.go_backwards)  # type: ignore[attr-defined]
+        if backward_layer is None:
+            backward = _copy(layer, f"backward_{layer.name}", not layer.go_backwards)  # type: ignore[attr-defined]
+        else:
+            backward = backward_layer
+            backward._name = f"backward_{backward._name}"
+        self.backward_layer = backward
+        self._check_layers()
+        for one in (self.forward_layer, self.backward_layer):
+            # Merged sequences would mix outputs of different steps where one direction repeats its last.
+            one.zero_output_for_mask = one.return_sequences
+        if weights:
+            half = len(weights) // 2
+            self.forward_layer._initial_weights = weights[:half]
+            self.backward_layer._initial_weights = weights[half:]
+        self.supports_masking = True
+        self.input_spec = layer.input_spec
+        self.stateful = layer.stateful
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "layer" and "_untracked" in self.__dict__:
+            return self.__dict__["_untracked"]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _check_layers(self) -> None:
+        forward, backward = self.forward_layer, self.backward_layer
+        if forward.go_backwards == backward.go_backwards:
+            raise ValueError(
+                "Forward layer and backward layer should have different `go_backwards` value. "
+                f"forward_layer.go_backwards = {forward.go_backwards}, "
+                f"backward_layer.go_backwards = {backward.go_backwards}"
+            )
+        for name in ("stateful", "return_sequences", "return_state"):
+            one, other = getattr(forward, name), getattr(backward, name)
+            if one != other:
+                raise ValueError(
+                    "Forward layer and backward layer are expected to have the same value for attribute "
+                    f'"{name}", got "{one}" for forward layer and "{other}" for backward layer'
+                )
+
+    @property
+    def return_sequences(self) -> bool:
+        """Whether all outputs are returned instead of the last."""
+        return self.forward_layer.return_sequences
+
+    @property
+    def return_state(self) -> bool:
+        """Whether the states are returned too."""
+        return self.forward_layer.return_state
+
+    def build(self, input_shape: Any) -> None:
+        """Builds both layers."""
+        shape = nest.flatten(input_shape)[0] if isinstance(input_shape, list) else input_shape
+        for layer in (self.forward_layer, self.backward_layer):
+            with layer._calling(None):
+                layer._maybe_build(KerasTensor(TensorSpec(shape, self.compute_dtype)))
+        self.input_spec = self.forward_layer.input_spec
+        self.built = True
+
+    def __call__(
+        self, inputs: Any, initial_state: Any = None, constants: Any = None, **kwargs: Any
+    ) -> Any:
+        """Runs both layers.
+
+        Args:
+          inputs: sequences, or a list of sequences and initial states.
+          initial_state: states of the forward layer, then of the backward layer.
+          constants: tensors that every step sees.
+          **kwargs: `training` and `mask`.
+        """
+        if isinstance(inputs, (list, tuple)):
+            inputs, states = inputs[0], list(inputs[1:])
+            initial_state = states or initial_state
+        if initial_state is not None:
+            initial_state = list(initial_state)
+            if len(initial_state) % 2:
+                raise ValueError(
+                    "When passing `initial_state` to a Bidirectional RNN, the state should be a list containing "
+                    f"the states of the underlying RNNs. Received: {initial_state}"
+                )
+            kwargs["initial_state"] = initial_state
+        if constants is not None:
+            kwargs["constants"] = constants
+        return super().__call__(inputs, **kwargs)
+
+    def call(
+        self,
+        inputs: Any,
+        mask: Any = None,
+        training: Any = None,
+        initial_state: Any = None,
+        constants: Any = None,
+    ) -> Any:
+        """The merged outputs, and with `return_state` the states of both layers.
+
+        Args:
+          inputs: sequences [batch, time, features].
+          mask: booleans [batch, time]; steps where it is False are left out.
+          training: whether dropout is applied.
+          initial_state: states of the forward layer, then of the backward layer.
+          constants: tensors that every step sees.
+        """
+        half = len(initial_state) // 2 if initial_state else 0
+        states = (initial_state[:half], initial_state[half:]) if half else (None, None)
+        results = []
+        for layer, own in zip((self.forward_layer, self.backward_layer), states, strict=True):
+            given = {"initial_state": own, "constants": constants, "training": training}
+            options = {k: v for k, v in given.items() if v is not None}
+            results.append(layer(inputs, mask=mask, **options))
+        kept: list[Any] = []
+        if self.return_state:
+            kept = [*results[0][1:], *results[1][1:]]
+            results = [r[0] for r in results]
+        forward, backward = results
+        if self.return_sequences:
+            time = 0 if getattr(self.forward_layer, "time_major", False) else 1
+            backward = array.reverse(backward, [time])
+        merged = [forward, backward]
+        if self.merge_mode is not None:
+            merged = [_MERGES[self.merge_mode](merged)]
+        return [*merged, *kept] if kept or self.merge_mode is None else merged[0]
+
+    def reset_states(self) -> None:
+        """Sets the states of stateful layers to zeros."""
+        self.forward_layer.reset_states()
+        self.backward_layer.reset_states()
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output, or a list with the states' shapes."""
+        shapes = self.forward_layer.compute_output_shape(input_shape)
+        states: list[Any] = []
+        if self.return_state:
+            states, shapes = shapes[1:] * 2, shapes[0]
+        if self.merge_mode == "concat":
+            sizes = shapes.as_list()
+            outputs = [TensorShape([*sizes[:-1], 2 * sizes[-1]])]
+        else:
+            outputs = [shapes] * (2 if self.merge_mode is None else 1)
+        return [*outputs, *states] if states or len(outputs) > 1 else outputs[0]
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The mask of the output: the input's where sequences are returned."""
+        mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
+        own = mask if self.return_sequences else None
+        outputs = [own] * (2 if self.merge_mode is None else 1)
+        states = [None] * (2 * len(self.forward_layer._state_sizes)) if self.return_state else []
+        return [*outputs, *states] if states or len(outputs) > 1 else outputs[0]
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration, with the layers'."""
+        from meshflow.keras import layers
+
+        config = {**super().get_config(), "merge_mode": self.merge_mode}
+        if self._backward_given:
+            backward = layers.serialize(self.backward_layer)
+            backward["config"]["name"] = backward["config"]["name"].removeprefix("backward_")
+            config["backward_layer"] = backward
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The layer with a configuration."""
+        from meshflow.keras import layers
+
+        config = dict(config)
+        if config.get("backward_layer") is not None:
+            config["backward_layer"] = layers.deserialize(config["backward_layer"], custom_objects)
+        return super().from_config(config, custom_objects)
+
+
+def _copy(layer: Any, name: str, go_backwards: bool) -> Any:
+    config = {**layer.get_config(), "name": name, "go_backwards": go_backwards}
+    return type(layer).from_config(config)

@@ -1,0 +1,241 @@
+"""Systems of equations with tridiagonal and other banded matrices, and their eigenvalues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops import array
+from meshflow.ops.diagonal import diag_part, set_diag
+
+__all__ = [
+    "banded_triangular_solve",
+    "eigh_tridiagonal",
+    "tridiagonal_matmul",
+    "tridiagonal_solve",
+]
+
+
+def _compact(diagonals: Any, diagonals_format: str, what: str) -> Tensor:
+    """The three diagonals as rows [..., 3, n]: above, on and below the main one.
+
+    The first starts in column 0 and has a place left at its end, the last one has it at its start.
+    """
+    if diagonals_format == "compact":
+        rows = convert_to_tensor(diagonals)
+        if len(rows.shape) < 2 or rows.shape[-2] != 3:
+            raise ValueError(f"{what}: expected 3 diagonals, got shape {rows.shape}.")
+        return rows
+    if diagonals_format == "matrix":
+        matrix = convert_to_tensor(diagonals)
+        if len(matrix.shape) < 2 or matrix.shape[-1] != matrix.shape[-2]:
+            raise ValueError(f"{what}: expected square matrices, got shape {matrix.shape}.")
+        return diag_part(matrix, k=(-1, 1), padding_value=0, align="LEFT_RIGHT")
+    if diagonals_format == "sequence":
+        above, main, below = (convert_to_tensor(v) for v in diagonals)
+        size, lead = main.shape[-1], [[0, 0]] * (len(main.shape) - 1)
+        if above.shape[-1] == size - 1:
+            above = array.pad(above, [*lead, [0, 1]])
+        if below.shape[-1] == size - 1:
+            below = array.pad(below, [*lead, [1, 0]])
+        return array.stack([above, main, below], -2)
+    raise ValueError(
+        f"{what}: diagonals_format must be 'compact', 'matrix' or 'sequence', got {diagonals_format!r}."
+    )
+
+
+@op(kinds="fc", name="tridiagonal_solve")
+def _tridiagonal_solve(diagonals: TensorLike, rhs: TensorLike) -> Tensor:
+    size = diagonals.shape[-1]
+    if rhs.shape[-2] != size:
+        raise InvalidValueError(
+            f"tridiagonal_solve: {size} equations, but the right side has shape {list(rhs.shape)}."
+        )
+    lead = jnp.broadcast_shapes(diagonals.shape[:-2], rhs.shape[:-2])
+    rows = jnp.broadcast_to(diagonals, (*lead, 3, size))
+    right = jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:]))
+    # The places that belong to no element may hold anything, also NaN.
+    above = rows[..., 0, :].at[..., -1].set(0)
+    below = rows[..., 2, :].at[..., 0].set(0)
+    return jax.lax.linalg.tridiagonal_solve(below, rows[..., 1, :], above, right)
+
+
+def tridiagonal_solve(
+    diagonals: Any,
+    rhs: TensorLike,
+    diagonals_format: str = "compact",
+    transpose_rhs: bool = False,
+    conjugate_rhs: bool = False,
+    name: str | None = None,
+    partial_pivoting: bool = True,
+    perturb_singular: bool = False,
+) -> Tensor:
+    """Solves systems of equations with tridiagonal matrices.
+
+    Args:
+      diagonals: [..., 3, n]: the elements above (the last is ignored), on and below (the first is
+        ignored) the main diagonal; or as `diagonals_format` says.
+      rhs: right sides [..., n, k], or [..., n].
+      diagonals_format: 'compact', 'sequence' (a tuple of the three) or 'matrix' ([..., n, n]).
+      transpose_rhs: whether the last two dimensions of `rhs` are exchanged first.
+      conjugate_rhs: whether `rhs` is conjugated first.
+      name: ignored.
+      partial_pivoting: accepted; rows are exchanged where the platform's solver does so.
+      perturb_singular: not available.
+
+    Returns:
+      A tensor of the shape of `rhs`.
+
+    Raises:
+      ValueError: for another format, or shapes that do not fit.
+    """
+    if perturb_singular:
+        raise NotImplementedError("tridiagonal_solve: perturb_singular is not available.")
+    rows, right = _compact(diagonals, diagonals_format, "tridiagonal_solve"), convert_to_tensor(rhs)
+    vector = len(right.shape) == len(rows.shape) - 1
+    if vector:
+        right = array.expand_dims(right, -1)
+    elif transpose_rhs:
+        right = _exchanged(right)
+    if conjugate_rhs:
+        from meshflow.ops.math import conj
+
+        right = conj(right)
+    found = _tridiagonal_solve(rows, right)
+    if vector:
+        return array.squeeze(found, -1)
+    return _exchanged(found) if transpose_rhs else found
+
+
+def _exchanged(x: Tensor) -> Tensor:
+    rank = len(x.shape)
+    return array.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@op(kinds="fc", name="tridiagonal_matmul")
+def _tridiagonal_matmul(diagonals: TensorLike, rhs: TensorLike) -> Tensor:
+    above, main, below = (diagonals[..., row, :, None] for row in range(3))
+    result = main * rhs
+    result = result.at[..., :-1, :].add(above[..., :-1, :] * rhs[..., 1:, :])
+    return result.at[..., 1:, :].add(below[..., 1:, :] * rhs[..., :-1, :])
+
+
+def tridiagonal_matmul(
+    diagonals: Any, rhs: TensorLike, diagonals_format: str = "compact", name: str | None = None
+) -> Tensor:
+    """Products of tridiagonal matrices with matrices.
+
+    Args:
+      diagonals: as in `tridiagonal_solve`.
+      rhs: [..., n, k].
+      diagonals_format: as in `tridiagonal_solve`.
+      name: ignored.
+
+    Returns:
+      Tensor [..., n, k].
+    """
+    return _tridiagonal_matmul(_compact(diagonals, diagonals_format, "tridiagonal_matmul"), rhs)
+
+
+@op(kinds="fc", name="banded_triangular_solve")
+def _triangular(matrix: TensorLike, rhs: TensorLike, lower: bool, adjoint: bool) -> Tensor:
+    lead = jnp.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
+    return jax.scipy.linalg.solve_triangular(
+        jnp.broadcast_to(matrix, (*lead, *matrix.shape[-2:])),
+        jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:])),
+        lower=lower,
+        trans="C" if adjoint else "N",
+    )
+
+
+def banded_triangular_solve(
+    bands: TensorLike,
+    rhs: TensorLike,
+    lower: bool = True,
+    adjoint: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Solves systems of equations with banded triangular matrices.
+
+    Args:
+      bands: [..., k, n], the diagonals from the upper right to the lower left one: the main one first
+        for lower matrices, last for upper ones. Places left are at the start of those below the main
+        one, and at the end of those above.
+      rhs: right sides [..., n, m].
+      lower: whether the matrices are lower triangular.
+      adjoint: whether the equations are those of the adjoint matrices.
+      name: ignored.
+
+    Returns:
+      A tensor of the shape of `rhs`.
+    """
+    bands = convert_to_tensor(bands)
+    count, size = (int(s) for s in bands.shape[-2:])
+    empty = array.zeros([*bands.shape.as_list()[:-2], size, size], bands.dtype)
+    k = (-(count - 1), 0) if lower else (0, count - 1)
+    if count == 1:
+        bands, matrix_k = bands[..., 0, :], 0
+        matrix = set_diag(empty, bands, k=matrix_k)
+    else:
+        matrix = set_diag(empty, bands, k=k, align="LEFT_RIGHT")
+    return _triangular(matrix, rhs, lower, adjoint)
+
+
+@op(kinds="fc", name="eigh_tridiagonal")
+def _eigh(alpha: TensorLike, beta: TensorLike) -> Any:
+    place = jnp.arange(alpha.shape[-1])
+    matrix = jnp.zeros((*alpha.shape, alpha.shape[-1]), alpha.dtype)
+    matrix = matrix.at[..., place, place].set(alpha)
+    matrix = matrix.at[..., place[1:], place[:-1]].set(beta)
+    matrix = matrix.at[..., place[:-1], place[1:]].set(jnp.conj(beta))
+    return tuple(jnp.linalg.eigh(matrix))
+
+
+def eigh_tridiagonal(
+    alpha: TensorLike,
+    beta: TensorLike,
+    eigvals_only: bool = True,
+    select: str = "a",
+    select_range: Any = None,
+    tol: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Eigenvalues of a self-adjoint tridiagonal matrix, in rising order, by a dense solver.
+
+    Args:
+      alpha: the main diagonal, [n].
+      beta: the diagonal below it, [n - 1].
+      eigvals_only: whether eigenvectors are left out.
+      select: 'a' for all, 'i' for those with numbers from select_range[0] to select_range[1], 'v' for
+        those above select_range[0] and up to select_range[1].
+      select_range: see `select`.
+      tol: ignored; eigenvalues are as exact as the dtype allows.
+      name: ignored.
+
+    Returns:
+      Eigenvalues, or a pair of them and of eigenvectors in columns.
+
+    Raises:
+      ValueError: for another `select`, or when it needs a range.
+    """
+    if select not in ("a", "i", "v"):
+        raise ValueError(f"eigh_tridiagonal: select must be 'a', 'i' or 'v', got {select!r}.")
+    if select != "a" and select_range is None:
+        raise ValueError(f"eigh_tridiagonal: select={select!r} needs select_range.")
+    values, vectors = _eigh(alpha, beta)
+    if select == "i":
+        first, last = static_value(select_range, "select_range")
+        values, vectors = values[first : last + 1], vectors[:, first : last + 1]
+    elif select == "v":
+        low, high = static_value(select_range, "select_range")
+        known = values._concrete("the eigenvalues that select='v' chooses from")
+        chosen = np.flatnonzero((known > low) & (known <= high))
+        values, vectors = array.gather(values, chosen), array.gather(vectors, chosen, axis=1)
+    return values if eigvals_only else (values, vectors)

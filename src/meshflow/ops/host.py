@@ -1,0 +1,143 @@
+"""Cheap ops by NumPy, for functions of elements that run eagerly in input pipelines.
+
+A call of a compiled program costs more than the flip of an image. Results are those of the compiled
+programs to the last bit, and what may differ is left to them: sums, halves, floats that become integers.
+Only quotients are rounded once, as TensorFlow's, where XLA multiplies by the reciprocal of a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch import Op
+from meshflow.ops import random_ops
+from meshflow.ops.array import gather_scatter, shaping
+from meshflow.ops.image import geometry
+from meshflow.ops.math import arithmetic, clipping
+
+# What a compiled program is worth its call for.
+_MOST = 1 << 22
+
+
+def _plain(array: np.ndarray) -> bool:
+    """Whether arithmetic on an array is the same everywhere."""
+    kind = array.dtype.kind
+    return (kind == "f" and array.dtype.itemsize >= 4) or kind in "iub"
+
+
+def _elementwise(function: Callable[..., Any], kinds: str = "iuf") -> Callable[..., Any]:
+    """A NumPy function of arrays of one dtype, whose result may have another shape."""
+
+    def on_host(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
+        if static or not all(_plain(a) and a.dtype.kind in kinds for a in arrays):
+            return None
+        return function(*arrays)
+
+    return on_host
+
+
+def _clipped(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.maximum(np.minimum(t, high), low)
+
+
+def _cast(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
+    (x,), wanted = arrays, static[0].dtype
+    widens = x.dtype.kind in "iub" and wanted.kind in "iuf" and wanted.itemsize >= 4
+    if widens or (x.dtype == np.float32 and wanted == np.float64):
+        return x.astype(wanted)
+    return None
+
+
+def _select(arrays: Sequence[np.ndarray], _: tuple[Any, ...]) -> Any:
+    condition, x, y = arrays
+    if condition.size == 1 and x.shape == y.shape and condition.ndim <= x.ndim:
+        return x if condition.item() else y
+    return np.where(condition, x, y)
+
+
+def _uniform(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
+    (key, low, high), (shape, dtype) = arrays, static
+    size = int(np.prod(shape, dtype=np.int64))
+    if dtype.name != "float32" or size > 4 or low != 0:
+        return None
+    words = [threefry(int(key[0]), int(key[1]), 0, i) for i in range(size)]
+    bits = np.array([(a ^ b) >> 9 | 0x3F800000 for a, b in words], np.uint32)
+    return ((bits.view(np.float32) - np.float32(1)) * high).reshape(shape)
+
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(key0: int, key1: int, x0: int, x1: int) -> tuple[int, int]:
+    """Two random words: Threefry-2x32 with 20 rounds, as JAX draws them.
+
+    Args:
+      key0: the key's first word.
+      key1: its second.
+      x0: the counter's first word.
+      x1: its second.
+    """
+    keys = key0, key1, key0 ^ key1 ^ 0x1BD11BDA
+    x0, x1 = (x0 + keys[0]) & 0xFFFFFFFF, (x1 + keys[1]) & 0xFFFFFFFF
+    for turn in range(5):
+        for by in _ROTATIONS[turn % 2]:
+            x0 = (x0 + x1) & 0xFFFFFFFF
+            x1 = ((x1 << by) & 0xFFFFFFFF | x1 >> (32 - by)) ^ x0
+        x0 = (x0 + keys[(turn + 1) % 3]) & 0xFFFFFFFF
+        x1 = (x1 + keys[(turn + 2) % 3] + turn + 1) & 0xFFFFFFFF
+    return x0, x1
+
+
+def _flip(axis: int) -> Callable[..., Any]:
+    return lambda arrays, _: np.flip(arrays[0], axis)
+
+
+def _reshape(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
+    (tensor,), (shape,) = arrays, static
+    if not isinstance(shape, tuple) or None in shape or -1 in shape:
+        return None
+    count = int(np.prod(shape, dtype=np.int64))
+    return tensor.reshape(shape) if count == tensor.size else None
+
+
+_TABLE: list[tuple[Any, Callable[..., Any]]] = [
+    (arithmetic.add, _elementwise(np.add)),
+    (arithmetic.subtract, _elementwise(np.subtract)),
+    (arithmetic.multiply, _elementwise(np.multiply)),
+    (arithmetic.truediv, _elementwise(np.divide, "f")),
+    (arithmetic.maximum, _elementwise(np.maximum)),
+    (arithmetic.minimum, _elementwise(np.minimum)),
+    (arithmetic.less, _elementwise(np.less)),
+    (arithmetic.less_equal, _elementwise(np.less_equal)),
+    (arithmetic.greater, _elementwise(np.greater)),
+    (arithmetic.greater_equal, _elementwise(np.greater_equal)),
+    (arithmetic._cast, _cast),
+    (clipping.clip_by_value, _elementwise(_clipped)),
+    (gather_scatter._select, _select),
+    (geometry.flip_left_right, _flip(-2)),
+    (geometry.flip_up_down, _flip(-3)),
+    (random_ops._uniform, _uniform),
+    (shaping.reshape, _reshape),
+]
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    def on_host(values: Sequence[Any], static: tuple[Any, ...]) -> Any:
+        for value in values:
+            if type(value) is not np.ndarray or value.dtype == object or value.size > _MOST:
+                return None
+        with np.errstate(all="ignore"):
+            found = function(values, static)
+        return None if found is None else np.asarray(found)
+
+    return on_host
+
+
+def install() -> None:
+    """Tells the dispatcher what each op does on the host."""
+    for public, function in _TABLE:
+        op: Op = public.op
+        op.host = _guarded(function)

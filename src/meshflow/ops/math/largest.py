@@ -1,0 +1,175 @@
+"""The largest elements, exactly and approximately, and whether one is among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.arithmetic import cast
+
+__all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
+
+
+@op(kinds="if", name="top_k")
+def _top_k(input: TensorLike, k: int) -> Any:
+    if k > input.shape[-1]:
+        raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
+    return tuple(jax.lax.top_k(input, k))
+
+
+def top_k(
+    input: TensorLike,
+    k: int = 1,
+    sorted: bool = True,
+    index_type: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The k largest elements of the last dimension and their positions.
+
+    Args:
+      input: tensor of shape [..., n], n at least k.
+      k: how many.
+      sorted: accepted; the result is always in falling order.
+      index_type: dtype of the positions; default int32.
+      name: ignored.
+
+    Returns:
+      A named tuple (values, indices), each of shape [..., k].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.math.top_k([1, 9, 4], k=2).indices.numpy()
+      array([1, 2], dtype=int32)
+    """
+    values, indices = _top_k(input, k)
+    return TopKV2(values, indices if index_type is None else cast(indices, index_type))
+
+
+class TopKV2(tuple):
+    """The result of `top_k`: `values` and `indices`."""
+
+    __slots__ = ()
+    _fields = ("values", "indices")
+
+    def __new__(cls, values: Any, indices: Any) -> TopKV2:
+        return super().__new__(cls, (values, indices))
+
+    @property
+    def values(self) -> Any:
+        """The elements."""
+        return self[0]
+
+    @property
+    def indices(self) -> Any:
+        """Their positions."""
+        return self[1]
+
+
+@op(same=(), differentiable=False)
+def in_top_k(
+    targets: TensorLike, predictions: TensorLike, k: int, name: str | None = None
+) -> Tensor:
+    """Whether the prediction for the target class is among the k largest.
+
+    Args:
+      targets: class numbers, shape [batch].
+      predictions: shape [batch, classes].
+      k: how many.
+      name: ignored.
+
+    Returns:
+      Booleans of shape [batch]; False for a target out of range or a prediction that is not finite.
+    """
+    if targets.shape[0] != predictions.shape[0]:
+        raise InvalidValueError(
+            f"First dimension of predictions {predictions.shape[0]} must match length of targets "
+            f"{targets.shape[0]}"
+        )
+    classes = predictions.shape[-1]
+    valid = (targets >= 0) & (targets < classes)
+    index = jnp.clip(targets, 0, classes - 1).astype(jnp.int32)
+    own = jnp.take_along_axis(predictions, index[:, None], axis=-1)
+    above = jnp.sum(predictions > own, axis=-1)
+    return valid & jnp.isfinite(own[:, 0]) & (above < k)
+
+
+@op(kinds="f", name="approx_top_k")
+def _approximately(
+    operand: TensorLike,
+    k: int,
+    dimension: int,
+    recall: float,
+    size: int,
+    whole: bool,
+    largest: bool,
+) -> Any:
+    function = jax.lax.approx_max_k if largest else jax.lax.approx_min_k
+    values, indices = function(
+        operand,
+        k,
+        reduction_dimension=dimension,
+        recall_target=recall,
+        reduction_input_size_override=size,
+        aggregate_to_topk=whole,
+    )
+    return values, indices
+
+
+def approx_max_k(
+    operand: TensorLike,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+    name: str | None = None,
+) -> Any:
+    """About the k largest elements of a dimension, found faster on TPUs and exactly elsewhere.
+
+    Args:
+      operand: a floating tensor.
+      k: how many.
+      reduction_dimension: the dimension.
+      recall_target: the share of the true ones to be found.
+      reduction_input_size_override: size that decides the accuracy, -1 for that of the dimension.
+      aggregate_to_topk: whether exactly k are returned, sorted.
+      name: ignored.
+
+    Returns:
+      A pair (values, indices).
+    """
+    return _approximately(
+        operand,
+        k,
+        reduction_dimension,
+        recall_target,
+        reduction_input_size_override,
+        aggregate_to_topk,
+        True,
+    )
+
+
+def approx_min_k(
+    operand: TensorLike,
+    k: int,
+    reduction_dimension: int = -1,
+    recall_target: float = 0.95,
+    reduction_input_size_override: int = -1,
+    aggregate_to_topk: bool = True,
+    name: str | None = None,
+) -> Any:
+    """About the k smallest elements of a dimension; arguments as in `approx_max_k`."""
+    return _approximately(
+        operand,
+        k,
+        reduction_dimension,
+        recall_target,
+        reduction_input_size_override,
+        aggregate_to_topk,
+        False,
+    )

@@ -1,0 +1,76 @@
+"""Permutations and sequences of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor, from_python
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.dtypes import as_dtype, float32
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = ["invert_permutation", "sobol_sample"]
+
+
+@op(kinds="i", differentiable=False, name="invert_permutation")
+def _invert(x: TensorLike) -> Tensor:
+    return jnp.zeros_like(x).at[x].set(jnp.arange(x.shape[0], dtype=x.dtype))
+
+
+def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
+    """The permutation that undoes another one.
+
+    Args:
+      x: a vector with each of the numbers from 0 to n - 1 once.
+      name: ignored.
+
+    Returns:
+      The vector y with `y[x[i]] == i`.
+
+    Raises:
+      InvalidArgumentError: when `x` is no permutation (while its values are known).
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.math.invert_permutation([3, 0, 1, 2]).numpy()
+      array([1, 2, 3, 0], dtype=int32)
+    """
+    x = convert_to_tensor(x)
+    if len(x.shape) != 1:
+        raise InvalidValueError(f"invert_permutation: x must be a vector, got shape {x.shape}.")
+    if not isinstance(x._value, jax.core.Tracer):
+        known = np.asarray(x._value)
+        if not np.array_equal(np.sort(known), np.arange(known.size)):
+            raise InvalidValueError(
+                f"invert_permutation: {known.tolist()} must hold each number from 0 to "
+                f"{known.size - 1} once; one is duplicated in the input or out of range."
+            )
+    return _invert(x)
+
+
+def sobol_sample(
+    dim: int, num_results: Any, skip: Any = 0, dtype: Any = float32, name: str | None = None
+) -> Tensor:
+    """Points of the Sobol sequence, which fill the unit cube evenly.
+
+    Args:
+      dim: dimensions of the cube.
+      num_results: number of points.
+      skip: number of points to leave out first.
+      dtype: float32 or float64.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [num_results, dim].
+    """
+    from scipy.stats import qmc
+
+    kind, count = as_dtype(dtype), static_value(num_results, "num_results")
+    # TensorFlow's sequence starts after the origin.
+    sequence = qmc.Sobol(dim, scramble=False).fast_forward(static_value(skip, "skip") + 1)
+    return from_python(sequence.random(count).astype(kind.dtype), kind)

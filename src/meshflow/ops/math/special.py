@@ -1,0 +1,232 @@
+"""Special functions: `tf.math.special`.
+
+JAX has no Bessel functions of the second kind, Fresnel integrals or Dawson's integral. They are
+sums over nodes of an integral here, with enough nodes for float64: trapezoidal sums of periodic
+or quickly falling analytic functions converge faster than any power of the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.dispatch import op
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.elementwise import bessel_i0, bessel_i0e, bessel_i1, bessel_i1e
+
+__all__ = [
+    "bessel_i0",
+    "bessel_i0e",
+    "bessel_i1",
+    "bessel_i1e",
+    "bessel_j0",
+    "bessel_j1",
+    "bessel_k0",
+    "bessel_k0e",
+    "bessel_k1",
+    "bessel_k1e",
+    "bessel_y0",
+    "bessel_y1",
+    "dawsn",
+    "expint",
+    "fresnel_cos",
+    "fresnel_sin",
+    "spence",
+]
+
+
+# The functions of float64 arrays, by name: derivatives of some are made of others.
+_ARRAYS: dict[str, Callable[[Any], Any]] = {}
+
+
+def _define(
+    name: str, value: Callable[[Any], Any], slope: Callable[[Any, Any], Any], doc: str
+) -> Callable[..., Any]:
+    """A public function with its derivative, a function of x and of the value; both in float64."""
+
+    @jax.custom_jvp
+    def function(x: Any) -> Any:
+        return value(x)
+
+    @function.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        y = function(*primals)
+        return y, slope(primals[0], y) * tangents[0]
+
+    def body(x: TensorLike, name: str | None = None) -> Tensor:
+        return function(x.astype(jnp.float64)).astype(x.dtype)
+
+    body.__name__ = body.__qualname__ = name
+    body.__module__ = __name__
+    body.__doc__ = doc
+    _ARRAYS[name] = function
+    return op(body, kinds="f")
+
+
+def _dawsn(x: Any) -> Any:
+    step = 0.2
+    nearest = 2 * jnp.round(x / (2 * step))
+    odd = np.arange(-41, 42, 2)
+    distance = (x - nearest * step)[..., None] - odd * step
+    return jnp.sum(jnp.exp(-jnp.square(distance)) / (nearest[..., None] + odd), -1) / np.sqrt(np.pi)
+
+
+def _fresnel(x: Any) -> tuple[Any, Any]:
+    """The integrals from 0 to x of cos and sin of pi t^2 / 2."""
+    border, size = 6.0, jnp.abs(x)
+    nodes, weights = np.polynomial.legendre.leggauss(96)
+    near = jnp.minimum(size, border)
+    phases = jnp.pi / 2 * jnp.square(near[..., None] * (nodes + 1) / 2)
+    inner = [jnp.sum(f(phases) * weights, -1) * near / 2 for f in (jnp.cos, jnp.sin)]
+    # Far out: the asymptotic series of the auxiliary functions f and g.
+    far = jnp.maximum(size, border)
+    square = 1 / (jnp.pi * jnp.square(far))
+    f, g, term = jnp.zeros_like(far), jnp.zeros_like(far), jnp.ones_like(far)
+    for m in range(8):
+        f, term = f + (-1) ** m * term, term * (4 * m + 1) * square
+        g, term = g + (-1) ** m * term, term * (4 * m + 3) * square
+    f, g = f / (jnp.pi * far), g / (jnp.pi * far)
+    # The phase grows with the square: huge arguments count as infinity, where f and g vanish.
+    phase = jnp.pi / 2 * jnp.square(jnp.minimum(far, 1e7))
+    sine, cosine = jnp.sin(phase), jnp.cos(phase)
+    outer = [0.5 + f * sine - g * cosine, 0.5 - f * cosine - g * sine]
+    parts = [jnp.where(size < border, i, o) for i, o in zip(inner, outer, strict=True)]
+    return jnp.sign(x) * parts[0], jnp.sign(x) * parts[1]
+
+
+# Bessel functions of the first and second kind: means over angles up to this argument.
+_BORDER = 25.0
+_ANGLES = 2 * np.pi * np.arange(160) / 160
+_EULER = 0.57721566490153286
+# The Neumann series of Y in the J of even order, as one weight per angle.
+_ORDERS = np.arange(1, 41)[:, None]
+_NEUMANN = np.sum((-1.0) ** (_ORDERS + 1) * np.cos(2 * _ORDERS * _ANGLES) / _ORDERS, 0)
+
+
+def _far(x: Any, order: int) -> tuple[Any, Any]:
+    """J and Y of large x, by Hankel's asymptotic series."""
+    p, q, term = jnp.zeros_like(x), jnp.zeros_like(x), jnp.ones_like(x)
+    for k in range(0, 24, 2):
+        p, term = p + term, term * (4 * order**2 - (2 * k + 1) ** 2) / ((k + 1) * 8 * x)
+        q, term = q + term, -term * (4 * order**2 - (2 * k + 3) ** 2) / ((k + 2) * 8 * x)
+    angle, size = x - (2 * order + 1) * np.pi / 4, jnp.sqrt(2 / (np.pi * x))
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    return size * (p * cosine - q * sine), size * (p * sine + q * cosine)
+
+
+def _first_kind(x: Any, order: int) -> Any:
+    size = jnp.abs(x)
+    near = jnp.minimum(size, _BORDER)[..., None]
+    inner = jnp.mean(jnp.cos(order * _ANGLES - near * np.sin(_ANGLES)), -1)
+    found = jnp.where(size <= _BORDER, inner, _far(jnp.maximum(size, _BORDER), order)[0])
+    return found * jnp.sign(x) if order else found
+
+
+def _second_kind(x: Any, order: int) -> Any:
+    near = jnp.clip(x, 1e-300, _BORDER)
+    phases = near[..., None] * np.sin(_ANGLES)
+    logarithm = 2 / np.pi * (jnp.log(near / 2) + _EULER) * _first_kind(near, order)
+    if order:
+        series = jnp.mean(jnp.sin(phases) * np.sin(_ANGLES) * _NEUMANN, -1)
+        inner = logarithm + 4 / np.pi * series - 2 / np.pi * _first_kind(near, 0) / near
+    else:
+        inner = logarithm + 4 / np.pi * jnp.mean(jnp.cos(phases) * _NEUMANN, -1)
+    found = jnp.where(x <= _BORDER, inner, _far(jnp.maximum(x, _BORDER), order)[1])
+    return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, found))
+
+
+def _modified(x: Any, order: int) -> Any:
+    """exp(x) times the modified Bessel function of the second kind."""
+    safe = jnp.maximum(x, 1e-300)
+    # exp(-x (cosh t - 1)) has fallen to nothing at `end`; small x needs log(1/x) more.
+    end = jnp.log1p(80 / safe + jnp.sqrt(jnp.square(80 / safe) + 160 / safe))
+    steps = np.arange(400) / 400
+    t = end[..., None] * steps
+    half = jnp.sinh(t / 2)
+    # sinh^2 overflows for t near its end only when x is tiny: keep the product in logarithms.
+    heights = jnp.exp(-2 * safe[..., None] * jnp.square(half)) * jnp.cosh(order * t)
+    total = (jnp.sum(heights, -1) - heights[..., 0] / 2) * end / 400
+    return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, jnp.inf, total))
+
+
+dawsn = _define("dawsn", _dawsn, lambda x, y: 1 - 2 * x * y, "Dawson's integral.")
+expint = _define(
+    "expint",
+    lambda x: jnp.where(x < 0, jnp.nan, jax.scipy.special.expi(jnp.maximum(x, 0))),
+    lambda x, y: jnp.exp(x) / x,
+    "Exponential integral Ei of positive numbers, NaN for others.",
+)
+fresnel_cos = _define(
+    "fresnel_cos",
+    lambda x: _fresnel(x)[0],
+    lambda x, y: jnp.cos(jnp.pi / 2 * x * x),
+    "The integral of cos(pi t^2 / 2) from 0 to x.",
+)
+fresnel_sin = _define(
+    "fresnel_sin",
+    lambda x: _fresnel(x)[1],
+    lambda x, y: jnp.sin(jnp.pi / 2 * x * x),
+    "The integral of sin(pi t^2 / 2) from 0 to x.",
+)
+spence = _define(
+    "spence",
+    jax.scipy.special.spence,
+    lambda x, y: jnp.where(x == 1, -1.0, jnp.log(x) / jnp.where(x == 1, 1.0, 1 - x)),
+    "Spence's function, the dilogarithm of 1 - x.",
+)
+bessel_j0 = _define(
+    "bessel_j0",
+    lambda x: _first_kind(x, 0),
+    lambda x, y: -_ARRAYS["bessel_j1"](x),
+    "Bessel function of the first kind of order 0.",
+)
+bessel_j1 = _define(
+    "bessel_j1",
+    lambda x: _first_kind(x, 1),
+    lambda x, y: jnp.where(
+        x == 0,
+        0.5,
+        _ARRAYS["bessel_j0"](x) - y / jnp.where(x == 0, 1.0, x),
+    ),
+    "Bessel function of the first kind of order 1.",
+)
+bessel_y0 = _define(
+    "bessel_y0",
+    lambda x: _second_kind(x, 0),
+    lambda x, y: -_ARRAYS["bessel_y1"](x),
+    "Bessel function of the second kind of order 0; NaN for negative numbers.",
+)
+bessel_y1 = _define(
+    "bessel_y1",
+    lambda x: _second_kind(x, 1),
+    lambda x, y: _ARRAYS["bessel_y0"](x) - y / x,
+    "Bessel function of the second kind of order 1; NaN for negative numbers.",
+)
+bessel_k0e = _define(
+    "bessel_k0e",
+    lambda x: _modified(x, 0),
+    lambda x, y: y - _ARRAYS["bessel_k1e"](x),
+    "bessel_k0 times exp(x).",
+)
+bessel_k1e = _define(
+    "bessel_k1e",
+    lambda x: _modified(x, 1),
+    lambda x, y: y * (1 - 1 / x) - _ARRAYS["bessel_k0e"](x),
+    "bessel_k1 times exp(x).",
+)
+bessel_k0 = _define(
+    "bessel_k0",
+    lambda x: jnp.exp(-x) * _modified(x, 0),
+    lambda x, y: -_ARRAYS["bessel_k1"](x),
+    "Modified Bessel function of the second kind of order 0; NaN for negative numbers.",
+)
+bessel_k1 = _define(
+    "bessel_k1",
+    lambda x: jnp.exp(-x) * _modified(x, 1),
+    lambda x, y: -_ARRAYS["bessel_k0"](x) - y / x,
+    "Modified Bessel function of the second kind of order 1; NaN for negative numbers.",
+)

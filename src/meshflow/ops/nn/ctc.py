@@ -1,0 +1,185 @@
+"""Connectionist temporal classification: sequences of labels from longer sequences of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.composite import SparseTensor
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops import array
+
+__all__ = ["collapse_repeated", "ctc_loss", "ctc_unique_labels"]
+
+# Logarithms of a probability of 0, finite so that gradients are numbers. Labels that do not fit into
+# their frames have a large but finite loss, as in TensorFlow: their paths skip a blank all the same.
+_NEVER, _FORBIDDEN = -1e30, -707.3573
+
+
+@op(same=("logits",), kinds="f", name="ctc_loss")
+def _ctc_loss(
+    labels: TensorLike,
+    logits: TensorLike,
+    label_length: TensorLike,
+    logit_length: TensorLike,
+    blank: int,
+) -> Tensor:
+    """Loss of [batch, labels] under logits of shape [time, batch, classes].
+
+    The states of a sequence are its labels with blanks around them; `forward` is the logarithm of
+    the probability of all paths to each state.
+    """
+    labels, label_length = labels.astype(jnp.int32), label_length.astype(jnp.int32)
+    batch, width = labels.shape
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+    states = jnp.full((batch, 2 * width + 1), blank, jnp.int32).at[:, 1::2].set(labels)
+    positions = jnp.arange(2 * width + 1)
+    exists = positions[None] <= 2 * label_length[:, None]
+    # A label may follow the label before it directly, unless both are equal.
+    skips = (positions % 2 == 1)[None] & (states != jnp.roll(states, 2, 1)) & (positions >= 2)[None]
+
+    def emitted(frame: Any) -> Any:
+        return jnp.take_along_axis(frame, states, axis=1)
+
+    def shifted(forward: Any, by: int) -> Any:
+        return jnp.pad(forward, [(0, 0), (by, 0)], constant_values=_NEVER)[:, : 2 * width + 1]
+
+    def step(forward: Any, inputs: Any) -> Any:
+        frame, time = inputs
+        ways = jnp.stack(
+            [forward, shifted(forward, 1), shifted(forward, 2) + jnp.where(skips, 0.0, _FORBIDDEN)]
+        )
+        moved = jnp.where(exists, jax.nn.logsumexp(ways, 0) + emitted(frame), _NEVER)
+        return jnp.where((time < logit_length)[:, None], moved, forward), None
+
+    start = jnp.where(exists & (positions < 2)[None], emitted(log_probs[0]), _NEVER)
+    last, _ = jax.lax.scan(step, start, (log_probs[1:], jnp.arange(1, logits.shape[0])))
+    ends = 2 * label_length[:, None] - jnp.arange(2)[None]
+    found = jnp.take_along_axis(last, jnp.maximum(ends, 0), axis=1)
+    total = jax.nn.logsumexp(jnp.where(ends >= 0, found, _NEVER), 1)
+    return -total.astype(logits.dtype)
+
+
+def ctc_loss(
+    labels: Any,
+    logits: TensorLike,
+    label_length: Any,
+    logit_length: Any,
+    logits_time_major: bool = True,
+    unique: Any = None,
+    blank_index: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Negative logarithm of the probability of label sequences under CTC.
+
+    Args:
+      labels: class numbers [batch, max_label_length], or a sparse tensor of them.
+      logits: [time, batch, classes], or [batch, time, classes] unless `logits_time_major`.
+      label_length: lengths of the label sequences; None for sparse labels.
+      logit_length: numbers of frames, [batch].
+      logits_time_major: see `logits`.
+      unique: ignored: a help of TensorFlow's for long sequences.
+      blank_index: the class that stands for no label, negative counting from the end; default 0, and
+        required for sparse labels.
+      name: ignored.
+
+    Returns:
+      Losses [batch]; very large for labels that do not fit into the frames.
+
+    Raises:
+      ValueError: for sparse labels without `blank_index`, or one that is no class.
+
+    Example:
+      >>> import meshflow as tf
+      >>> logits = tf.zeros([2, 1, 2])
+      >>> tf.nn.ctc_loss([[1]], logits, [1], [2]).numpy()  # -log(3 / 4)
+      array([0.28768212], dtype=float32)
+    """
+    logits = convert_to_tensor(logits)
+    if len(logits.shape) != 3:
+        raise InvalidValueError(f"ctc_loss: logits must have 3 dimensions, got {logits.shape}.")
+    classes = logits.shape[2]
+    if isinstance(labels, SparseTensor):
+        if blank_index is None:
+            raise ValueError("ctc_loss: give blank_index for sparse labels.")
+        rows = labels.indices.numpy()[:, 0]
+        label_length = np.bincount(rows, minlength=labels.shape[0])
+        labels = _dense(labels)
+    blank_index = 0 if blank_index is None else int(blank_index)
+    if not -classes <= blank_index < classes:
+        raise ValueError(f"ctc_loss: blank_index {blank_index} is none of {classes} classes.")
+    if not logits_time_major:
+        logits = array.transpose(logits, [1, 0, 2])
+    return _ctc_loss(labels, logits, label_length, logit_length, blank_index % classes)
+
+
+def _dense(labels: SparseTensor) -> Tensor:
+    shape = labels.shape.as_list()
+    return array.tensor_scatter_nd_update(
+        array.zeros(shape, labels.dtype), labels.indices, labels.values
+    )
+
+
+@op(same=(), differentiable=False, name="collapse_repeated")
+def _collapse(labels: TensorLike, seq_length: TensorLike) -> Any:
+    width = labels.shape[1]
+    inside = jnp.arange(width)[None] < seq_length[:, None]
+    first = jnp.concatenate([jnp.ones_like(inside[:, :1]), labels[:, 1:] != labels[:, :-1]], axis=1)
+    kept = inside & first
+    order = jnp.argsort(~kept, axis=1, stable=True)
+    lengths = jnp.sum(kept, 1)
+    collapsed = jnp.take_along_axis(labels, order, 1)
+    collapsed = jnp.where(jnp.arange(width)[None] < lengths[:, None], collapsed, 0)
+    return collapsed, lengths.astype(seq_length.dtype)
+
+
+def collapse_repeated(labels: TensorLike, seq_length: TensorLike, name: str | None = None) -> Any:
+    """Merges equal neighbours of each sequence into one.
+
+    Args:
+      labels: [batch, length].
+      seq_length: lengths of the sequences, [batch].
+      name: ignored.
+
+    Returns:
+      A pair: sequences [batch, longest result], filled with 0, and their lengths.
+    """
+    labels = convert_to_tensor(labels)
+    collapsed, lengths = _collapse(labels, seq_length)
+    if not isinstance(lengths._value, jax.core.Tracer):
+        collapsed = collapsed[:, : int(np.max(lengths._value, initial=0))]
+    return collapsed, lengths
+
+
+@op(same=(), differentiable=False, name="ctc_unique_labels")
+def _unique_labels(labels: TensorLike) -> Any:
+    def of_row(row: Any) -> Any:
+        width = row.shape[0]
+        same = row[:, None] == row[None]
+        first = jnp.argmax(same, 1)
+        is_first = first == jnp.arange(width)
+        rank = jnp.cumsum(is_first) - 1
+        values = jnp.zeros_like(row).at[jnp.where(is_first, rank, width)].set(row, mode="drop")
+        return values.astype(jnp.int64), rank[first].astype(jnp.int32)
+
+    return jax.vmap(of_row)(labels)
+
+
+def ctc_unique_labels(labels: TensorLike, name: str | None = None) -> Any:
+    """The different labels of each sequence, for `ctc_loss`.
+
+    Args:
+      labels: [batch, length], 0 after the end.
+      name: ignored.
+
+    Returns:
+      A pair of tensors [batch, length]: the different labels of each row in order, filled with 0, and
+      each label's number among them.
+    """
+    return _unique_labels(labels)

@@ -1,0 +1,126 @@
+"""Dilation and erosion of images in grey levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops import array
+
+__all__ = ["dilation2d", "erosion2d"]
+
+
+@op(kinds="if", name="dilation2d")
+def _dilation(
+    input: TensorLike, filters: TensorLike, strides: Any, rates: Any, same: bool
+) -> Tensor:
+    if input.ndim != 4 or filters.ndim != 3 or input.shape[3] != filters.shape[2]:
+        raise InvalidValueError(
+            "dilation2d: input must be [batch, height, width, depth] and filters [height, width, "
+            f"depth], got {list(input.shape)} and {list(filters.shape)}."
+        )
+    reach = [(k - 1) * r + 1 for k, r in zip(filters.shape[:2], rates, strict=True)]
+    pads = [(0, 0)] * 4
+    if same:
+        for d in (0, 1):
+            missing = (-(-input.shape[d + 1] // strides[d]) - 1) * strides[d] + reach[d]
+            missing = max(missing - input.shape[d + 1], 0)
+            pads[d + 1] = (missing // 2, missing - missing // 2)
+    low = -jnp.inf if jnp.issubdtype(input.dtype, jnp.floating) else jnp.iinfo(input.dtype).min
+    padded = jnp.pad(input, pads, constant_values=low)
+    sizes = [(padded.shape[d + 1] - reach[d]) // strides[d] + 1 for d in (0, 1)]
+
+    def shifted(row: int, column: int) -> Any:
+        starts = row * rates[0], column * rates[1]
+        ends = [s + (n - 1) * step + 1 for s, n, step in zip(starts, sizes, strides, strict=True)]
+        part = jax.lax.slice(
+            padded,
+            (0, *starts, 0),
+            (padded.shape[0], *ends, padded.shape[3]),
+            (1, *strides, 1),
+        )
+        return part + filters[row, column]
+
+    places = [(r, c) for r in range(filters.shape[0]) for c in range(filters.shape[1])]
+    result = shifted(*places[0])
+    for place in places[1:]:
+        other = shifted(*place)
+        # Of equal ones the first has the gradient.
+        result = jnp.where(other > result, other, result)
+    return result
+
+
+def _pair(value: Any, name: str) -> tuple[int, int]:
+    if len(value) != 4 or value[0] != 1 or value[3] != 1:
+        raise InvalidValueError(f"{name} must be [1, rows, columns, 1], got {list(value)}.")
+    return int(value[1]), int(value[2])
+
+
+def dilation2d(
+    input: TensorLike,
+    filters: TensorLike,
+    strides: Any,
+    padding: str,
+    data_format: str,
+    dilations: Any,
+    name: str | None = None,
+) -> Tensor:
+    """The largest sum of a window and the filter, for each channel.
+
+    Args:
+      input: [batch, height, width, depth].
+      filters: [height, width, depth].
+      strides: [1, rows, columns, 1].
+      padding: 'SAME' or 'VALID'.
+      data_format: 'NHWC'.
+      dilations: [1, rows, columns, 1], steps between the elements of a window.
+      name: ignored.
+
+    Returns:
+      Tensor [batch, new height, new width, depth].
+
+    Raises:
+      ValueError: for another data format.
+      InvalidArgumentError: for another padding, or shapes that do not fit.
+    """
+    if data_format != "NHWC":
+        raise ValueError(
+            f"`data_format` values other than 'NHWC' not supported, got {data_format}."
+        )
+    if padding not in ("SAME", "VALID"):
+        raise InvalidValueError(f"padding must be 'SAME' or 'VALID', got {padding!r}.")
+    steps, rates = _pair(strides, "strides"), _pair(dilations, "dilations")
+    return _dilation(input, filters, steps, rates, padding == "SAME")
+
+
+def erosion2d(
+    value: TensorLike,
+    filters: TensorLike,
+    strides: Any,
+    padding: str,
+    data_format: str,
+    dilations: Any,
+    name: str | None = None,
+) -> Tensor:
+    """The smallest difference of a window and the filter, for each channel.
+
+    Args:
+      value: [batch, height, width, depth].
+      filters: [height, width, depth].
+      strides: [1, rows, columns, 1].
+      padding: 'SAME' or 'VALID'.
+      data_format: 'NHWC'.
+      dilations: [1, rows, columns, 1], steps between the elements of a window.
+      name: ignored.
+
+    Returns:
+      Tensor [batch, new height, new width, depth].
+    """
+    turned = array.reverse(convert_to_tensor(filters), [0, 1])
+    return -dilation2d(-convert_to_tensor(value), turned, strides, padding, data_format, dilations)

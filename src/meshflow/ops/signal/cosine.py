@@ -1,0 +1,109 @@
+"""Discrete cosine transforms, through Fourier transforms of twice the length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = ["dct", "idct"]
+
+
+def _check(kind: Any, n: Any, axis: Any, norm: Any, size: int) -> None:
+    if axis != -1:
+        raise NotImplementedError(f"dct: axis must be -1, got {axis}.")
+    if n is not None and n < 1:
+        raise ValueError(f"dct: n should be an integer greater than 0, got {n}.")
+    if kind not in (1, 2, 3, 4):
+        raise ValueError(f"dct: types I, II, III and IV (I)DCT are supported, got type {kind}.")
+    if norm not in (None, "ortho"):
+        raise ValueError(f"dct: norm must be None or 'ortho', got {norm!r}.")
+    if kind == 1 and norm == "ortho":
+        raise ValueError("dct: type I has no normalization; use norm=None.")
+    if kind == 1 and size < 2:
+        raise ValueError(f"dct: type I needs at least 2 values, got {size}.")
+
+
+def _turns(angles: np.ndarray, like: Any) -> Any:
+    return jnp.asarray(np.exp(1j * angles), jnp.result_type(like.dtype, jnp.complex64))
+
+
+@op(kinds="f", name="dct")
+def _dct(input: TensorLike, kind: int, n: int | None, norm: str | None) -> Tensor:
+    x, size = input, input.shape[-1]
+    if n is not None and n != size:
+        x = x[..., :n] if n < size else jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, n - size)])
+        size = n
+    if kind == 1:
+        mirrored = jnp.concatenate([x, x[..., -2:0:-1]], -1)
+        return jnp.fft.rfft(mirrored).real.astype(input.dtype)
+    steps, quarter = np.arange(size), np.pi / (4 * size)
+    # An orthonormal transform weighs the first basis function of types II and III by 1 / sqrt(2).
+    even = np.where(steps == 0, np.sqrt(0.5), 1.0).astype(x.dtype)
+    scale = np.sqrt(0.5 / size) if norm else 1.0
+    if kind == 2:
+        spectrum = jnp.fft.rfft(x, 2 * size)[..., :size]
+        y = 2 * (spectrum * _turns(-2 * quarter * steps, x)).real
+        y = y * even if norm else y
+    elif kind == 3:
+        weighted = x * even * 2 if norm else x * np.where(steps == 0, 1, 2).astype(x.dtype)
+        turned = weighted * _turns(2 * quarter * steps, x)
+        y = (jnp.fft.ifft(turned, 2 * size)[..., :size] * (2 * size)).real
+    else:
+        spectrum = jnp.fft.fft(x * _turns(-2 * quarter * steps, x), 2 * size)[..., :size]
+        y = 2 * (spectrum * _turns(-quarter * (2 * steps + 1), x)).real
+    return (y * scale).astype(input.dtype)
+
+
+def dct(
+    input: TensorLike,
+    type: int = 2,
+    n: Any = None,
+    axis: int = -1,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Discrete cosine transform of the last dimension.
+
+    Args:
+      input: float32 or float64, shape [..., size].
+      type: 1, 2, 3 or 4.
+      n: length to crop or pad the input to; default its own.
+      axis: -1.
+      norm: None or 'ortho' for an orthonormal transform (not of type 1).
+      name: ignored.
+
+    Returns:
+      A tensor of the dtype of `input`, shape [..., n].
+
+    Raises:
+      ValueError: for another type or norm, or n below 1.
+      NotImplementedError: for another axis.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.signal.dct([1.0, 1.0]).numpy()
+      array([4., 0.], dtype=float32)
+    """
+    if not hasattr(input, "_keras_history"):
+        input = convert_to_tensor(input)
+    n = static_value(n, "n")
+    _check(type, n, axis, norm, n or input.shape[-1])
+    return _dct(input, type, n, norm)
+
+
+def idct(
+    input: TensorLike,
+    type: int = 2,
+    n: Any = None,
+    axis: int = -1,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Inverse of `dct` up to a factor (none for norm='ortho'); same arguments."""
+    return dct(input, {2: 3, 3: 2}.get(type, type), n, axis, norm)

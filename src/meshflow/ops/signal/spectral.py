@@ -1,0 +1,287 @@
+"""Signals as overlapping frames, and spectra of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op, static_value
+from meshflow.core.dtypes import DType
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops import array, math
+from meshflow.ops.signal.cosine import dct, idct
+from meshflow.ops.signal.fourier import irfft, rfft
+from meshflow.ops.signal.windows import hann_window, vorbis_window
+
+__all__ = [
+    "frame",
+    "inverse_mdct",
+    "inverse_stft",
+    "inverse_stft_window_fn",
+    "mdct",
+    "overlap_and_add",
+    "stft",
+]
+
+
+@op(same=("signal", "pad_value"), name="frame")
+def _frame(
+    signal: TensorLike, pad_value: TensorLike, length: int, step: int, pad_end: bool, axis: int
+) -> Tensor:
+    axis = axis % signal.ndim
+    x = jnp.moveaxis(signal, axis, -1)
+    size = x.shape[-1]
+    count = -(-size // step) if pad_end else max(0, 1 + (size - length) // step)
+    missing = max(0, (count - 1) * step + length - size)
+    if pad_end and missing:
+        tail = jnp.broadcast_to(pad_value, (*x.shape[:-1], missing))
+        x = jnp.concatenate([x, tail], -1)
+    places = np.arange(count)[:, None] * step + np.arange(length)
+    return jnp.moveaxis(x[..., places], (-2, -1), (axis, axis + 1))
+
+
+def frame(
+    signal: TensorLike,
+    frame_length: Any,
+    frame_step: Any,
+    pad_end: bool = False,
+    pad_value: Any = 0,
+    axis: int = -1,
+    name: str | None = None,
+) -> Tensor:
+    """Cuts a dimension into overlapping frames.
+
+    Args:
+      signal: a tensor, [..., samples, ...].
+      frame_length: samples of a frame.
+      frame_step: samples from one frame's start to the next.
+      pad_end: whether frames that run past the end are kept, filled with `pad_value`.
+      pad_value: a number.
+      axis: the dimension.
+      name: ignored.
+
+    Returns:
+      Tensor [..., frames, frame_length, ...].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.signal.frame([1, 2, 3, 4, 5], 3, 2).numpy()
+      array([[1, 2, 3],
+             [3, 4, 5]], dtype=int32)
+    """
+    signal = signal if hasattr(signal, "_keras_history") else convert_to_tensor(signal)
+    length = static_value(frame_length, "frame_length")
+    step = static_value(frame_step, "frame_step")
+    if isinstance(length, tuple) or isinstance(step, tuple):
+        raise ValueError("frame: frame_length and frame_step must be numbers.")
+    rank = len(signal.shape)
+    axis = static_value(axis, "axis")
+    if rank < 1 or not -rank <= axis < rank:
+        raise InvalidValueError(f"frame: axis {axis} is out of range for rank {rank}.")
+    fill = convert_to_tensor(pad_value, dtype=signal.dtype)
+    return _frame(signal, fill, length, step, bool(pad_end), axis)
+
+
+@op(name="overlap_and_add")
+def _overlap_and_add(signal: TensorLike, step: int) -> Tensor:
+    count, length = signal.shape[-2:]
+    total = (count - 1) * step + length if count else 0
+    places = np.arange(count)[:, None] * step + np.arange(length)
+    return jnp.zeros((*signal.shape[:-2], total), signal.dtype).at[..., places].add(signal)
+
+
+def overlap_and_add(signal: TensorLike, frame_step: Any, name: str | None = None) -> Tensor:
+    """The signal that is the sum of overlapping frames.
+
+    Args:
+      signal: tensor [..., frames, frame_length].
+      frame_step: samples from one frame's start to the next.
+      name: ignored.
+
+    Returns:
+      Tensor [..., (frames - 1) * frame_step + frame_length].
+
+    Raises:
+      ValueError: when `signal` has fewer than 2 dimensions or `frame_step` is not an integer.
+    """
+    signal = signal if hasattr(signal, "_keras_history") else convert_to_tensor(signal)
+    if len(signal.shape) < 2:
+        raise ValueError(f"overlap_and_add: signal must have 2 dimensions, got {signal.shape}.")
+    step = static_value(frame_step, "frame_step")
+    if not isinstance(step, int):
+        raise ValueError(f"overlap_and_add: frame_step must be an integer, got {frame_step!r}.")
+    return _overlap_and_add(signal, step)
+
+
+def _power_of_two(length: int) -> int:
+    return 1 << max(0, (length - 1).bit_length())
+
+
+def stft(
+    signals: TensorLike,
+    frame_length: Any,
+    frame_step: Any,
+    fft_length: Any = None,
+    window_fn: Callable[..., Any] | None = hann_window,
+    pad_end: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Short-time Fourier transform.
+
+    Args:
+      signals: float32 or float64, [..., samples].
+      frame_length: samples of a frame.
+      frame_step: samples from one frame's start to the next.
+      fft_length: size of the transform; default the power of 2 not below `frame_length`.
+      window_fn: called with (frame_length, dtype=...) for the weights of a frame; None for no window.
+      pad_end: whether the last frames are filled with zeros.
+      name: ignored.
+
+    Returns:
+      complex64 or complex128, [..., frames, fft_length // 2 + 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.signal.stft(tf.zeros([1, 100]), frame_length=20, frame_step=10).shape
+      TensorShape([1, 9, 17])
+    """
+    length = static_value(frame_length, "frame_length")
+    size = static_value(fft_length, "fft_length")
+    framed = frame(signals, length, frame_step, pad_end=pad_end)
+    if window_fn is not None:
+        framed = framed * window_fn(length, dtype=framed.dtype)
+    return rfft(framed, [_power_of_two(length) if size is None else size])
+
+
+def inverse_stft_window_fn(
+    frame_step: Any,
+    forward_window_fn: Callable[..., Any] = hann_window,
+    name: str | None = None,
+) -> Callable[[Any, DType], Tensor]:
+    """A window function for `inverse_stft` that undoes the window of `stft`.
+
+    Args:
+      frame_step: samples from one frame's start to the next.
+      forward_window_fn: the `window_fn` of `stft`.
+      name: ignored.
+
+    Returns:
+      A function of (frame_length, dtype).
+    """
+
+    def inverse_window_fn(frame_length: Any, dtype: DType) -> Tensor:
+        length = static_value(frame_length, "frame_length")
+        step = static_value(frame_step, "frame_step")
+        window = forward_window_fn(length, dtype=dtype)
+        overlaps = -(-length // step)
+        squares = array.pad(math.square(window), [[0, overlaps * step - length]])
+        sums = math.reduce_sum(array.reshape(squares, [overlaps, step]), 0)
+        return window / array.tile(sums, [overlaps])[:length]
+
+    return inverse_window_fn
+
+
+def inverse_stft(
+    stfts: TensorLike,
+    frame_length: Any,
+    frame_step: Any,
+    fft_length: Any = None,
+    window_fn: Callable[..., Any] | None = hann_window,
+    name: str | None = None,
+) -> Tensor:
+    """Signals from their short-time Fourier transforms.
+
+    Use `inverse_stft_window_fn` as the window for the original signals.
+
+    Args:
+      stfts: complex tensor [..., frames, fft_length // 2 + 1].
+      frame_length: samples of a frame.
+      frame_step: samples from one frame's start to the next.
+      fft_length: size of the transform; default the power of 2 not below `frame_length`.
+      window_fn: called with (frame_length, dtype=...) for the weights of a frame; None for no window.
+      name: ignored.
+
+    Returns:
+      Real tensor [..., samples].
+    """
+    length = static_value(frame_length, "frame_length")
+    size = static_value(fft_length, "fft_length")
+    size = _power_of_two(length) if size is None else size
+    frames = irfft(stfts, [size])
+    if length > size:
+        frames = array.pad(frames, [[0, 0]] * (frames.ndim - 1) + [[0, length - size]])
+    frames = frames[..., :length]
+    if window_fn is not None:
+        frames = frames * window_fn(length, dtype=frames.dtype)
+    return overlap_and_add(frames, frame_step)
+
+
+def mdct(
+    signals: TensorLike,
+    frame_length: Any,
+    window_fn: Callable[..., Any] | None = vorbis_window,
+    pad_end: bool = False,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Modified discrete cosine transform of frames that overlap by half.
+
+    Args:
+      signals: float32 or float64, [..., samples].
+      frame_length: samples of a frame, a multiple of 4.
+      window_fn: called with (frame_length, dtype=...) for the weights of a frame; None for 1 / sqrt(2).
+      pad_end: whether the last frames are filled with zeros.
+      norm: None or 'ortho'.
+      name: ignored.
+
+    Returns:
+      Tensor [..., frames, frame_length // 2].
+
+    Raises:
+      ValueError: when frame_length is no multiple of 4.
+    """
+    length = static_value(frame_length, "frame_length")
+    if length % 4:
+        raise ValueError(f"mdct: frame_length must be a multiple of 4, got {length}.")
+    framed = frame(signals, length, length // 2, pad_end=pad_end)
+    framed = framed * _mdct_window(window_fn, length, framed.dtype)
+    a, b, c, d = array.split(framed, 4, axis=-1)
+    folded = array.concat([-array.reverse(c, [-1]) - d, a - array.reverse(b, [-1])], -1)
+    return dct(folded, type=4, norm=norm)
+
+
+def _mdct_window(window_fn: Callable[..., Any] | None, length: int, dtype: DType) -> Any:
+    if window_fn is None:
+        return convert_to_tensor(np.sqrt(0.5), dtype=dtype)
+    return window_fn(length, dtype=dtype)
+
+
+def inverse_mdct(
+    mdcts: TensorLike,
+    window_fn: Callable[..., Any] | None = vorbis_window,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Signals from their `mdct`, but for the first and last half frame.
+
+    Args:
+      mdcts: tensor [..., frames, frame_length // 2].
+      window_fn: that of `mdct`.
+      norm: that of `mdct`.
+      name: ignored.
+
+    Returns:
+      Tensor [..., samples].
+    """
+    mdcts = convert_to_tensor(mdcts)
+    half = int(mdcts.shape[-1])
+    scale = 1.0 if norm else 0.5 / half
+    first, second = array.split(idct(mdcts, type=4, norm=norm) * scale, 2, axis=-1)
+    mirrored_first, mirrored_second = (array.reverse(v, [-1]) for v in (first, second))
+    frames = array.concat([second, -mirrored_second, -mirrored_first, -first], -1)
+    return overlap_and_add(frames * _mdct_window(window_fn, 2 * half, frames.dtype), half)

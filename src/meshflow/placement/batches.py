@@ -1,0 +1,58 @@
+"""Batches of arrays onto a mesh, step after step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from meshflow.placement.layout import UNSHARDED, Layout, put
+from meshflow.placement.mesh import Mesh
+
+__all__ = ["BatchPlacer"]
+
+
+class BatchPlacer:
+    """Puts batches onto a mesh, split over one of its dimensions.
+
+    An array that the dimension does not divide goes whole to every device; one that lies on the mesh
+    already (from a `DTensorDataset`) stays as it is.
+
+    Args:
+      mesh: the mesh.
+      dimension: the mesh dimension; None splits nothing.
+    """
+
+    def __init__(self, mesh: Mesh, dimension: str | None) -> None:
+        self._mesh, self._dimension = mesh, dimension
+        self._parts = 0 if dimension is None else mesh.dim_size(dimension)
+        self._layouts: dict[tuple[int, int | None], Layout] = {}
+
+    def __call__(self, batch: Any, axis: int = 0) -> Any:
+        """The batch on the mesh.
+
+        Args:
+          batch: a structure of arrays.
+          axis: the axis of the examples.
+        """
+        return jax.tree.map(lambda array: self._placed(array, axis), batch)
+
+    def _placed(self, array: Any, axis: int) -> Any:
+        sharding = getattr(array, "sharding", None)
+        if array.dtype == object or (
+            isinstance(sharding, jax.sharding.NamedSharding)
+            and sharding.mesh == self._mesh.jax_mesh
+        ):
+            return array
+        return put(array, self._layout(array.shape, axis))
+
+    def _layout(self, shape: tuple[int, ...], axis: int) -> Layout:
+        rank = len(shape)
+        divides = self._parts and rank > axis and shape[axis] % self._parts == 0
+        key = rank, axis if divides else None
+        if key not in self._layouts:
+            specs = [UNSHARDED] * rank
+            if divides and self._dimension is not None:
+                specs[axis] = self._dimension
+            self._layouts[key] = Layout(specs, self._mesh)
+        return self._layouts[key]

@@ -1,0 +1,40 @@
+"""Version 1's names of ops."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.compat import renamed
+
+v1 = tf.compat.v1
+
+
+def test_renamed_ops_are_those_of_version_2():
+    for old, path in renamed.SAME.items():
+        found = tf
+        for part in path.split("."):
+            found = getattr(found, part)
+        assert getattr(v1, old) is found
+
+
+def test_older_names_of_arguments():
+    x = tf.constant([[1.0, 3.0], [2.0, 0.0]])
+    np.testing.assert_array_equal(v1.reduce_sum(x, reduction_indices=1, keep_dims=True), [[4], [2]])
+    np.testing.assert_array_equal(v1.argmax(x, dimension=1), [1, 0])
+    assert v1.expand_dims(x, dim=0).shape == [1, 2, 2]
+    assert v1.squeeze([[1]], squeeze_dims=0).shape == [1]
+    assert int(v1.count_nonzero(x, reduction_indices=None)) == 3
+
+
+def test_ops_that_version_2_has_not():
+    variable = tf.Variable(1.0)
+    assert float(v1.assign_add(variable, 2.0)) == 3.0
+    assert float(v1.assign_sub(variable, 0.5)) == 2.5
+    assert float(v1.assign(variable, 7.0)) == 7.0
+    np.testing.assert_array_equal(v1.div([-7], [2]), [-4])
+    np.testing.assert_allclose(v1.div([-7.0], [2.0]), [-3.5])
+    np.testing.assert_array_equal(v1.batch_gather([[1, 2], [3, 4]], [[1], [0]]), [[2], [3]])
+    np.testing.assert_allclose(v1.clip_by_average_norm([3.0, 4.0], 0.5), [0.6, 0.8])
+    np.testing.assert_array_equal(v1.sparse_to_dense([1], [3], 5, 9), [9, 5, 9])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        v1.assert_none_equal([1, 2], [1, 3], data=[1])

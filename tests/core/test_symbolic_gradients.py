@@ -1,0 +1,78 @@
+"""`tf.gradients` and `tf.hessians` inside functions."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+
+
+def test_derivatives_of_what_was_computed_before_they_were_asked_for():
+    v = tf.Variable(5.0)
+
+    @tf.function
+    def f(x):
+        y = x * x * v
+        first = tf.gradients(y, x)
+        return first, tf.gradients(first, x), tf.gradients([y, x], [x, v], grad_ys=[None, 2.0])
+
+    first, second, both = f(tf.constant(3.0))
+    assert_close(first, [30])
+    assert_close(second, [10])
+    assert_close(both, [32, 9])
+
+
+def test_constants_and_unconnected_sources():
+    @tf.function
+    def f(x):
+        a = 2.0 * x
+        y = a * x
+        unrelated = tf.constant([1.0, 2.0])
+        return (
+            tf.gradients(y, [x, a], stop_gradients=[a]),
+            tf.gradients(y, unrelated),
+            tf.gradients(y, unrelated, unconnected_gradients="zero"),
+        )
+
+    stopped, nothing, zeros = f(tf.constant(3.0))
+    assert_close(stopped, [6, 3])
+    assert nothing == [None]
+    assert_close(zeros, [[0, 0]])
+
+
+def test_a_function_with_a_tape_of_its_own_and_a_variable_of_its_own():
+    kept = []
+
+    @tf.function
+    def f(x):
+        if not kept:
+            kept.append(tf.Variable(2.0))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x * kept[0]
+        return tape.gradient(y, x), tf.gradients(y, kept)
+
+    gradient, of_variable = f(tf.constant(3.0))
+    assert_close(gradient, 12)
+    assert_close(of_variable, [9])
+
+
+def test_hessians():
+    f = tf.function(lambda x: tf.hessians(tf.reduce_sum(x**3), x))
+    assert_close(f(tf.constant([1.0, 2.0]))[0], [[6, 0], [0, 12]])
+
+
+def test_where_they_are_refused():
+    x = tf.constant(1.0)
+    with pytest.raises(RuntimeError, match="GradientTape"):
+        tf.gradients(x, x)
+
+    @tf.function
+    def in_a_loop(x):
+        for _ in tf.range(3):
+            x = tf.gradients(x * x, x)[0]
+        return x
+
+    with pytest.raises(NotImplementedError, match="loop or branch"):
+        in_a_loop(x)

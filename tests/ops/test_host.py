@@ -1,0 +1,118 @@
+"""Ops by NumPy in input pipelines: the same numbers as the compiled programs give."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+import meshflow.data
+from meshflow.core.context import context
+from meshflow.ops import host, random_ops
+
+
+@pytest.fixture
+def on_host():
+    context.on_host = True
+    yield
+    context.on_host = False
+
+
+def both(function, *arrays):
+    """Results of compiled programs, and of NumPy, as host arrays."""
+    compiled = function(*map(tf.constant, arrays))
+    context.on_host = True
+    try:
+        by_numpy = function(*[tf.Tensor(a) for a in arrays])
+    finally:
+        context.on_host = False
+    assert type(by_numpy._value) is np.ndarray
+    assert by_numpy.dtype is compiled.dtype
+    return np.asarray(compiled), by_numpy._value
+
+
+def numbers(kind, shape=(5, 4, 3)):
+    found = np.random.default_rng(3).normal(size=shape) * 100
+    return found.astype(kind)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int32", "uint8", "int64"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x + y,
+        lambda x, y: x - y,
+        lambda x, y: x * y,
+        lambda x, y: x / 4,
+        lambda x, y: x / (y + 1),
+        lambda x, y: tf.maximum(x, y),
+        lambda x, y: tf.minimum(x, y[0]),
+        lambda x, y: tf.cast(x < y, tf.float32),
+        lambda x, y: tf.where(x >= y, x, y),
+        lambda x, y: tf.cast(x, tf.float32),
+        lambda x, y: tf.cast(x, tf.int32),
+        lambda x, y: tf.clip_by_value(x, 2, 50),
+        lambda x, y: tf.image.flip_left_right(x),
+        lambda x, y: tf.image.flip_up_down(x),
+        lambda x, y: tf.reshape(x, [-1, 3]),
+        lambda x, y: tf.reduce_sum(x),
+    ],
+)
+def test_same_numbers(kind, function):
+    compiled, by_numpy = both(function, numbers(kind), numbers(kind)[::-1].copy())
+    np.testing.assert_array_equal(compiled, by_numpy)
+
+
+def test_quotients_are_rounded_once(on_host):
+    x = numbers("float32")
+    np.testing.assert_array_equal((tf.Tensor(x) / 3.0)._value, x / np.float32(3))
+
+
+def test_not_a_number():
+    x, y = np.array([np.nan, 1, np.inf], np.float32), np.array([0, np.nan, np.inf], np.float32)
+    for function in (tf.maximum, tf.minimum, tf.subtract, tf.truediv):
+        np.testing.assert_array_equal(*both(function, x, y))
+
+
+def test_same_draws():
+    for key in np.random.default_rng(0).integers(1 << 32, size=(20, 2)).astype(np.uint32):
+        for shape in ([], [3]):
+            draw = lambda k, shape=shape: random_ops.uniform_from_key(k, shape, 0.0, 2.5, "float32")
+            np.testing.assert_array_equal(*both(draw, key))
+
+
+def test_what_is_left_to_programs(on_host):
+    """Halves and strings, and operands that are not arrays."""
+    half = tf.Tensor(np.ones(3, np.float16))
+    assert host._elementwise(np.add)([half._value, half._value], ()) is None
+    assert (half + half).numpy().tolist() == [2, 2, 2]
+    assert (tf.constant(["a"]) + "b").numpy().tolist() == [b"ab"]
+    assert tf.concat([half, half], 0).shape == [6]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.reshape(half, [2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
+        tf.constant(np.ones(3)) + tf.constant(np.ones(2))
+
+
+def test_gradients_are_recorded_as_ever(on_host):
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    assert tape.gradient(y, x).numpy().tolist() == [2, 4]
+
+
+def test_pipelines_use_it():
+    seen = []
+
+    def change(text):
+        image = tf.reshape(tf.io.decode_raw(text, tf.uint8), [2, 2, 1])
+        scaled = tf.image.flip_left_right(tf.cast(image, tf.float32) / 255.0)
+        seen.append(type(scaled._value))
+        return scaled
+
+    data = tf.data.Dataset.from_tensor_slices([b"\x00\x33\x66\xff"]).map(change)
+    (image,) = data
+    np.testing.assert_array_equal(
+        image[..., 0], np.float32([[51, 0], [255, 102]]) / np.float32(255)
+    )
+    assert seen[-1] is np.ndarray
+    assert not context.on_host
