@@ -55,7 +55,11 @@ class ReduceOp(enum.Enum):
 
 
 def _collective(name: str, call: Callable[..., Any]) -> Op:
-    return Op(name, lambda operands, static: call(operands[0], AXIS, *static), constant=False)
+    def run(operands: Any, static: Any) -> Any:
+        # JAX gives a NumPy scalar for the sum of one.
+        return jax.numpy.asarray(call(operands[0], AXIS, *static))
+
+    return Op(name, run, constant=False)
 
 
 _psum = _collective("all_reduce_sum", jax.lax.psum)
