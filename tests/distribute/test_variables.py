@@ -66,6 +66,7 @@ def test_run_returns_the_replicas_own_values(strategy, compiled):
         ("scatter_add", [0.0, 0.0, 0.0], SUM, [1.0, 3.0, 2.0]),
         ("scatter_sub", [0.0, 0.0, 0.0], MEAN, [-0.5, -1.5, -1.0]),
         ("scatter_mul", [2.0, 2.0, 2.0], MEAN, [1.0, 1.0, 2.0]),
+        ("scatter_div", [2.0, 6.0, 2.0], SUM, [2.0, 3.0, 1.0]),
         ("scatter_max", [0.0, 0.0, 0.0], FIRST, [1.0, 1.0, 0.0]),
         ("scatter_update", [5.0, 5.0, 5.0], FIRST, [1.0, 1.0, 5.0]),
     ],
@@ -102,3 +103,9 @@ def test_roles_that_do_not_exist(strategy):
             tf.Variable(1.0, synchronization="often")
         with pytest.raises(ValueError, match="Invalid variable aggregation mode: max"):
             tf.Variable(1.0, aggregation="max")
+
+
+def test_quotients_of_integer_rows_are_integers():
+    v = tf.Variable([1, 6])
+    v.scatter_div(tf.IndexedSlices(tf.constant([2, 4]), tf.constant([0, 1])))
+    assert v.dtype == tf.int32 and v.numpy().dtype == np.int32 and v.numpy().tolist() == [0, 1]

@@ -632,7 +632,8 @@ def _scatter_op(kind: str) -> Op:
         array, indices, values = operands
         if kind == "sub":
             return array.at[indices].add(-values)
-        return getattr(array.at[indices], kind)(values)
+        # Quotients of integers stay integers, rounded towards zero.
+        return getattr(array.at[indices], kind)(values).astype(array.dtype)
 
     return Op(f"scatter_{kind}", call)
 
