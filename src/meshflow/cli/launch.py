@@ -203,9 +203,11 @@ class Job:
         """
         while True:
             codes = [p.poll() for p in self._processes]
-            for number, code in enumerate(codes):
-                if code:
-                    raise Failure(f"Worker {number} {_ending(code)}.", _shell_code(code))
+            failed = {number: code for number, code in enumerate(codes) if code}
+            if failed:
+                # Who lost another worker ends at once as well, with an error: a signal came first.
+                number, code = min(failed.items(), key=lambda item: (item[1] > 0, item[0]))
+                raise Failure(f"Worker {number} {_ending(code)}.", _shell_code(code))
             if all(code == 0 for code in codes):
                 return
             supervisor.check([n for n, code in enumerate(codes) if code is None])
