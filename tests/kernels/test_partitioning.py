@@ -81,10 +81,11 @@ def test_division_changes_no_result(name):
             np.testing.assert_allclose(f, e, rtol=2e-5, atol=5e-5, err_msg=f"{what} {left} {right}")
 
 
-def test_split_images_give_the_same_bits():
+@pytest.mark.parametrize("channels", [8, 64])
+def test_split_images_give_the_same_bits(channels):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, 16, 16, 8)).astype("float32")
-    k = rng.normal(size=(3, 3, 8, 16)).astype("float32")
+    x = rng.normal(size=(2, 16, 16, channels)).astype("float32")
+    k = rng.normal(size=(3, 3, channels, 2 * channels)).astype("float32")
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
     step = jax.jit(convolution)
     split = jax.device_put(x, NamedSharding(mesh, P(None, "a", "b")))
