@@ -8,7 +8,6 @@ float never silently becomes an integer.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -157,9 +156,10 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
         if not is_array:
             _check_cast(own, dtype, value)
             _check_range(array, own, dtype)
-        # Arrays of NumPy are cast to any dtype, as TensorFlow does.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        # Arrays of NumPy are cast to any dtype, as TensorFlow does, and NumPy does not warn of it.
+        if own.is_complex and not (dtype.is_complex or dtype.is_bool):
+            array = array.real
+        with np.errstate(all="ignore"):
             return array.astype(dtype.dtype)
     if not is_array and not _has_numpy_scalars(value):
         array = array.astype(_default_dtype(array))

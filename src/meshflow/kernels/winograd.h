@@ -17,7 +17,8 @@ struct Winograd {
   int64_t kernel[4];                  // strides: y, x, in, out
 };
 
-// Whether the code exists for the processor and is the fastest for these sizes.
+// Whether the code exists for the processor and is made for these channels; for the gradient also
+// whether it is worth it for these sizes.
 bool suits(const Winograd& sizes);
 bool differentiates(const Winograd& sizes, int threads);
 
