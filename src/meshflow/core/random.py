@@ -31,9 +31,14 @@ from meshflow.core.variable import Variable
 _DEFAULT_SEED = 87654321
 
 
+def random_key(data: Any) -> Any:
+    """JAX's key of two uint32 numbers."""
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
+
+
 def _fold(operands: Any, _: Any) -> Any:
     (state,) = operands
-    key = jax.random.wrap_key_data(state[:2], impl="threefry2x32")
+    key = random_key(state[:2])
     advanced = state.at[2].add(jnp.uint32(1))
     return jax.random.key_data(jax.random.fold_in(key, state[2])), advanced
 

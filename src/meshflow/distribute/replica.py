@@ -21,7 +21,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import Op, apply
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import SeedStream
+from meshflow.core.random import SeedStream, random_key
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable, VariableAggregation
 
@@ -298,7 +298,7 @@ def gatherable(value: Any, method: str) -> Tensor:
 
 
 def _fold_replica(operands: Any, _: Any) -> Any:
-    key = jax.random.wrap_key_data(operands[0], impl="threefry2x32")
+    key = random_key(operands[0])
     return jax.random.key_data(jax.random.fold_in(key, jax.lax.axis_index(AXIS)))
 
 

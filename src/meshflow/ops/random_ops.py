@@ -13,7 +13,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import also_symbolic, op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.random import op_key, set_seed
+from meshflow.core.random import op_key, random_key, set_seed
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
 
@@ -39,10 +39,6 @@ __all__ = [
 ]
 
 
-def _key(data: Any) -> Any:
-    return jax.random.wrap_key_data(data, impl="threefry2x32")
-
-
 def seed_key(seed: TensorLike) -> Tensor:
     """The key for a stateless op's seed, two integers."""
     return _seed_key(seed)
@@ -61,14 +57,14 @@ def _seed_key(seed: TensorLike) -> Tensor:
 def _normal(
     key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any
 ) -> Tensor:
-    return jax.random.normal(_key(key), shape, dtype.dtype) * stddev + mean
+    return jax.random.normal(random_key(key), shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("mean", "stddev"), name="truncated_normal")
 def _truncated(
     key: TensorLike, mean: TensorLike, stddev: TensorLike, shape: Any, dtype: Any
 ) -> Tensor:
-    return jax.random.truncated_normal(_key(key), -2, 2, shape, dtype.dtype) * stddev + mean
+    return jax.random.truncated_normal(random_key(key), -2, 2, shape, dtype.dtype) * stddev + mean
 
 
 @op(same=("minval", "maxval"), name="random_uniform")
@@ -76,13 +72,13 @@ def _uniform(
     key: TensorLike, minval: TensorLike, maxval: TensorLike, shape: Any, dtype: Any
 ) -> Tensor:
     if dtype.is_integer:
-        return jax.random.randint(_key(key), shape, minval, maxval, dtype.dtype)
-    return jax.random.uniform(_key(key), shape, dtype.dtype) * (maxval - minval) + minval
+        return jax.random.randint(random_key(key), shape, minval, maxval, dtype.dtype)
+    return jax.random.uniform(random_key(key), shape, dtype.dtype) * (maxval - minval) + minval
 
 
 @op(same=(), differentiable=False, name="random_bits")
 def _bits(key: TensorLike, shape: Any, dtype: Any) -> Tensor:
-    bits = jax.random.bits(_key(key), shape, np.dtype(f"uint{dtype.size * 8}"))
+    bits = jax.random.bits(random_key(key), shape, np.dtype(f"uint{dtype.size * 8}"))
     return jax.lax.bitcast_convert_type(bits, dtype.dtype)
 
 
@@ -143,7 +139,7 @@ def _floating(dtype: Any) -> dtypes.DType:
 def _binomial(
     key: TensorLike, counts: TensorLike, probs: TensorLike, shape: Any, dtype: Any
 ) -> Tensor:
-    return jax.random.binomial(_key(key), counts, probs, shape).astype(dtype.dtype)
+    return jax.random.binomial(random_key(key), counts, probs, shape).astype(dtype.dtype)
 
 
 def binomial_from_key(key: Tensor, shape: Any, counts: Any, probs: Any, dtype: Any) -> Tensor:
@@ -161,12 +157,14 @@ def binomial_from_key(key: Tensor, shape: Any, counts: Any, probs: Any, dtype: A
 def _gamma(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: Any) -> Tensor:
     both = jnp.broadcast_shapes(alpha.shape, beta.shape)
     full = (*shape, *both)
-    return jax.random.gamma(_key(key), jnp.broadcast_to(alpha, full), full, alpha.dtype) / beta
+    return (
+        jax.random.gamma(random_key(key), jnp.broadcast_to(alpha, full), full, alpha.dtype) / beta
+    )
 
 
 @op(same=("lam",), differentiable=False, name="random_poisson")
 def _poisson(key: TensorLike, lam: TensorLike, shape: Any, dtype: Any) -> Tensor:
-    return jax.random.poisson(_key(key), lam, (*shape, *lam.shape)).astype(dtype.dtype)
+    return jax.random.poisson(random_key(key), lam, (*shape, *lam.shape)).astype(dtype.dtype)
 
 
 @op(same=("logits",), kinds="f", differentiable=False, name="random_categorical")
@@ -174,7 +172,7 @@ def _categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtype: A
     if logits.ndim != 2:
         raise InvalidValueError(f"logits should be a matrix, got shape {list(logits.shape)}")
     samples = jax.random.categorical(
-        _key(key), logits[:, None, :], axis=-1, shape=(logits.shape[0], num_samples)
+        random_key(key), logits[:, None, :], axis=-1, shape=(logits.shape[0], num_samples)
     )
     return samples.astype(dtype.dtype)
 
@@ -183,7 +181,7 @@ def _categorical(key: TensorLike, logits: TensorLike, num_samples: int, dtype: A
 def _shuffle(key: TensorLike, value: TensorLike) -> Tensor:
     if value.ndim == 0:
         return value
-    return jax.random.permutation(_key(key), value, axis=0)
+    return jax.random.permutation(random_key(key), value, axis=0)
 
 
 @also_symbolic
@@ -434,7 +432,7 @@ def stateless_shuffle(
 
 @op(same=(), differentiable=False, name="stateless_split")
 def _split(key: TensorLike, num: int) -> Tensor:
-    return jax.random.key_data(jax.random.split(_key(key), num)).astype(jnp.int32)
+    return jax.random.key_data(jax.random.split(random_key(key), num)).astype(jnp.int32)
 
 
 def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
@@ -444,7 +442,7 @@ def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
 
 @op(same=(), differentiable=False, name="stateless_fold_in")
 def _fold_in(key: TensorLike, data: TensorLike) -> Tensor:
-    return jax.random.key_data(jax.random.fold_in(_key(key), data)).astype(jnp.int32)
+    return jax.random.key_data(jax.random.fold_in(random_key(key), data)).astype(jnp.int32)
 
 
 def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:

@@ -11,7 +11,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import op_key
+from meshflow.core.random import op_key, random_key
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
 
@@ -177,9 +177,7 @@ def _dropout(x: TensorLike, key: TensorLike, rate: TensorLike, noise_shape: Any)
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
-    uniform = jax.random.uniform(
-        jax.random.wrap_key_data(key, impl="threefry2x32"), shape, jnp.float32
-    )
+    uniform = jax.random.uniform(random_key(key), shape, jnp.float32)
     kept = uniform >= rate.astype(jnp.float32)
     scale = (1 / (1 - rate.astype(jnp.float32))).astype(x.dtype)
     return jnp.where(kept, x * scale, jnp.zeros((), x.dtype))

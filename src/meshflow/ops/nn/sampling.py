@@ -13,7 +13,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op, static_value
 from meshflow.core.dtypes import float32, int64
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import op_key
+from meshflow.core.random import op_key, random_key
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.nn.cross_entropy import (
@@ -47,7 +47,7 @@ def _sample(
 ) -> Any:
     """Draws classes; unique ones by drawing until there are enough, which the counts allow for."""
     ends = jnp.cumsum(probabilities)
-    key = jax.random.wrap_key_data(key, impl="threefry2x32")
+    key = random_key(key)
 
     def draw(key: Any, shape: Any) -> Any:
         places = jax.random.uniform(key, shape, ends.dtype) * ends[-1]
