@@ -19,9 +19,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from meshflow.core import import_paths as _import_paths
 from meshflow.core.setup import configure as _configure
 
 _configure()
+_import_paths.install()
 
 from meshflow._version import __version__
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
