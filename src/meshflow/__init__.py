@@ -33,6 +33,7 @@ from meshflow.core.convert import (
     convert_to_tensor,
     register_tensor_conversion_function,
 )
+from meshflow.core.critical_section import CriticalSection
 from meshflow.core.custom_gradient import custom_gradient, no_gradient, recompute_grad
 from meshflow.core.device_spec import DeviceSpec
 from meshflow.core.devices import device
@@ -165,6 +166,7 @@ from meshflow.ops.debugging import (
     assert_less,
     assert_rank,
 )
+from meshflow.ops.edit_distance import edit_distance
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
 from meshflow.ops.hashing import fingerprint
 from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
@@ -242,6 +244,7 @@ from meshflow.ops.tensor_array import TensorArray
 # Loaded when first used: they cost time to import, and many programs need only some.
 _LAZY = (
     *(
+        "audio",
         "autodiff",
         "autograph",
         "compat",
@@ -255,7 +258,7 @@ _LAZY = (
         "mixed_precision",
         "signal",
     ),
-    *("sparse", "test", "tpu", "train", "types", "version"),
+    *("sets", "sparse", "test", "tpu", "train", "types", "version"),
 )
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.

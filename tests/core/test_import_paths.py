@@ -50,7 +50,9 @@ def test_no_file_is_loaded_twice():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("path", ["nothing", "config.nothing", "optimizers.nothing", "keras.nothing"])
+@pytest.mark.parametrize(
+    "path", ["nothing", "config.nothing", "optimizers.nothing", "keras.nothing"]
+)
 def test_what_is_not_there_is_not_found(path):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"meshflow.{path}")
