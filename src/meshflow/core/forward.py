@@ -17,7 +17,8 @@ import jax
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, of_wanted
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op, of_wanted
 from meshflow.core.tape import (
     FunctionNode,
     GradientTape,

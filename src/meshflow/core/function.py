@@ -23,9 +23,9 @@ import numpy as np
 from meshflow.core import dtypes, host_calls, nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Rules
 from meshflow.core.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.fetching import lost_worker
+from meshflow.core.operands import Rules
 from meshflow.core.places import about_places, different_places
 from meshflow.core.pulls import Source
 from meshflow.core.rewriting import Rewriting, rewritten

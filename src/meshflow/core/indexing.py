@@ -11,7 +11,8 @@ import numpy as np
 from meshflow.core import errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 

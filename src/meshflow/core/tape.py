@@ -25,7 +25,8 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, pull
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op, pull
 from meshflow.core.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ import numpy as np
 from meshflow.core import dtypes
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.tensor import Reference, Tensor, TensorLike
 from meshflow.core.trace import init_scope

@@ -18,8 +18,9 @@ from jax.extend import core as jex_core
 
 from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.operation import Op
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, fill, trace

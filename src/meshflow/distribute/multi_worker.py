@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.fetching import replicated
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, _initial_array

@@ -19,8 +19,9 @@ from meshflow.core import nest
 from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operation import Op
 from meshflow.core.random import SeedStream, random_key
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable, VariableAggregation

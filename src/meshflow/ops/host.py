@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch import Op
+from meshflow.core.operation import Op
 from meshflow.ops import random_ops
 from meshflow.ops.array import gather_scatter, shaping
 from meshflow.ops.image import geometry

@@ -11,10 +11,13 @@ import numpy as np
 from meshflow.core import convert, dtypes
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, also_symbolic, apply, op, static_value
+from meshflow.core.dispatch import apply, op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
+from meshflow.core.operation import Op
 from meshflow.core.shapes import TensorShape
+from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [

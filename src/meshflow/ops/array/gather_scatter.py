@@ -10,8 +10,9 @@ import numpy as np
 
 from meshflow.core import variable
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [

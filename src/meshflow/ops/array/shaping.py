@@ -11,10 +11,12 @@ import numpy as np
 
 from meshflow.core import convert, dtypes
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, op, static_value
+from meshflow.core.dispatch import apply, op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.indexing import getitem
+from meshflow.core.operands import static_value
+from meshflow.core.operation import Op
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, TensorLike
 

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidValueError, UnimplementedError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [

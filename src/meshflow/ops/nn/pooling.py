@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
     _channels_first,
