@@ -205,7 +205,7 @@ def _apply_recorded(
     op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]
 ) -> Any:
     """Runs an op while gradient tapes look on."""
-    from meshflow.core.tape import Node
+    from meshflow.core.nodes import Node
 
     inputs = flat_tensors(operands)
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []

@@ -13,7 +13,8 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.devices import devices_of, main_kind
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.function import Function, IdentityWeakDict
+from meshflow.core.function import Function
+from meshflow.core.identity import IdentityWeakDict
 from meshflow.core.variable import (
     Variable,
     VariableAggregation,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshflow.core import nest
-from meshflow.core.function import Settings
+from meshflow.core.concrete_function import Settings
 from meshflow.core.tensor import Tensor
 from meshflow.distribute.strategy import get_strategy
 from meshflow.distribute.whole_batch import current_strategy, distributed_input
