@@ -75,12 +75,8 @@ from meshflow.core.tape import GradientTape
 from meshflow.core.targets import UnconnectedGradients
 from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.core.trace import init_scope
-from meshflow.core.variable import (
-    Variable,
-    VariableAggregation,
-    VariableSynchronization,
-    variable_creator_scope,
-)
+from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variable_creation import variable_creator_scope
 from meshflow.core import indexing as _indexing
 from meshflow.ops import operators as _operators
 from meshflow.ops.array import (

@@ -32,7 +32,8 @@ from meshflow.core.sized_later import SizedLater
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import trace
-from meshflow.core.variable import Variable, VariableNeedsEagerError
+from meshflow.core.variable import Variable
+from meshflow.core.variable_creation import VariableNeedsEagerError
 
 _log = logging.getLogger("meshflow")
 

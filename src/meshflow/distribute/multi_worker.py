@@ -17,7 +17,8 @@ from meshflow.core.fetching import replicated
 from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable, _initial_array
+from meshflow.core.variable import Variable
+from meshflow.core.variable_creation import initial_array
 from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
 from meshflow.distribute.coordination import COORDINATOR, join_cluster
 from meshflow.distribute.input import InputContext, ValueContext
@@ -137,7 +138,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             dtype = kwargs.get("dtype")
             wanted = None if dtype is None else dtypes.as_dtype(dtype)
             with init_scope():
-                array = np.asarray(_initial_array(kwargs["initial_value"], wanted))
+                array = np.asarray(initial_array(kwargs["initial_value"], wanted))
                 kwargs["initial_value"] = Tensor(self.same_everywhere(array))
         return super()._create_variable(next_creator, **kwargs)
 

@@ -10,7 +10,7 @@ import enum
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -339,7 +339,7 @@ class MirroredVariable(Variable):
         tensor = super()._checked(value, method)
         return tensor if spanning() is None else aggregated(self, tensor)
 
-    def _scatter(self, op: Op, sparse_delta: Any) -> Variable:
+    def _scatter(self, op: Op, sparse_delta: Any) -> Self:
         replica, how = spanning(), self.aggregation
         if replica is None or how is VariableAggregation.NONE:
             return super()._scatter(op, sparse_delta)

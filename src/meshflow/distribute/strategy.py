@@ -15,12 +15,8 @@ from meshflow.core.devices import devices_of, main_kind
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.function import Function
 from meshflow.core.identity import IdentityWeakDict
-from meshflow.core.variable import (
-    Variable,
-    VariableAggregation,
-    VariableSynchronization,
-    variable_creator_scope,
-)
+from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variable_creation import variable_creator_scope
 from meshflow.distribute.input import (
     DistributedDataset,
     InputContext,

@@ -22,7 +22,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.rewriting import Rewriting
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
-from meshflow.core.variable import VariableNeedsEagerError
+from meshflow.core.variable_creation import VariableNeedsEagerError
 
 
 class CompiledStep:

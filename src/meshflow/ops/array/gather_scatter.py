@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import variable
+from meshflow.core import variable_rows
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
@@ -356,7 +356,7 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
     return gather(concat(rows, 0), order)
 
 
-variable.parts.update(
+variable_rows.parts.update(
     gather=gather,
     gather_nd=gather_nd,
     scatter_nd_add=tensor_scatter_nd_add,
