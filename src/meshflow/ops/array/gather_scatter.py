@@ -343,7 +343,8 @@ def dynamic_partition(
 
 def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
     """Interleaves rows: row `indices[m][i]` of the result is `data[m][i]`; later ones win."""
-    from meshflow.ops.array.shaping import concat, reshape
+    from meshflow.ops.array.joining import concat
+    from meshflow.ops.array.shaping import reshape
 
     numbers = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
     rows = []

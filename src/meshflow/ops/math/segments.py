@@ -15,7 +15,7 @@ from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.math.arithmetic import cast
+from meshflow.ops.math.casting import cast
 
 __all__ = [
     "segment_max",
