@@ -10,21 +10,23 @@ from meshflow.distribute.cross_device import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
+from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
     DistributedDataset,
     DistributedIterator,
     InputContext,
     ValueContext,
 )
+from meshflow.distribute.local_strategies import (
+    CentralStorageStrategy,
+    MirroredStrategy,
+    OneDeviceStrategy,
+)
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.replica import ReduceOp, ReplicaContext
 from meshflow.distribute.strategy import (
-    CentralStorageStrategy,
-    MirroredStrategy,
-    OneDeviceStrategy,
     Strategy,
-    StrategyExtended,
     experimental_set_strategy,
     get_replica_context,
     get_strategy,
