@@ -4,6 +4,7 @@ from typing import Any
 
 from meshflow.core.unavailable import NotAvailableError
 from meshflow.distribute import cluster_resolver, experimental
+from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
     CrossDeviceOps,
     HierarchicalCopyAllReduce,
@@ -24,7 +25,7 @@ from meshflow.distribute.local_strategies import (
 )
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
-from meshflow.distribute.replica import ReduceOp, ReplicaContext
+from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.strategy import (
     Strategy,
     experimental_set_strategy,

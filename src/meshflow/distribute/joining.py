@@ -9,14 +9,9 @@ import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError
-from meshflow.distribute.replica import (
-    MirroredVariable,
-    ReduceOp,
-    SyncOnReadVariable,
-    divisible,
-    gatherable,
-    spanning,
-)
+from meshflow.distribute.collectives import ReduceOp, divisible, gatherable
+from meshflow.distribute.replica import spanning
+from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 
 

@@ -25,7 +25,8 @@ from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, fill, trace
 from meshflow.core.variable import Variable
-from meshflow.distribute.replica import AXIS, ReplicaContext, SizeWantedError, entered
+from meshflow.distribute.collectives import AXIS
+from meshflow.distribute.replica import ReplicaContext, SizeWantedError, entered
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 

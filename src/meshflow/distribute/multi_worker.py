@@ -20,13 +20,14 @@ from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
 from meshflow.core.variable_creation import initial_array
 from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
+from meshflow.distribute.collectives import ReduceOp, divisible
 from meshflow.distribute.coordination import COORDINATOR, join_cluster
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
 from meshflow.distribute.joining import replica_axes
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
-from meshflow.distribute.replica import ReduceOp, SyncOnReadVariable, divisible
+from meshflow.distribute.replica_variables import SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.placement.layout import Layout, put

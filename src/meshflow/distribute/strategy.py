@@ -14,6 +14,7 @@ from meshflow.core.function import Function
 from meshflow.core.identity import IdentityWeakDict
 from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variable_creation import variable_creator_scope
+from meshflow.distribute.collectives import AXIS
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
     DistributedDataset,
@@ -22,14 +23,8 @@ from meshflow.distribute.input import (
 )
 from meshflow.distribute.joining import Joining, require_cross_replica
 from meshflow.distribute.mapped import run_replicas
-from meshflow.distribute.replica import (
-    AXIS,
-    MirroredVariable,
-    ReplicaContext,
-    SyncOnReadVariable,
-    entered,
-    stacks,
-)
+from meshflow.distribute.replica import ReplicaContext, entered, stacks
+from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
 from meshflow.distribute.values import PerReplica, map_replicas
 from meshflow.ops.nn.cross_entropy import Replicas
 from meshflow.placement.batches import BatchPlacer

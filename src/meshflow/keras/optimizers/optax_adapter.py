@@ -13,7 +13,8 @@ from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
-from meshflow.keras.optimizers.base import Optimizer, densified
+from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.hooks import densified
 
 __all__ = ["OptaxOptimizer"]
 
