@@ -12,6 +12,7 @@ from meshflow.core import variable_rows
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
+from meshflow.core.indexing import picked
 from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
@@ -315,15 +316,7 @@ def boolean_mask(
     if not known.ndim:
         raise ValueError("boolean_mask: the mask cannot be a scalar.")
     axis = 0 if axis is None else int(axis) % tensor.ndim
-    shape = tensor._value.shape
-    if tuple(shape[axis : axis + known.ndim]) != known.shape:
-        raise ValueError(
-            f"Shapes {tuple(shape[axis:])} and {known.shape} are incompatible: the mask must cover the tensor from axis {axis}."
-        )
-    from meshflow.ops.array.shaping import reshape
-
-    flat = reshape(tensor, (*shape[:axis], known.size, *shape[axis + known.ndim :]))
-    return gather(flat, np.flatnonzero(known), axis=axis)
+    return picked(tensor, known, axis)
 
 
 def dynamic_partition(
