@@ -26,8 +26,8 @@ from typing import Any
 import jax
 
 from meshflow.core import random
+from meshflow.core.concrete_function import Settings
 from meshflow.core.errors import DeadlineExceededError, InvalidValueError, UnavailableError
-from meshflow.core.function import Settings
 
 __all__ = [
     "COORDINATOR",
