@@ -255,7 +255,7 @@ _LAZY = (
         "mixed_precision",
         "signal",
     ),
-    *("sets", "sparse", "test", "tpu", "train", "types", "version"),
+    *("saved_model", "sets", "sparse", "test", "tpu", "train", "types", "version"),
 )
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.

@@ -214,7 +214,7 @@ def _as_size(size: Any) -> int | None:
     if size is None:
         return None
     if jax.export.is_symbolic_dim(size):
-        return size  # of a program that is exported for any size
+        return size  # type: ignore[return-value]  # of a program that is exported for any size
     try:
         value = operator.index(size)
     except TypeError:

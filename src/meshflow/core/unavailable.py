@@ -24,7 +24,6 @@ NAMES: dict[str, str] = {
     "queue": "use Python's queue or tf.data.",
     "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",
-    "saved_model": _FORMATS,
     "summary": _LATER,
     "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
 }
