@@ -243,9 +243,9 @@ class Dataset(Transformations):
         spec = structure.spec_of(state), self.element_spec
         function = ElementFunction(reduce_func, spec, "reduce")
         function.check_state(spec[0], function.output_spec)
-        elements = self._elements(Run(self, counts=True))
-        for element in elements:
-            state = function((state, element))
+        run = Run(self, counts=True)
+        for element in self._elements(run):
+            state = function((state, element), run.draws)
         return structure.to_tensors(state)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
