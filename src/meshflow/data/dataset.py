@@ -82,6 +82,10 @@ class Dataset(Transformations):
         """The spec of the elements: `tf.TensorSpec`s in their structure."""
         return self._spec
 
+    @property
+    def _type_spec(self) -> structure.DatasetSpec:
+        return structure.DatasetSpec(self.element_spec)
+
     @functools.cached_property
     def _spec(self) -> Any:
         spec = self._known_spec()

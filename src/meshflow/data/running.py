@@ -81,6 +81,10 @@ class OwnedIterator(Source):
         """The spec of the elements."""
         return self._dataset.element_spec
 
+    @property
+    def _type_spec(self) -> structure.IteratorSpec:
+        return structure.IteratorSpec(self.element_spec)
+
     def next(self) -> Any:
         """The next element; `next(iterator)`."""
         return self.pull()

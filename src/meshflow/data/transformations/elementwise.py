@@ -236,6 +236,11 @@ class Scan(Unary):
         spec = structure.spec_of(self._state), parent.element_spec
         self._function = ElementFunction(fn, spec, "scan")
         found = self._function.output_spec
+        if found is not None and not (type(found) is tuple and len(found) == 2):
+            raise TypeError(
+                "Invalid `scan_func`. `scan_func` should return a pair of the new state and the output, but it "
+                f"gives {found}."
+            )
         self._function.check_state(spec[0], found[0] if type(found) is tuple else None)
 
     def _known_spec(self) -> Any:
