@@ -97,6 +97,29 @@ def test_a_small_buffer_keeps_elements_near():
     assert all(number < place + 10 for place, number in enumerate(found))
 
 
+@pytest.mark.parametrize("source", [range(4), list("abcd")], ids=["compiled", "eager"])
+def test_seeded_maps_draw_the_same_in_every_pass(source):
+    def drawn(fn):
+        dataset = D.from_tensor_slices(list(source)).map(lambda _: fn())
+        return values(dataset), values(dataset), values(dataset.repeat(2))
+
+    for fn in (lambda: tf.random.uniform([], seed=1), lambda: tf.random.normal([])):
+        tf.random.set_seed(3)
+        first, second, repeated = drawn(fn)
+        assert first == second == repeated[:4]
+        # Within a pass they go on.
+        assert len(set(repeated)) == 8
+    generator = tf.random.Generator.from_seed(1)
+    first, second, _ = drawn(lambda: generator.uniform([]))
+    assert first != second
+
+
+def test_iterators_of_a_seeded_map_do_not_disturb_each_other():
+    dataset = D.range(3).map(lambda _: tf.random.uniform([], seed=1))
+    one, other = iter(dataset), iter(dataset)
+    assert [float(next(one)) == float(next(other)) for _ in range(3)] == [True] * 3
+
+
 def test_random_maps_do_not_depend_on_batching():
     def dataset():
         tf.random.set_seed(3)

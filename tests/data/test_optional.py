@@ -64,3 +64,35 @@ def test_reduced_in_a_function():
     assert [int(x) for x in total(data)] == [18, 4]
     limited = tf.function(lambda: D.range(6).reduce(0, lambda s, _: s + 1 if s < 3 else s))
     assert int(limited()) == 3
+
+
+def test_datasets_and_iterators_are_described_by_specs():
+    dataset = D.range(3)
+    number = tf.TensorSpec([], tf.int64)
+    assert tf.type_spec_from_value(dataset) == tf.data.DatasetSpec(number)
+    assert tf.type_spec_from_value(iter(dataset)) == tf.data.IteratorSpec(number)
+    assert tf.type_spec_from_value(dataset) != tf.data.IteratorSpec(number)
+    assert tf.data.DatasetSpec(number).value_type is D
+    assert tf.data.IteratorSpec(number).is_compatible_with(iter(dataset))
+    assert not tf.data.IteratorSpec(number).is_compatible_with(dataset)
+
+
+def test_iterators_fit_a_signature():
+    @tf.function(input_signature=[tf.data.IteratorSpec(tf.TensorSpec([], tf.int64))])
+    def following(iterator):
+        return next(iterator) + 1
+
+    assert [int(following(iterator)) for iterator in [iter(D.range(5))] * 2] == [1, 2]
+    with pytest.raises(ValueError, match="incompatible with input_signature"):
+        following(iter(D.from_tensors(1.0)))
+
+
+def test_functions_that_give_no_dataset_are_refused_at_once():
+    for make in (
+        lambda: D.range(2).flat_map(lambda x: x),
+        lambda: D.range(2).interleave(lambda x: x),
+    ):
+        with pytest.raises(TypeError, match="must return a `Dataset`"):
+            make()
+    with pytest.raises(TypeError, match="a pair of the new state and the output"):
+        D.range(2).scan(0, lambda state, x: state)

@@ -60,6 +60,40 @@ def test_generators():
     assert_close(f(), a.numpy())
 
 
+def test_ops_of_a_function_have_streams_of_their_own():
+    tf.random.set_seed(5)
+    eager = [float(tf.random.uniform([], seed=1)) for _ in range(2)]
+
+    @tf.function
+    def seeded():
+        return tf.random.uniform([], seed=1), tf.random.uniform([], seed=1)
+
+    calls = [[float(x) for x in seeded()] for _ in range(2)]
+    # Two ops with one seed draw alike, as eager ones do from the first on.
+    assert calls == [[eager[0]] * 2, [eager[1]] * 2]
+
+    def unseeded():
+        return tf.random.uniform([]), tf.random.uniform([])
+
+    one, other = tf.function(unseeded), tf.function(unseeded)
+    first, second = ([float(x) for x in f()] for f in (one, other))
+    assert first == second and first[0] != first[1]
+    # Setting the seed begins a function's ops again.
+    tf.random.set_seed(6)
+    assert [float(x) for x in one()] == first
+
+
+def test_ops_in_loops_of_a_function_go_on():
+    @tf.function
+    def drawn():
+        found = tf.TensorArray(tf.float32, 4)
+        for i in tf.range(4):
+            found = found.write(i, tf.random.uniform([], seed=1))
+        return found.stack()
+
+    assert len(set(drawn().numpy().tolist() + drawn().numpy().tolist())) == 8
+
+
 def test_shuffle_keeps_the_rows():
     x = np.arange(10)
     assert sorted(tf.random.shuffle(x).numpy()) == list(range(10))

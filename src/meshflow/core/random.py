@@ -3,18 +3,20 @@
 All numbers come from JAX's counter-based threefry generator: a *key* of two uint32 numbers
 determines them, whatever the number of devices. A `SeedStream` is a variable holding a key and a
 counter; every use advances the counter, so compiled functions draw new numbers at every call
-and a checkpoint of the variable resumes the sequence.
+and a checkpoint of the variable resumes the sequence. As in TensorFlow, eager ops with the same seed share
+a stream, while each op of a traced function has its own, which begins where the seeds say.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +29,9 @@ from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
+
+if TYPE_CHECKING:
+    from meshflow.core.trace import TraceContext
 
 # TensorFlow's global seed for ops that have a seed of their own when none was set.
 _DEFAULT_SEED = 87654321
@@ -55,31 +60,40 @@ def seed_words(seed: int) -> list[int]:
 # All streams, by the order in which they were made: a program that runs again makes the same ones.
 _streams: weakref.WeakValueDictionary[int, SeedStream] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+# States put back for streams that will be made later, as those of functions not traced yet.
+_waiting: dict[int, list[int]] = {}
 
 
 class _Element(threading.local):
     """In a thread that computes an element of a dataset: the keys that belong to the element."""
 
-    keys: Callable[[int | None], np.ndarray] | None = None
+    keys: Callable[[int | None], np.ndarray | None] | None = None
 
 
 _element = _Element()
 
 
 @contextlib.contextmanager
-def element_keys(words: Callable[[], Sequence[int]]) -> Iterator[None]:
-    """Lets eager random ops of this thread draw from keys of their own.
+def call_keys(number: int, unseeded: Callable[[], Sequence[int]] | None = None) -> Iterator[None]:
+    """Lets eager random ops of this thread draw keys that belong to one call of a function.
 
     Args:
-      words: gives integers that stand for the element; called only when something is drawn.
+      number: the number of the call.
+      unseeded: gives integers for ops where neither they nor the program have a seed; without it those
+        draw as elsewhere.
     """
+    drawn: collections.Counter[int | None] = collections.Counter()
 
-    drawn = itertools.count()
-
-    def key(seed: int | None) -> np.ndarray:
-        own = [] if seed is None else seed_words(seed)
-        entropy = [*(int(w) for w in words()), *own, next(drawn)]
-        return np.random.SeedSequence(entropy).generate_state(2).astype(np.uint32)
+    def key(seed: int | None) -> np.ndarray | None:
+        if seed is not None or _global.seed is not None:
+            words: Sequence[int] = _global.words_of_op(seed, drawn.total())
+        elif unseeded is not None:
+            words = unseeded()
+        else:
+            return None
+        drawn[seed] += 1
+        sequence = np.random.SeedSequence([*(int(w) for w in words), drawn[seed], number])
+        return sequence.generate_state(2).astype(np.uint32)
 
     before, _element.keys = _element.keys, key
     try:
@@ -95,6 +109,7 @@ class SeedStream:
       seed: an integer; None takes one from the global seed when first used.
 
     Attributes:
+      start: the words that it begins with again when the global seed is set; None for those that go on.
       per_replica: set by the strategies: gives each replica of a program a key of its own.
     """
 
@@ -102,8 +117,10 @@ class SeedStream:
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
+        self.start: list[int] | None = None
         self._state: Variable | None = None
-        _streams[next(_numbers)] = self
+        self._number = next(_numbers)
+        _streams[self._number] = self
 
     @property
     def state(self) -> Variable:
@@ -111,7 +128,7 @@ class SeedStream:
         if self._state is None:
             with init_scope():
                 words = seed_words(self.seed) if self.seed is not None else _global.draw_seed()
-                value = np.array([*words, 0], np.uint32)
+                value = np.array(_waiting.pop(self._number, [*words, 0]), np.uint32)
                 self._state = Variable(value, trainable=False, name="seed_state")
         return self._state
 
@@ -121,6 +138,14 @@ class SeedStream:
         key, advanced = apply(_NEXT, (state._as_tensor(),))
         state._write(advanced)
         return key if self.per_replica is None else self.per_replica(key)
+
+    @classmethod
+    def of_op(cls, words: list[int]) -> SeedStream:
+        """The stream of one op of a traced function; it lives as long as its variable."""
+        stream = cls(words[0] << 32 | words[1])
+        stream.start = words
+        stream.state._stream = stream  # type: ignore[attr-defined]
+        return stream
 
     def reset(self, words: list[int]) -> None:
         """Starts again from another key, in the same variable."""
@@ -149,6 +174,21 @@ class _Global:
         for op_seed, stream in self._streams.items():
             if stream._state is not None:
                 stream.reset(self._words_for(op_seed))
+        for stream in list(_streams.values()):
+            if stream.start is not None:
+                stream.reset(stream.start)
+
+    def words_of_op(self, op_seed: int | None, position: int) -> list[int]:
+        """The words that an op of a function begins with, one of the two seeds being set.
+
+        Args:
+          op_seed: its own seed.
+          position: how many random ops the function has before it, which tells ops without a seed apart.
+        """
+        words = self._words_for(op_seed)
+        if op_seed is None:
+            words = [int(w) for w in np.random.SeedSequence([*words, position]).generate_state(2)]
+        return words
 
     def _words_for(self, op_seed: int | None) -> list[int]:
         if op_seed is None:
@@ -164,6 +204,11 @@ class _Global:
             stream = self._streams[op_seed] = SeedStream(0)
             stream.reset(self._words_for(op_seed))
         return self._streams[op_seed]
+
+    def stream_of_op(self, scope: TraceContext, op_seed: int | None) -> SeedStream:
+        """The stream of the next random op of the function that `scope` traces."""
+        position, scope.random_ops = scope.random_ops, scope.random_ops + 1
+        return SeedStream.of_op(self.words_of_op(op_seed, position))
 
     def draw_seed(self) -> list[int]:
         """Words of a new seed; the n-th since the global seed was set is always the same."""
@@ -200,8 +245,15 @@ def global_seed() -> int | None:
 def op_key(seed: Any = None) -> Tensor:
     """A key for one call of a random op with an optional seed of its own."""
     number = None if seed is None else int(seed)
-    if _element.keys is not None and context.trace is None:
-        return Tensor(_element.keys(number))
+    scope = context.trace
+    if scope is None and _element.keys is not None:
+        key = _element.keys(number)
+        if key is not None:
+            return Tensor(key)
+    if scope is not None and (number is not None or _global.seed is not None):
+        while not scope.once and scope.parent is not None:
+            scope = scope.parent
+        return _global.stream_of_op(scope, number).next_key()
     return _global.stream(number).next_key()
 
 
@@ -221,7 +273,9 @@ def set_state(known: dict[str, Any], but: frozenset[str] = frozenset()) -> None:
     """
     for number, words in known["streams"].items():
         stream = _streams.get(int(number))
-        if stream is not None and number not in but:
+        if stream is None:
+            _waiting[int(number)] = words
+        elif number not in but:
             with init_scope():
                 stream.state.assign(np.array(words, np.uint32))
     _global._drawn, _global._entropy = known["drawn"], known["entropy"]

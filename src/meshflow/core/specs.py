@@ -116,10 +116,11 @@ class TensorSpec(TypeSpec):
 
 
 def type_spec_from_value(value: Any) -> TypeSpec:
-    """The spec that describes a tensor, variable, array, number or text.
+    """The spec that describes a tensor, variable, array, number or text, dataset or iterator.
 
     Args:
-      value: a tensor, variable, NumPy array, Python number or string.
+      value: a tensor, variable, NumPy array, Python number or string, a dataset, an iterator over one, or a
+        `tf.experimental.Optional`.
 
     Raises:
       TypeError: for anything else.
@@ -131,6 +132,8 @@ def type_spec_from_value(value: Any) -> TypeSpec:
     """
     if isinstance(value, TypeSpec):
         return value
+    if hasattr(value, "_type_spec"):
+        return value._type_spec
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return TensorSpec(value.shape, value.dtype)
     if isinstance(value, (bool, int, float, complex, str, bytes)):

@@ -68,12 +68,14 @@ class TraceContext:
       writes: variables written, by identity.
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
+      random_ops: how many random ops it has so far.
       pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`.
     """
 
     def __init__(self, parent: TraceContext | None, once: bool = False) -> None:
         self.parent = parent
         self.once = once
+        self.random_ops = 0
         self.pulls: list[Any] = []
         self.feeds: list[tuple[Any, Any]] = []
         self.taken: list[tuple[Any, Any]] = []

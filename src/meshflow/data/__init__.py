@@ -18,7 +18,7 @@ from meshflow.data.dataset import (
 from meshflow.data.files import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 from meshflow.data.options import Options, ThreadingOptions
 from meshflow.data.running import OwnedIterator as Iterator
-from meshflow.data.structure import DatasetSpec, NoneTensorSpec
+from meshflow.data.structure import DatasetSpec, IteratorSpec, NoneTensorSpec
 
 __all__ = [
     "AUTOTUNE",
@@ -28,6 +28,7 @@ __all__ = [
     "DatasetSpec",
     "FixedLengthRecordDataset",
     "Iterator",
+    "IteratorSpec",
     "NoneTensorSpec",
     "Options",
     "TFRecordDataset",

@@ -82,6 +82,10 @@ class Dataset(Transformations):
         """The spec of the elements: `tf.TensorSpec`s in their structure."""
         return self._spec
 
+    @property
+    def _type_spec(self) -> structure.DatasetSpec:
+        return structure.DatasetSpec(self.element_spec)
+
     @functools.cached_property
     def _spec(self) -> Any:
         spec = self._known_spec()
@@ -243,9 +247,9 @@ class Dataset(Transformations):
         spec = structure.spec_of(state), self.element_spec
         function = ElementFunction(reduce_func, spec, "reduce")
         function.check_state(spec[0], function.output_spec)
-        elements = self._elements(Run(self, counts=True))
-        for element in elements:
-            state = function((state, element))
+        run = Run(self, counts=True)
+        for element in self._elements(run):
+            state = function((state, element), run.draws)
         return structure.to_tensors(state)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:

@@ -8,6 +8,7 @@ numbers of known sizes that changes no variable also runs on many elements at on
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import random
 from collections.abc import Callable, Iterator
@@ -21,10 +22,12 @@ from meshflow.core.autograph.status import switched
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.random import call_keys
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced, trace, trace_shapes
 from meshflow.data import structure
+from meshflow.data.draws import Draws
 from meshflow.ops import host
 from meshflow.ops.pending import Found, Parsing, Pending
 
@@ -277,8 +280,17 @@ class ElementFunction:
         except Exception:
             return None
 
-    def __call__(self, element: Any) -> Any:
-        """The result for one element, host arrays (and datasets)."""
+    def drawing(self, draws: Draws) -> Callable[[Any], Any]:
+        """The function of elements, its random ops drawing as one pass does."""
+        return functools.partial(self, draws=draws)
+
+    def __call__(self, element: Any, draws: Draws | None = None) -> Any:
+        """The result for one element, host arrays (and datasets).
+
+        Args:
+          element: host arrays.
+          draws: the random states of a pass; default those of the program.
+        """
         if self.parsing is not None:
             return next(self.records([element], 1))
         if not self._eager:
@@ -290,18 +302,28 @@ class ElementFunction:
                     self._traced[key] = traced, jax.jit(traced.arrays)
             if key in self._traced:
                 traced, run = self._traced[key]
-                captures = [c._value for c in traced.captures]
+                if draws is None:
+                    captures = [c._value for c in traced.captures]
+                else:
+                    captures = draws.captures(traced)
                 if traced.closed.effects:
                     results = host_calls.finish(run, leaves, captures)
                 else:
                     results = run(leaves, captures)
-                for variable, value in zip(traced.writes, results[traced.count :], strict=True):
-                    variable._value = value
+                new = results[traced.count :]
+                if draws is not None:
+                    draws.assign(traced, new)
+                else:
+                    for variable, value in zip(traced.writes, new, strict=True):
+                        variable._value = value
                 arrays = [Tensor(np.asarray(r)) for r in results[: traced.count]]
                 return structure.to_arrays(traced.rebuild(arrays))
         saved, context.on_host = context.on_host, True
         try:
-            return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+            if draws is None:
+                return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
+            with call_keys(next(draws.numbers(self))):
+                return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
         finally:
             context.on_host = saved
 

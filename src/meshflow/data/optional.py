@@ -9,7 +9,6 @@ import jax
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.specs import TypeSpec
 from meshflow.core.tensor import Tensor
 from meshflow.data import structure
 
@@ -54,6 +53,10 @@ class Optional:
             return self._spec
         return structure.spec_of(self._value)
 
+    @property
+    def _type_spec(self) -> OptionalSpec:
+        return OptionalSpec.from_value(self)
+
     def has_value(self, name: str | None = None) -> Tensor:
         """Whether there is an element, a bool scalar."""
         return convert_to_tensor(self._present)
@@ -86,36 +89,14 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-class OptionalSpec(TypeSpec):
+class OptionalSpec(structure.ElementsSpec):
     """Spec of an `Optional`.
 
     Args:
       element_spec: the spec of its value.
     """
 
-    def __init__(self, element_spec: Any) -> None:
-        self.element_spec = element_spec
-
-    @classmethod
-    def from_value(cls, value: Optional) -> OptionalSpec:
-        """The spec of an optional.
-
-        Args:
-          value: the optional.
-        """
-        return cls(value.element_spec)
-
-    def is_compatible_with(self, value: Any) -> bool:
-        """Whether an optional, or the spec of one, has values that fit."""
-        return isinstance(value, (Optional, OptionalSpec)) and structure.compatible(
-            self.element_spec, value.element_spec
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OptionalSpec) and self.element_spec == other.element_spec
-
-    def __hash__(self) -> int:
-        return hash(str(self.element_spec))
-
-    def __repr__(self) -> str:
-        return f"OptionalSpec({self.element_spec})"
+    @property
+    def value_type(self) -> type:
+        """The class of optionals."""
+        return Optional

@@ -15,6 +15,7 @@ import numpy as np
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.pulls import Source
 from meshflow.data import structure
+from meshflow.data.draws import Draws
 from meshflow.data.failures import Failed, Raising, caught, close
 from meshflow.data.optional import Optional
 
@@ -25,12 +26,14 @@ class Run:
     Attributes:
       seeds: for each random node, by its place in the graph, seed and number of its first epoch.
       counts: whether its time is taken; False where somebody only looks at a dataset.
+      draws: what the random ops of users' functions draw.
     """
 
     def __init__(
         self, root: Any, seeds: dict[str, list[Any]] | None = None, counts: bool = False
     ) -> None:
         self.counts = counts
+        self.draws = Draws()
         self._places = {id(node): str(i) for i, node in enumerate(_nodes(root))}
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
         self._epochs: dict[str, int] = {}
@@ -77,6 +80,10 @@ class OwnedIterator(Source):
     def element_spec(self) -> Any:
         """The spec of the elements."""
         return self._dataset.element_spec
+
+    @property
+    def _type_spec(self) -> structure.IteratorSpec:
+        return structure.IteratorSpec(self.element_spec)
 
     def next(self) -> Any:
         """The next element; `next(iterator)`."""

@@ -6,7 +6,7 @@ Unlike in `tf.nest`, a list is no structure: it is turned into a tensor, as ever
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def normalize(
         return nothing(value)
     if isinstance(value, Mapping):
         changed = {k: normalize(v, leaf, nothing) for k, v in value.items()}
-        return changed if type(value) is dict else type(value)(changed)  # type: ignore[call-arg]
+        return nest.like_mapping(value, changed)
     if isinstance(value, tuple):
         items = [normalize(v, leaf, nothing) for v in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -75,39 +75,98 @@ def compatible(first: Any, second: Any) -> bool:
     return all(nest.flatten(fit))
 
 
-class DatasetSpec(TypeSpec):
-    """Spec of a dataset that is an element of another.
+class ElementsSpec(TypeSpec):
+    """Base of the specs of what holds elements: of datasets, iterators and optionals.
+
+    Args:
+      element_spec: the spec of the elements.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        self.element_spec = element_spec
+
+    @classmethod
+    def from_value(cls, value: Any) -> Self:
+        """The spec of a value.
+
+        Args:
+          value: what holds the elements.
+        """
+        return cls(value.element_spec)
+
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes."""
+        raise NotImplementedError
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether a value, or the spec of one, has elements that fit."""
+        known = isinstance(value, (self.value_type, type(self)))
+        return known and compatible(self.element_spec, value.element_spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.element_spec == other.element_spec
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self.element_spec)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.element_spec})"
+
+
+class DatasetSpec(ElementsSpec):
+    """Spec of a dataset: of one that is an element of another, or an argument of a function.
 
     Args:
       element_spec: the spec of its elements.
       dataset_shape: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function(input_signature=[tf.data.DatasetSpec(tf.TensorSpec([], tf.int64))])
+      ... def total(dataset):
+      ...     return dataset.reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
+      >>> int(total(tf.data.Dataset.range(5)))
+      10
     """
 
     def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
-        self.element_spec = element_spec
+        super().__init__(element_spec)
         del dataset_shape
 
-    @classmethod
-    def from_value(cls, value: Any) -> DatasetSpec:
-        """The spec of a dataset.
+    @property
+    def value_type(self) -> type:
+        """The class of datasets."""
+        from meshflow.data.dataset import Dataset
 
-        Args:
-          value: the dataset.
-        """
-        return cls(value.element_spec)
-
-    def is_compatible_with(self, value: Any) -> bool:
-        """Whether a dataset, or the spec of one, has elements that fit."""
-        return hasattr(value, "element_spec") and compatible(self.element_spec, value.element_spec)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DatasetSpec) and self.element_spec == other.element_spec
-
-    def __hash__(self) -> int:
-        return hash(str(self.element_spec))
+        return Dataset
 
     def __repr__(self) -> str:
         return f"DatasetSpec({self.element_spec}, TensorShape([]))"
+
+
+class IteratorSpec(ElementsSpec):
+    """Spec of an iterator over a dataset, for functions that take elements of their argument.
+
+    Args:
+      element_spec: the spec of its elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function(input_signature=[tf.data.IteratorSpec(tf.TensorSpec([], tf.int64))])
+      ... def doubled(iterator):
+      ...     return 2 * next(iterator)
+      >>> iterator = iter(tf.data.Dataset.range(5, 7))
+      >>> int(doubled(iterator)), int(doubled(iterator))
+      (10, 12)
+    """
+
+    @property
+    def value_type(self) -> type:
+        """The class of iterators over datasets."""
+        from meshflow.data.running import OwnedIterator
+
+        return OwnedIterator
 
 
 class NoneTensorSpec(TypeSpec):

@@ -27,6 +27,10 @@ class Elementwise:
         The function is traced and compiled; it may use Python control flow on tensors. One that
         cannot be traced runs eagerly. Where it can, it runs on many elements at once; results are the same.
 
+        Random ops with a `seed`, and all of them after `tf.random.set_seed`, draw the same numbers in every
+        pass over the dataset, as in TensorFlow, and go on through `repeat`. For other numbers in every
+        epoch set no seed, or draw from a `tf.random.Generator`.
+
         Args:
           map_func: from the parts of an element to a new element.
           num_parallel_calls: how many threads run a function that cannot be compiled;

@@ -217,7 +217,7 @@ class Making:
           weights: how often each is taken, or a dataset of such vectors, one for each turn; default alike.
           seed: of the turns.
           stop_on_empty_dataset: whether the end of one is the end.
-          rerandomize_each_iteration: whether later passes differ; True by default.
+          rerandomize_each_iteration: whether later passes differ; not by default.
 
         Raises:
           ValueError: when there are no datasets, or another number of weights.
@@ -226,7 +226,7 @@ class Making:
         datasets = list(datasets)
         if not datasets:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
-        reshuffles = rerandomize_each_iteration is not False
+        reshuffles = bool(rerandomize_each_iteration)
         if hasattr(weights, "_elements"):
             choices = nodes().Drawn(weights, seed, reshuffles)
             return nodes().Choose(datasets, choices, stop_on_empty_dataset)

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.random import element_keys
+from meshflow.core.random import call_keys
 from meshflow.core.specs import TensorSpec
 from meshflow.data import sources, structure
 from meshflow.data.dataset import (
@@ -65,7 +65,7 @@ class Map(Unary):
             return Resuming(self._parsed(parent), parent)
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
             return Resuming(self._in_threads(parent, run), parent)
-        return Resuming(lambda: map(self.function, parent), parent)
+        return Resuming(lambda: map(self.function.drawing(run.draws), parent), parent)
 
     def _parsed(self, parent: Iterator[Any]) -> Callable[[], Iterator[Any]]:
         size = 1 if _is_live(self._parent) else _RECORDS
@@ -106,12 +106,12 @@ class Map(Unary):
                     words.extend(run.generator(self).integers(1 << 32, size=2).tolist())
             return words
 
-        def computed(numbered: tuple[int, Any]) -> Any:
+        def computed(numbered: tuple[Any, int]) -> Any:
             # Random ops draw by an element's number, whichever thread comes first.
-            with element_keys(lambda: [*pass_words(), numbered[0]]):
-                return self.function(numbered[1])
+            with call_keys(numbered[1], pass_words):
+                return self.function(numbered[0])
 
-        elements = enumerate(parent)
+        elements = zip(parent, run.draws.numbers(self.function), strict=False)
         threads: list[Iterator[Any]] = []
 
         def results() -> Iterator[Any]:
@@ -206,7 +206,7 @@ class Filter(Unary):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         parent = self._parent._elements(run)
-        return Resuming(lambda: filter(self._predicate, parent), parent)
+        return Resuming(lambda: filter(self._predicate.drawing(run.draws), parent), parent)
 
 
 class TakeWhile(Unary):
@@ -222,7 +222,9 @@ class TakeWhile(Unary):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         parent = self._parent._elements(run)
-        return Resuming(lambda: itertools.takewhile(self._predicate, parent), parent)
+        return Resuming(
+            lambda: itertools.takewhile(self._predicate.drawing(run.draws), parent), parent
+        )
 
 
 class Scan(Unary):
@@ -234,6 +236,11 @@ class Scan(Unary):
         spec = structure.spec_of(self._state), parent.element_spec
         self._function = ElementFunction(fn, spec, "scan")
         found = self._function.output_spec
+        if found is not None and not (type(found) is tuple and len(found) == 2):
+            raise TypeError(
+                "Invalid `scan_func`. `scan_func` should return a pair of the new state and the output, but it "
+                f"gives {found}."
+            )
         self._function.check_state(spec[0], found[0] if type(found) is tuple else None)
 
     def _known_spec(self) -> Any:
@@ -247,7 +254,7 @@ class Scan(Unary):
         def results() -> Iterator[Any]:
             nonlocal state
             for element in parent:
-                state, result = self._function((state, element))
+                state, result = self._function((state, element), run.draws)
                 yield result
 
         return Resuming(results, parent)

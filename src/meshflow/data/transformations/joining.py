@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from meshflow.core import dtypes
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.specs import TensorSpec
+from meshflow.core.trace import trace_shapes
 from meshflow.data import structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
@@ -129,10 +131,30 @@ class FlatMap(Unary):
             raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
+        if structure.static(parent.element_spec):
+            self._try()
+
+    def _try(self) -> None:
+        """Looks what the function gives, where that can be seen without an element."""
+        given: list[Any] = []
+
+        def probe(element: Any) -> tuple[()]:
+            given.append(self._fn(*element) if self._unpack else self._fn(element))
+            return ()
+
+        # What else is wrong with it shows when it gets an element.
+        with contextlib.suppress(Exception):
+            trace_shapes(probe, (self._parent.element_spec,), {})
+        if given:
+            self._check(given[0])
 
     def _inner(self, element: Any) -> Dataset:
         tensors = structure.to_tensors(element)
         dataset = self._fn(*tensors) if self._unpack else self._fn(tensors)
+        return self._check(dataset)
+
+    @staticmethod
+    def _check(dataset: Any) -> Dataset:
         if not isinstance(dataset, Dataset):
             raise TypeError(
                 f"The `map_func` argument must return a `Dataset` object. Got {type(dataset)}."

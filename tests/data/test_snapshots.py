@@ -1,0 +1,82 @@
+"""Datasets whose elements are kept by `snapshot`."""
+
+import os
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+D = tf.data.Dataset
+
+
+def values(dataset):
+    return [tf.nest.map_structure(lambda v: v.tolist(), e) for e in dataset.as_numpy_iterator()]
+
+
+@pytest.fixture
+def counted():
+    """A dataset of ten elements, and what tells how often it was computed."""
+
+    class Passes:
+        count = 0
+
+    def numbers():
+        Passes.count += 1
+        yield from range(10)
+
+    def dataset():
+        return D.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64))
+
+    return dataset, Passes
+
+
+@pytest.mark.parametrize("compression", ["AUTO", "SNAPPY", "GZIP", None])
+def test_elements_are_computed_once(tmp_path, counted, compression):
+    dataset, passes = counted
+    kept = dataset().snapshot(str(tmp_path), compression)
+    assert values(kept) == values(kept) == list(range(10))
+    # Another program with the same pipeline reads it too.
+    assert values(dataset().snapshot(tmp_path)) == list(range(10))
+    assert passes.count == 1
+
+
+def test_a_pass_that_ends_early_keeps_nothing(tmp_path, counted):
+    dataset, passes = counted
+    kept = dataset().snapshot(tmp_path)
+    assert values(kept.take(3)) == [0, 1, 2]
+    assert values(kept) == list(range(10)) and passes.count == 2
+
+
+def test_a_changed_pipeline_is_computed_again(tmp_path):
+    def kept(factor, size=2):
+        return values(D.range(4).map(lambda x: x * factor).batch(size).snapshot(tmp_path))
+
+    assert kept(1) == [[0, 1], [2, 3]]
+    assert kept(2) == [[0, 2], [4, 6]]
+    assert kept(2, 4) == [[0, 2, 4, 6]]
+    assert len(os.listdir(tmp_path)) == 3
+
+    def of(rows):
+        return values(D.from_tensor_slices(np.array(rows)).snapshot(tmp_path))
+
+    assert (of([1, 2]), of([1, 3])) == ([1, 2], [1, 3])
+
+
+def test_shards_are_chosen_and_read_as_told(tmp_path):
+    data = D.range(6).snapshot(
+        tmp_path, shard_func=lambda x: x // 3, reader_func=lambda d: d.flat_map(lambda s: s.skip(1))
+    )
+    assert values(data) == list(range(6))
+    assert values(data) == [1, 2, 4, 5]
+    in_turns = D.range(6).snapshot(tmp_path / "other", shard_func=lambda x: x // 3)
+    assert (values(in_turns), values(in_turns)) == (list(range(6)), [0, 3, 1, 4, 2, 5])
+
+
+def test_functions_that_give_something_else_are_refused(tmp_path):
+    with pytest.raises(TypeError, match="integer scalar"):
+        D.range(3).snapshot(tmp_path, shard_func=lambda _: "first")
+    with pytest.raises(TypeError, match="must return a Dataset"):
+        D.range(3).snapshot(tmp_path, reader_func=lambda d: 1)
+    with pytest.raises(ValueError, match="compression"):
+        D.range(3).snapshot(tmp_path, compression="LZ4")
