@@ -67,7 +67,7 @@ class TraceContext:
       writes: variables written, by identity.
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
-      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`.
+      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`, `core/feeds.py`.
     """
 
     def __init__(self, parent: TraceContext | None, once: bool = False) -> None:
@@ -185,6 +185,7 @@ class Traced:
       out_specs: one `TensorSpec` per result tensor.
       pulls: elements of iterators that it takes at each call.
       feeds: (feed, iterator) pairs of elements that its loops ask for.
+      fed: identities of the iterators that it takes elements from while it runs.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class Traced:
         self.out_specs = [TensorSpec(a.shape, a.dtype) for a in closed.out_avals[:count]]
         self.pulls: list[Any] = []
         self.feeds: list[tuple[Any, Any]] = []
+        self.fed: set[int] = set()
         self._plain = self._make_op(closed)
         self._rewritten: tuple[int, Op] | None = None
 
@@ -391,7 +393,7 @@ def trace(
         result["structure"],
         result["count"],
     )
-    traced.pulls, traced.feeds = scope.pulls, scope.feeds
+    traced.pulls, traced.feeds, traced.fed = scope.pulls, scope.feeds, set(scope.last_fed)
     return traced
 
 
