@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from meshflow.core.context import context
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.host_calls import keep_error, keeping_errors
+from meshflow.core.operation import Op
 from meshflow.core.staging.loops import Stream
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import TraceContext
