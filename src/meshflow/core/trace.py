@@ -68,12 +68,16 @@ class TraceContext:
       writes: variables written, by identity.
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
+      runs: whether the program is run once, right after this trace, before the function is traced again.
+      initializes: whether it gives variables that it made their initial values.
       pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`, `core/feeds.py`.
     """
 
-    def __init__(self, parent: TraceContext | None, once: bool = False) -> None:
+    def __init__(self, parent: TraceContext | None, once: bool = False, runs: bool = False) -> None:
         self.parent = parent
         self.once = once
+        self.runs: bool = runs and (parent is None or parent.runs)
+        self.initializes = False
         self.pulls: list[Any] = []
         self.feeds: list[tuple[Any, Any]] = []
         self.taken: list[tuple[Any, Any]] = []
@@ -127,6 +131,13 @@ class TraceContext:
             self.read(variable)
         self._state[id(variable)] = value
         self.writes[id(variable)] = variable
+
+    def initialize(self) -> None:
+        """Notes that the program gives an initial value, as do those that it is a part of."""
+        scope: TraceContext | None = self
+        while scope is not None:
+            scope.initializes = True
+            scope = scope.parent
 
     def written(self) -> list[Variable]:
         """The written variables, in the order in which they became inputs.
@@ -186,6 +197,7 @@ class Traced:
       out_specs: one `TensorSpec` per result tensor.
       pulls: elements of iterators that it takes at each call.
       feeds: (feed, iterator) pairs of elements that its loops ask for.
+      initializes: whether it gives variables that it made their initial values, so that it may run only once.
       fed: identities of the iterators that it takes elements from while it runs.
     """
 
@@ -208,6 +220,7 @@ class Traced:
         self.pulls: list[Any] = []
         self.feeds: list[tuple[Any, Any]] = []
         self.fed: set[int] = set()
+        self.initializes = False
         self._plain = self._make_op(closed)
         self._rewritten: tuple[int, Op] | None = None
 
@@ -329,6 +342,7 @@ def trace(
     name: str | None = None,
     *,
     isolated: bool = False,
+    runs: bool = False,
     axes: Sequence[tuple[str, int]] = (),
 ) -> Traced:
     """Runs `fn(*args, **kwargs)` once on symbolic tensors.
@@ -340,6 +354,7 @@ def trace(
       name: the name in profiles and errors; default the function's.
       isolated: True for functions that will be compiled and called from anywhere: tapes around
         this trace see the call, not what is inside.
+      runs: whether the program is run right after this trace, once if it `initializes`.
       axes: names and sizes of the axes that collectives inside reduce over.
 
     Returns:
@@ -369,7 +384,7 @@ def trace(
 
     def attempt(tapes: list[Recorder]) -> Any:
         nonlocal scope
-        scope = TraceContext(context.trace, once=isolated or bool(axes))
+        scope = TraceContext(context.trace, once=isolated or bool(axes), runs=runs)
         try:
             with enter(scope, outer_tapes):
                 context.tapes.extend(tapes)
@@ -394,6 +409,7 @@ def trace(
         result["structure"],
         result["count"],
     )
+    traced.initializes = scope.initializes
     traced.pulls, traced.feeds, traced.fed = scope.pulls, scope.feeds, set(scope.last_fed)
     return traced
 

@@ -219,7 +219,10 @@ class Strategy(Joining):
         try:
             key = tree, tuple((v.shape, v.dtype) if isinstance(v, kept) else v for v in leaves)
             if key not in known:
-                known[key] = make()
+                program = make()
+                if program.initializes:
+                    return program
+                known[key] = program
                 self._traces[fn] = known
             return known[key]
         except TypeError:
