@@ -69,6 +69,9 @@ class Strategy(Joining):
       extended: accepted for TensorFlow's sake.
     """
 
+    # Why losses are not scaled under it; None where they may be.
+    no_loss_scaling: str | None = None
+
     def __init__(self, extended: Any = None) -> None:
         self._start([jax.local_devices()[0]])
 
