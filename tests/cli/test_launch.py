@@ -65,7 +65,8 @@ def gone(pids, within=5.0):
 
 
 def pids(folder):
-    return [int(line) for line in (folder / "pids").read_text().split()]
+    file = folder / "pids"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
 # ---- what workers get, and what is written -----------------------------------------------------
@@ -215,16 +216,17 @@ def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
     assert_same_bits(weights, undisturbed[0])
 
 
-def children(pid):
-    """Processes that a process has started and that still run."""
+def workers_of(launcher):
+    """Workers that a launcher has started and that still run."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
+            parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            command = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if fields[0] != "Z" and int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
+        if int(parent) == launcher and SURVIVING.name.encode() in command:
+            found.append(int(folder.name))
     return sorted(found)
 
 
@@ -241,12 +243,15 @@ def test_kills_at_random_moments(tmp_path):
         process = start(*options, SURVIVING, folder, EPOCHS="12")
         seen = set()
         while left and process.poll() is None:
-            workers = [pid for pid in children(process.pid) if pid not in seen]
+            workers = [pid for pid in workers_of(process.pid) if pid not in seen]
             if len(workers) < 2:
                 time.sleep(0.01)
                 continue
             seen.update(workers)
-            time.sleep(choice.uniform(0, 3.5))
+            # Every third time both have joined, and train.
+            while left % 3 == 0 and process.poll() is None and not {*workers} <= {*pids(folder)}:
+                time.sleep(0.01)
+            time.sleep(choice.uniform(0, 1 if left % 3 == 0 else 3))
             victim = choice.choice(workers)
             if process.poll() is None and alive([victim]):
                 os.kill(victim, signal.SIGKILL)
