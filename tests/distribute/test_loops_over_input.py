@@ -86,13 +86,60 @@ def test_shuffled_dataset_is_another_at_each_pass(strategy):
     assert sorted(first) == sorted(second) == list(range(64)) and list(first) != list(second)
 
 
-def test_next_after_a_loop_is_refused(strategy):
+def test_next_after_a_loop(strategy):
     @tf.function
     def steps(iterator):
         result = tf.constant(0.0)
         for _ in tf.range(2):
-            result += total(strategy, next(iterator))
-        return result + total(strategy, next(iterator))
+            result = result * 100.0 + total(strategy, next(iterator))
+        return result * 100.0 + total(strategy, next(iterator))
 
-    with pytest.raises(NotImplementedError, match="before the loop"):
+    assert float(steps(iter(batches(strategy)))) == 62238.0
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("count", [12, 10])
+def test_loop_over_an_iterator(strategy, count, several):
+    if not several:
+        strategy = tf.distribute.get_strategy()
+
+    @tf.function
+    def rest(iterator, most):
+        result, steps = tf.constant(0.0), 0
+        for batch in iterator:
+            result = result * 100.0 + total(strategy, batch)
+            steps += 1
+            if result > most:
+                break
+        return result, steps
+
+    iterator = iter(batches(strategy, count, drop=False))
+    last = 38.0 if count == 12 else 17.0
+    assert [float(v) for v in rest(iterator, 1.0)] == [6.0, 1.0]
+    # The loop that ended took no more than it ran over.
+    assert [float(v) for v in rest(iterator, 1e9)] == [2200.0 + last, 2.0]
+    assert [float(v) for v in rest(iterator, 1e9)] == [0.0, 0.0]
+
+
+def test_enumerated_iterator_and_an_iterator_in_an_inner_function(strategy):
+    @tf.function
+    def weighted(iterator):
+        result = 0.0
+        for i, batch in enumerate(iterator):
+            result += tf.cast(i, tf.float32) * total(strategy, batch)
+        return result
+
+    outer = tf.function(lambda iterator: (total(strategy, next(iterator)), weighted(iterator)))
+    first, others = outer(iter(batches(strategy, 14, drop=False)))
+    assert float(first) == 6.0 and float(others) == 0 * 22 + 1 * 38 + 2 * 25
+
+
+def test_next_after_a_loop_that_computes_nothing(strategy):
+    @tf.function
+    def steps(iterator):
+        for _ in tf.range(2):
+            next(iterator)
+        return total(strategy, next(iterator))
+
+    with pytest.raises(NotImplementedError, match=r"Use Dataset\.skip"):
         steps(iter(batches(strategy)))

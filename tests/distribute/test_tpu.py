@@ -61,6 +61,20 @@ def test_replicas_of_two_cores(report):
     assert len(report["refused"]) == 4
 
 
+def test_plain_functions_and_scaled_losses_are_refused_as_on_tpus(report):
+    eager, scaling = report["unlike"]
+    assert "does not support pure eager execution" in eager and report["run"] == 8
+    assert "not supported with the tf.distribute.Strategy: TPUStrategy" in scaling
+
+
+def test_losses_are_not_scaled_with_central_storage():
+    strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0"])
+    v, optimizer = tf.Variable(1.0), tf.keras.optimizers.SGD()
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+    with pytest.raises(ValueError, match="CentralStorageStrategy"):
+        strategy.run(lambda: optimizer.apply_gradients([(tf.constant(1.0), v)]))
+
+
 def test_no_tpu_says_what_was_looked_for():
     for make in (
         lambda: tf.distribute.cluster_resolver.TPUClusterResolver("local"),

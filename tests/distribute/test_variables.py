@@ -109,3 +109,47 @@ def test_quotients_of_integer_rows_are_integers():
     v = tf.Variable([1, 6])
     v.scatter_div(tf.IndexedSlices(tf.constant([2, 4]), tf.constant([0, 1])))
     assert v.dtype == tf.int32 and v.numpy().dtype == np.int32 and v.numpy().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_initial_values_that_replicas_compute_are_the_first_ones(strategy, compiled):
+    made = {}
+
+    def step(x):
+        if not made:
+            made["mirrored"] = tf.Variable(x * 10.0, aggregation=SUM)
+            made["own"] = tf.Variable(
+                tf.reduce_sum(x),
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=SUM,
+            )
+        made["own"].assign_add(tf.cast(replica_id(), tf.float32))
+        return made["mirrored"].assign_add(x)
+
+    run = strategy.run
+    if compiled:
+        run = tf.function(lambda *args: strategy.run(*args))
+    x = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant([1.0, 2.0]) * (context.replica_id_in_sync_group + 1)
+    )
+    for total in ([13.0, 26.0], [16.0, 32.0]):
+        run(step, (x,))
+        assert made["mirrored"].numpy().tolist() == total
+    assert [float(v) for v in made["own"].values] == [3.0, 5.0]
+
+
+def test_layers_and_slots_made_in_the_first_step(strategy):
+    with strategy.scope():
+        layer, optimizer = tf.keras.layers.Dense(1), tf.keras.optimizers.Adam(0.1)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(layer(x) ** 2)
+        variables = layer.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    losses = [float(strategy.run(step, (tf.ones([2, 3]),)).values[0]) for _ in range(3)]
+    assert losses[2] < losses[0]
+    assert all(strategy.extended.variable_created_in_scope(v) for v in layer.variables)

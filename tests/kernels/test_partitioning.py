@@ -81,19 +81,67 @@ def test_division_changes_no_result(name):
             np.testing.assert_allclose(f, e, rtol=2e-5, atol=5e-5, err_msg=f"{what} {left} {right}")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("channels", [8, 64])
-def test_split_images_give_the_same_bits(channels):
+@pytest.mark.parametrize("size", [(16, 16), (10, 6), (6, 14), (4, 4)], ids=str)
+def test_split_images_give_the_same_bits(size, channels, dtype):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, 16, 16, channels)).astype("float32")
-    k = rng.normal(size=(3, 3, channels, 2 * channels)).astype("float32")
+    x = jnp.asarray(rng.normal(size=(2, *size, channels)), dtype)
+    k = jnp.asarray(rng.normal(size=(3, 3, channels, 2 * channels)), dtype)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
     step = jax.jit(convolution)
-    split = jax.device_put(x, NamedSharding(mesh, P(None, "a", "b")))
-    result = step(split, k)
-    np.testing.assert_array_equal(result, step(x, k))
-    assert result.sharding.is_equivalent_to(split.sharding, 4)
-    text = step.lower(split, k).compile().as_text()
-    assert "collective-permute" in text and "all-gather" not in text
+    expected = np.asarray(step(x, k))
+    for spec in (P(None, "a", "b"), P(None, "a"), P("a", None, "b")):
+        split = jax.device_put(x, NamedSharding(mesh, spec))
+        result = step(split, k)
+        assert np.asarray(result).tobytes() == expected.tobytes(), spec
+        if min(size) > 4:
+            assert result.sharding.is_equivalent_to(split.sharding, 4)
+            text = step.lower(split, k).compile().as_text()
+            assert "collective-permute" in text and "all-gather" not in text
+
+
+@pytest.mark.parametrize("size", [12, 16, 20])
+def test_stacked_convolutions_give_the_same_bits_where_sizes_do_not_divide(size):
+    """Strides and missing padding lead to parts of odd sizes, and to sizes that 4 does not divide."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1, size, 8, 64)).astype("float32")
+    k = rng.normal(size=(3, 3, 64, 64)).astype("float32") / 24
+    mesh = Mesh(np.array(jax.devices()), ("a",))
+
+    @jax.jit
+    def step(x, k):
+        y = convolution(x, k)
+        y = convolution(jax.nn.relu(y), k, padding="VALID")
+        y = convolution(jax.nn.relu(y), k, strides=(2, 2))
+        return convolution(jax.nn.relu(y), k)
+
+    split = jax.device_put(x, NamedSharding(mesh, P(None, "a")))
+    np.testing.assert_array_equal(step(split, k), step(x, k))
+
+
+@pytest.mark.parametrize("features", [8, 16])
+@pytest.mark.parametrize("groups", [4, 8])
+def test_groups_are_divided_among_devices(groups, features):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 8, 8, 8)).astype("float32")
+    k = rng.normal(size=(3, 3, 8 // groups, features)).astype("float32")
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+
+    @jax.jit
+    def step(x, k):
+        y, pullback = jax.vjp(lambda x, k: convolution(x, k, groups=groups), x, k)
+        return (y, *pullback(jnp.cos(y)))
+
+    for spec in (P(None, None, None, ("a", "b")), P("a", None, None, "b"), P(None, "a", None, "b")):
+        parts = (
+            jax.device_put(x, NamedSharding(mesh, spec)),
+            jax.device_put(k, NamedSharding(mesh, P(None, None, None, spec[3]))),
+        )
+        found = step(*parts)
+        for f, e in zip(found, step(x, k), strict=True):
+            np.testing.assert_allclose(f, e, rtol=2e-5, atol=5e-5)
+        assert "all-gather" not in step.lower(*parts).compile().as_text()
 
 
 @pytest.mark.parametrize("size", [8, 12])

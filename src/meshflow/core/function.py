@@ -117,8 +117,10 @@ class Function:
             concrete = self._cache.get(key)
             if concrete is None:
                 try:
-                    concrete = self._trace(args, kwargs, key)
+                    concrete = self._trace(args, kwargs, key, runs=True)
                 except VariableNeedsEagerError:
+                    if context.trace is not None:
+                        raise  # the outermost function runs eagerly
                     return self._first_call(args, kwargs)
         if concrete.sized:
             concrete = self._with_shapes(concrete, args, kwargs, key)
@@ -131,7 +133,7 @@ class Function:
 
     # ---- tracing ---------------------------------------------------------------------------
 
-    def _trace(self, args: Any, kwargs: Any, key: Any) -> ConcreteFunction:
+    def _trace(self, args: Any, kwargs: Any, key: Any, runs: bool = False) -> ConcreteFunction:
         signature = nest.map_structure(spec_of, (args, kwargs))
         created_before = self._created_variables
         created: list[Any] = []
@@ -145,7 +147,7 @@ class Function:
             holders.extend([scope.created, scope.sources, scope.writes])
             return result
 
-        traced = trace(noting, args, kwargs, name=self._name, isolated=True)
+        traced = trace(noting, args, kwargs, name=self._name, isolated=True, runs=runs)
         traced.structure = nest.map_structure(_known_result, traced.structure)
         if created:
             holders.extend([traced.captures, traced.writes])
@@ -159,7 +161,7 @@ class Function:
             self._created_variables = True
         traced.place_sources(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature, self._arguments.parameter_names())
-        if not any(
+        if not traced.initializes and not any(
             isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
         ):
             self._cache[key] = concrete

@@ -17,17 +17,11 @@ import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.context import context
-from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
-from meshflow.core.host_calls import keep_error, keeping_errors
-from meshflow.core.operation import Op
+from meshflow.core.feeds import EndOfElements, called, flat, specs_of, stream
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import TraceContext, bind_capture, enter
-
-
-class EndOfElements(OutOfRangeError, StopIteration):
-    """An iterator has no more elements: the error of compiled functions, and Python's own."""
 
 
 class Source:
@@ -93,7 +87,7 @@ class Source:
         # What is taken after a loop that took elements comes after those.
         if scope.once and all(source is not self for _, source in scope.feeds):
             return _captured(self, scope)
-        return _called(self)[0]
+        return called(self, self._like())[0]
 
     def pull_if_any(self) -> tuple[Any, Any]:
         """The next element, and whether there is one: a bool, or a tensor while a function is traced.
@@ -109,7 +103,25 @@ class Source:
         kept = scope.offered.get(id(self))
         if kept:
             return kept.pop(), True
-        return _called(self, optional=True)
+        return called(self, self._like(optional=True), optional=True)
+
+    def __autograph_for__(self) -> Any:
+        return None if self._made_in_trace else stream(self, *self._likes())
+
+    def _likes(self) -> tuple[Any, Any]:
+        """Elements like those to come: all but the last, and the last, None where it is no other."""
+        return self._like(optional=True), None
+
+    def _like(self, optional: bool = False) -> Any:
+        """An element like the next: that itself, or zeros where there is none and that is no error."""
+        try:
+            element = self.take()
+            self.give_back(element)
+        except StopIteration:
+            element = self._stand_in() if optional else None
+            if element is None:
+                raise EndOfElements("End of sequence") from None
+        return element
 
     def _stand_in(self) -> Any:
         """Zeros like an element, or None when its shapes are not known."""
@@ -139,8 +151,8 @@ class Pull:
     def __init__(self, source: Source, element: Any) -> None:
         self.source: Source | None = source
         self.position: int | None = None
-        arrays, self.tree = _flat(element)
-        self.specs = _specs(arrays)
+        arrays, self.tree = flat(element)
+        self.specs = specs_of(arrays)
         self.leaves = [PulledLeaf(self, i, *spec) for i, spec in enumerate(self.specs)]
         self.element: list[Any] | None = None
         self._structure: Any = None
@@ -162,8 +174,8 @@ class Pull:
             raise
         except StopIteration:
             raise EndOfElements("End of sequence") from None
-        arrays, tree = _flat(element)
-        if tree != self.tree or _specs(arrays) != self.specs:
+        arrays, tree = flat(element)
+        if tree != self.tree or specs_of(arrays) != self.specs:
             put_back(source, element)
             return False
         self.element, self._structure = arrays, element
@@ -174,8 +186,8 @@ class Pull:
         assert self.source is not None
         element = self.source.pull()
         put_back(self.source, element)
-        arrays, tree = _flat(element)
-        return tree, tuple(_specs(arrays))
+        arrays, tree = flat(element)
+        return tree, tuple(specs_of(arrays))
 
     def put_back(self) -> None:
         """Puts a fetched element back."""
@@ -221,20 +233,6 @@ def put_back(source: Source, element: Any) -> None:
         context.trace.offered.setdefault(id(source), []).append(element)
 
 
-def _flat(element: Any) -> tuple[list[Any], Any]:
-    arrays, tree = jax.tree.flatten(element)
-    if any(np.dtype(a.dtype) == object for a in arrays):
-        raise InvalidArgumentError(
-            "next(iterator) in a compiled function: elements hold strings, which compiled programs cannot. "
-            "Map them to numbers in the dataset, or take the element outside of the function."
-        )
-    return arrays, tree
-
-
-def _specs(arrays: list[Any]) -> list[tuple[tuple[int, ...], Any]]:
-    return [(tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays]
-
-
 def _captured(source: Source, scope: TraceContext) -> Any:
     """The element as captures of a function that runs once a call."""
     try:
@@ -249,133 +247,3 @@ def _captured(source: Source, scope: TraceContext) -> Any:
         values.append(bind_capture(len(scope.sources), shape, dtype))
         scope.sources.append(leaf)
     return jax.tree.unflatten(pull.tree, values)
-
-
-class Feed:
-    """Hands elements of an iterator to a running program.
-
-    Args:
-      source: the iterator.
-      element: an element like those to come.
-      optional: whether the end is no error: what is handed over begins with a bool, and is zeros
-        after the end.
-
-    Attributes:
-      source: the iterator.
-      position: its place among the function's arguments, or None.
-    """
-
-    def __init__(self, source: Source, element: Any, optional: bool = False) -> None:
-        self.optional = optional
-        self.source: Source | None = source
-        self.position: int | None = None
-        arrays, self._tree = _flat(element)
-        self._specs = _specs(arrays)
-
-    def next(self, *after: Any) -> list[np.ndarray]:
-        """The leaves of the next element.
-
-        Raises:
-          EndOfElements: when there is none.
-          InvalidArgumentError: when its shapes are others.
-        """
-        del after
-        assert self.source is not None
-        try:
-            arrays, tree = jax.tree.flatten(self.source.take())
-        except StopIteration:
-            if self.optional:
-                return self._nothing()
-            raise EndOfElements("End of sequence") from None
-        if tree != self._tree or _specs(arrays) != self._specs:
-            raise InvalidArgumentError(
-                f"next(iterator) in a loop of a compiled function: an element has shapes {_specs(arrays)}, "
-                f"the function was traced for {self._specs}. Batch with drop_remainder=True."
-            )
-        found = [np.asarray(a) for a in arrays]
-        return [np.array(True), *found] if self.optional else found
-
-    def _nothing(self) -> list[np.ndarray]:
-        zeros = [np.zeros(shape, dtype) for shape, dtype in self._specs]
-        return [np.array(False), *zeros] if self.optional else zeros
-
-    def next_or_zeros(self, *after: Any) -> list[np.ndarray]:
-        """Like `next`; an error is kept until the program ends, as its other devices wait for this one."""
-        try:
-            return self.next(*after)
-        except Exception as error:
-            keep_error(error)
-            return self._nothing()
-
-
-def _call(operands: Any, static: tuple[Any, ...]) -> list[Any]:
-    feed, specs, shardings = static
-    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in specs]
-    several = any(s is not None for s in shardings)
-    callback = feed.next_or_zeros if several else keeping_errors(feed.next)
-    # JAX orders calls of programs on one device only.
-    results = jax.experimental.io_callback(callback, shapes, *operands, ordered=not several)
-    return [_spread(r, s) for r, s in zip(results, shardings, strict=True)]
-
-
-def _spread(array: Any, sharding: Any) -> Any:
-    if sharding is None:
-        return array
-    # One device called; from there it goes to all, of which each keeps its part.
-    everywhere = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-    array = jax.lax.with_sharding_constraint(array, everywhere)
-    return jax.lax.with_sharding_constraint(array, sharding)
-
-
-_next = Op("iterator_next", _call, differentiable=False, constant=False)
-
-
-def feed_element(feed: Feed, element: Any, operands: Any = ()) -> tuple[Any, Tensor]:
-    """An element that the program asks a feed for, and a tensor that is there when it was given.
-
-    Args:
-      feed: the feed.
-      element: an element like it.
-      operands: what the feed is called with.
-    """
-    arrays, tree = _flat(element)
-    found = [getattr(a, "sharding", None) for a in arrays]
-    shardings = tuple(s if isinstance(s, jax.sharding.NamedSharding) else None for s in found)
-    specs = tuple(_specs(arrays))
-    if feed.optional:
-        specs, shardings = (((), np.dtype(bool)), *specs), (None, *shardings)
-    results = apply(_next, list(operands), (feed, specs, shardings))
-    leaves = results[1:] if feed.optional else results
-    return jax.tree.unflatten(tree, [t._value for t in leaves]), results[0]
-
-
-def _called(source: Source, optional: bool = False) -> tuple[Any, Tensor]:
-    """The element as the result of a call that the program makes, and that call's first result."""
-    try:
-        element = source.take()
-        source.give_back(element)
-    except StopIteration:
-        element = source._stand_in() if optional else None
-        if element is None:
-            raise EndOfElements("End of sequence") from None
-    scope = context.trace
-    assert scope is not None
-    feed = Feed(source, element, optional)
-    owner = scope
-    while not owner.once and owner.parent is not None:
-        owner = owner.parent
-    several = any(
-        isinstance(getattr(a, "sharding", None), jax.sharding.NamedSharding)
-        for a in jax.tree.leaves(element)
-    )
-    if several and scope is owner:
-        raise NotImplementedError(
-            "next(iterator) after a loop that took elements of the same iterator, in a function on several "
-            "devices. Take the element before the loop, or in another tf.function."
-        )
-    owner.feeds.append((feed, source))
-    # Several elements taken by one run of a loop's body come in order: each call waits for the last.
-    after = scope.last_fed.get(id(source))
-    found, first = feed_element(feed, element, [] if after is None else [after])
-    scope.last_fed[id(source)] = first
-    return found, first

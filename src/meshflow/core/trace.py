@@ -69,13 +69,17 @@ class TraceContext:
       created: variables made during the run.
       once: whether the function runs once for each call, not as a loop's body or a branch.
       random_ops: how many random ops it has so far.
-      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`.
+      runs: whether the program is run once, right after this trace, before the function is traced again.
+      initializes: whether it gives variables that it made their initial values.
+      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/pulls.py`, `core/feeds.py`.
     """
 
-    def __init__(self, parent: TraceContext | None, once: bool = False) -> None:
+    def __init__(self, parent: TraceContext | None, once: bool = False, runs: bool = False) -> None:
         self.parent = parent
         self.once = once
         self.random_ops = 0
+        self.runs: bool = runs and (parent is None or parent.runs)
+        self.initializes = False
         self.pulls: list[Any] = []
         self.feeds: list[tuple[Any, Any]] = []
         self.taken: list[tuple[Any, Any]] = []
@@ -129,6 +133,13 @@ class TraceContext:
             self.read(variable)
         self._state[id(variable)] = value
         self.writes[id(variable)] = variable
+
+    def initialize(self) -> None:
+        """Notes that the program gives an initial value, as do those that it is a part of."""
+        scope: TraceContext | None = self
+        while scope is not None:
+            scope.initializes = True
+            scope = scope.parent
 
     def written(self) -> list[Variable]:
         """The written variables, in the order in which they became inputs.
@@ -188,6 +199,8 @@ class Traced:
       out_specs: one `TensorSpec` per result tensor.
       pulls: elements of iterators that it takes at each call.
       feeds: (feed, iterator) pairs of elements that its loops ask for.
+      initializes: whether it gives variables that it made their initial values, so that it may run only once.
+      fed: identities of the iterators that it takes elements from while it runs.
     """
 
     def __init__(
@@ -208,6 +221,8 @@ class Traced:
         self.out_specs = [TensorSpec(a.shape, a.dtype) for a in closed.out_avals[:count]]
         self.pulls: list[Any] = []
         self.feeds: list[tuple[Any, Any]] = []
+        self.fed: set[int] = set()
+        self.initializes = False
         self._plain = self._make_op(closed)
         self._rewritten: tuple[int, Op] | None = None
 
@@ -329,6 +344,7 @@ def trace(
     name: str | None = None,
     *,
     isolated: bool = False,
+    runs: bool = False,
     axes: Sequence[tuple[str, int]] = (),
 ) -> Traced:
     """Runs `fn(*args, **kwargs)` once on symbolic tensors.
@@ -340,6 +356,7 @@ def trace(
       name: the name in profiles and errors; default the function's.
       isolated: True for functions that will be compiled and called from anywhere: tapes around
         this trace see the call, not what is inside.
+      runs: whether the program is run right after this trace, once if it `initializes`.
       axes: names and sizes of the axes that collectives inside reduce over.
 
     Returns:
@@ -369,7 +386,7 @@ def trace(
 
     def attempt(tapes: list[Recorder]) -> Any:
         nonlocal scope
-        scope = TraceContext(context.trace, once=isolated or bool(axes))
+        scope = TraceContext(context.trace, once=isolated or bool(axes), runs=runs)
         try:
             with enter(scope, outer_tapes):
                 context.tapes.extend(tapes)
@@ -394,7 +411,8 @@ def trace(
         result["structure"],
         result["count"],
     )
-    traced.pulls, traced.feeds = scope.pulls, scope.feeds
+    traced.initializes = scope.initializes
+    traced.pulls, traced.feeds, traced.fed = scope.pulls, scope.feeds, set(scope.last_fed)
     return traced
 
 

@@ -129,7 +129,7 @@ class Variable(VariableRows, _Operators):
                     f"tf.Variable: {name_of} must be a tf.{kind.__name__}, got {given!r}."
                 )
         wanted = None if dtype is None else dtypes.as_dtype(dtype)
-        self._value = initial_array(initial_value, wanted)
+        self._value, computed = initial_array(initial_value, wanted)
         own = tuple(self._value.shape)
         self._static_shape = (
             TensorShape(own) if shape is None and validate_shape else as_shape(shape)
@@ -146,6 +146,12 @@ class Variable(VariableRows, _Operators):
         self._autocast = False
         if context.trace is not None:
             context.trace.created.append(self)
+        if computed is not None:
+            self._initialize(computed)
+
+    def _initialize(self, value: Tensor) -> None:
+        """Has the program that is traced give the initial value."""
+        self._write(value)
 
     # ---- where it lies ---------------------------------------------------------------------
 

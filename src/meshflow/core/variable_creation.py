@@ -22,21 +22,39 @@ class VariableNeedsEagerError(Exception):
     """A variable's initial value depends on ops being traced; the first call must run eagerly."""
 
 
-def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> Any:
-    """The initial value as a device array, computed outside any trace."""
+def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, Tensor | None]:
+    """The initial value as a device array, computed outside any trace.
+
+    Returns:
+      The array; and None, or the value that the program which is traced gives the variable when it
+      runs: the array is then zeros.
+
+    Raises:
+      VariableNeedsEagerError: when the value is computed by a program that may not run, or run again.
+    """
     with init_scope():
         value = initial_value() if callable(initial_value) else initial_value
-        if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
+    if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
+        scope = context.trace
+        if scope is None or not scope.runs:
             raise VariableNeedsEagerError(
                 "A tf.Variable made inside a traced function has an initial value computed by traced "
                 "ops. Pass a function (tf.Variable(lambda: ...)) or create the variable outside."
             )
+        scope.initialize()
+        # Once more as a part of the program.
+        traced = convert_to_tensor(
+            initial_value() if callable(initial_value) else value, dtype=dtype
+        )
+        with init_scope():
+            return jax.numpy.zeros(traced._value.shape, traced._value.dtype), traced
+    with init_scope():
         tensor = convert_to_tensor(value, dtype=dtype)
         array = tensor._value
         if tensor.dtype is dtypes.string:
-            return array
+            return array, None
         # A fresh buffer: a compiled step may reuse it in place.
-        return jax.numpy.array(array, copy=True)
+        return jax.numpy.array(array, copy=True), None
 
 
 def scoped_name(name: str) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.pulls import Source
 from meshflow.data import structure
 from meshflow.data.draws import Draws
@@ -93,7 +92,9 @@ class OwnedIterator(Source):
         return self._convert(next(self._elements))
 
     def _kind(self) -> Any:
-        return str(self._dataset.element_spec), self._convert
+        from meshflow.data.staged import form
+
+        return str(self._dataset.element_spec), self._convert, form(self._dataset)
 
     def take(self) -> Any:
         """The next element, now."""
@@ -106,12 +107,10 @@ class OwnedIterator(Source):
         super().give_back(element)
         self._position -= 1
 
-    def __autograph_for__(self) -> None:
-        if not self._made_in_trace:
-            raise InvalidArgumentError(
-                "A `for` loop over an iterator in a compiled function: loop over the dataset itself, or over "
-                "tf.range(steps) and call next(iterator)."
-            )
+    def _likes(self) -> tuple[Any, Any]:
+        from meshflow.data.staged import likes
+
+        return likes(self._dataset, self._convert) or super()._likes()
 
     def get_next_as_optional(self) -> Optional:
         """The next element, or nothing at the end."""

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core import nest
-from meshflow.core.pulls import Feed, Source, feed_element
+from meshflow.core.feeds import Feed, feed_element
+from meshflow.core.pulls import Source
 from meshflow.core.staging.loops import Elements
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
@@ -101,6 +102,34 @@ class PassFeed(Feed):
         return super().next()
 
 
+def _like(spec: Any, prepare: Callable[[Any], Any]) -> Any:
+    zeros = nest.map_structure(lambda s: np.zeros(tuple(s.shape.as_list()), s.dtype.dtype), spec)
+    with init_scope():
+        return prepare(zeros)
+
+
+def likes(dataset: Dataset, prepare: Callable[[Any], Any]) -> tuple[Any, Any] | None:
+    """Elements like those of a dataset, and like its last one, None where that is no other.
+
+    Args:
+      dataset: the dataset.
+      prepare: what is done to each element.
+
+    Returns:
+      None when they are not known.
+    """
+    known = shapes(dataset)
+    if known is None:
+        return None
+    return _like(known.spec, prepare), None if known.last is None else _like(known.last, prepare)
+
+
+def form(dataset: Dataset) -> str:
+    """A text that tells datasets apart whose elements' sizes differ, where these are known."""
+    known = shapes(dataset)
+    return "" if known is None else f"{known.spec} {known.last}"
+
+
 def elements(
     dataset: Dataset, prepare: Callable[[Any], Any] = structure.to_tensors
 ) -> Elements | None:
@@ -116,11 +145,7 @@ def elements(
     source = Pass(dataset, prepare)
 
     def feed_for(spec: Any) -> tuple[PassFeed, Any]:
-        zeros = nest.map_structure(
-            lambda s: np.zeros(tuple(s.shape.as_list()), s.dtype.dtype), spec
-        )
-        with init_scope():
-            like = prepare(zeros)
+        like = _like(spec, prepare)
         return PassFeed(source, like), like
 
     feed, like = feed_for(known.spec)

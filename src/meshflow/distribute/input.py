@@ -13,6 +13,7 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.pulls import Source
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
+from meshflow.data import Dataset, staged
 from meshflow.data.running import OwnedIterator
 from meshflow.distribute.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
 
@@ -126,15 +127,19 @@ class DistributedDataset:
         self._strategy, self._source, self._split = strategy, source, split
 
     def __iter__(self) -> DistributedIterator:
-        kind = id(self._strategy), str(getattr(self._source, "element_spec", id(self)))
-        return DistributedIterator(self._batches(), kind, self)
+        return DistributedIterator(self._batches(), self)
+
+    @property
+    def divided(self) -> Dataset | None:
+        """The dataset whose elements are batches for all replicas; None where they are something else."""
+        return self._source if self._split and isinstance(self._source, Dataset) else None
+
+    def split(self, batch: Any) -> Any:
+        """A batch of `divided` in parts for the replicas."""
+        return split_batch(self._strategy, batch)
 
     def __autograph_for__(self) -> Any:
-        from meshflow.data import Dataset, staged
-
-        if not self._split or not isinstance(self._source, Dataset):
-            return None
-        return staged.elements(self._source, lambda batch: split_batch(self._strategy, batch))
+        return None if self.divided is None else staged.elements(self.divided, self.split)
 
     def _batches(self) -> Iterator[Any]:
         count = self._strategy.num_replicas_in_sync
@@ -213,13 +218,12 @@ class DistributedIterator(Source):
 
     Args:
       batches: the batches.
-      kind: what functions are cached by that get this iterator as an argument; default its identity.
       dataset: the dataset.
     """
 
-    def __init__(self, batches: Iterator[Any], kind: Any = None, dataset: Any = None) -> None:
+    def __init__(self, batches: Iterator[Any], dataset: DistributedDataset) -> None:
         super().__init__()
-        self._batches, self._known_by, self._dataset = batches, kind, dataset
+        self._batches, self._dataset = batches, dataset
 
     @property
     def element_spec(self) -> Any:
@@ -231,5 +235,13 @@ class DistributedIterator(Source):
     def _produce(self) -> Any:
         return next(self._batches)
 
+    def _likes(self) -> tuple[Any, Any]:
+        dataset = self._dataset.divided
+        known = None if dataset is None else staged.likes(dataset, self._dataset.split)
+        return known or super()._likes()
+
     def _kind(self) -> Any:
-        return id(self) if self._known_by is None else self._known_by
+        dataset, source = self._dataset.divided, self._dataset._source
+        spec = str(getattr(source, "element_spec", id(self._dataset)))
+        form = "" if dataset is None else staged.form(dataset)
+        return id(self._dataset._strategy), spec, form

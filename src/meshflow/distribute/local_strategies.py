@@ -66,6 +66,8 @@ class CentralStorageStrategy(MirroredStrategy):
       1
     """
 
+    no_loss_scaling = "Try using a different Strategy, e.g. a MirroredStrategy."
+
     def __init__(
         self, compute_devices: Sequence[str] | None = None, parameter_device: str | None = None
     ) -> None:

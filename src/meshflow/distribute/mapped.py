@@ -101,7 +101,7 @@ def _trace_replica(
             return nest.map_structure(_read, fn(*args, **kwargs))
 
     name = getattr(fn, "__name__", "replica")
-    return trace(call, specs, name=name, axes=[(AXIS, strategy.num_replicas_in_sync)])
+    return trace(call, specs, name=name, runs=True, axes=[(AXIS, strategy.num_replicas_in_sync)])
 
 
 def _read(leaf: Any) -> Any:
@@ -143,6 +143,7 @@ class Mapped:
 
     def __init__(self, strategy: Any, fn: Any, template: Any, own: Sequence[bool]) -> None:
         traced = self._traced = _trace_replica(strategy, fn, template)
+        self.initializes = traced.initializes
         shared = self._shared = Shared(traced)
         own_writes = shared.writes_own
         in_axes = tuple(0 if mapped else None for mapped in [*own, *shared.own])
@@ -195,6 +196,7 @@ class Lockstep:
 
     def __init__(self, strategy: Any, fn: Any, templates: Sequence[Any]) -> None:
         self._traced = _trace_each(strategy, fn, templates)
+        self.initializes = any(traced.initializes for traced in self._traced)
         self._shared = [Shared(traced) for traced in self._traced]
         first, *others = self._traced
         for other in others:

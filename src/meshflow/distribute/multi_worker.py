@@ -140,9 +140,12 @@ class MultiWorkerMirroredStrategy(Strategy):
 
             dtype = kwargs.get("dtype")
             wanted = None if dtype is None else dtypes.as_dtype(dtype)
-            with init_scope():
-                array = np.asarray(initial_array(kwargs["initial_value"], wanted))
-                kwargs["initial_value"] = Tensor(self.same_everywhere(array))
+            array, computed = initial_array(kwargs["initial_value"], wanted)
+            # What the program computes is the first replica's value already.
+            if computed is None:
+                with init_scope():
+                    same = self.same_everywhere(np.asarray(array))
+                    kwargs["initial_value"] = Tensor(same)
         return super()._create_variable(next_creator, **kwargs)
 
     def same_everywhere(self, array: np.ndarray) -> np.ndarray:

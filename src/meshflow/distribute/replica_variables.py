@@ -34,6 +34,11 @@ def aggregated(variable: Variable, value: Tensor) -> Tensor:
     return value
 
 
+def _of_first_replica(value: Tensor) -> Tensor:
+    """The first replica's value on all of them: what variables begin with."""
+    return value if spanning() is None else apply(stack, (value,))[0]
+
+
 class MirroredVariable(Variable):
     """A variable with an equal copy on every device of the strategy.
 
@@ -41,6 +46,9 @@ class MirroredVariable(Variable):
     `aggregation`; with `NONE` all replicas must write the same value. Made by creating a `tf.Variable`
     in a strategy's scope.
     """
+
+    def _initialize(self, value: Tensor) -> None:
+        super()._initialize(_of_first_replica(value))
 
     def _checked(self, value: Any, method: str) -> Tensor:
         tensor = super()._checked(value, method)
@@ -107,7 +115,7 @@ class SyncOnReadVariable(Variable):
         if "_stacked" in self.__dict__:
             return
         super().__init__(*args, **kwargs)
-        first = self.__dict__.pop("_first")
+        first, computed = self.__dict__.pop("_first"), self.__dict__.pop("_computed", None)
         kind = self.dtype
         # What one replica sees; `Strategy.run` puts each replica's part of `_stacked` in its place.
         self._cell = Variable(Tensor(first), trainable=False, dtype=kind, name=self._name)
@@ -117,6 +125,15 @@ class SyncOnReadVariable(Variable):
         self._stacked = Variable(Tensor(copies), trainable=False, dtype=kind, name=self._name)
         if layout is not None:
             self._stacked._layout = layout(self._stacked.ndim)
+        if computed is None:
+            return
+        if spanning() is None:
+            self._stacked._write(self._tiled(computed, replicas))
+        else:
+            self._cell._write(_of_first_replica(computed))
+
+    def _initialize(self, value: Tensor) -> None:
+        self.__dict__["_computed"] = value
 
     @property
     def _value(self) -> Any:
@@ -133,18 +150,23 @@ class SyncOnReadVariable(Variable):
 
     def _spread(self, value: Tensor, replicas: int) -> Tensor:
         """Parts that aggregate to `value`: of a sum each has its share."""
-        from meshflow.ops.array import concat, expand_dims, tile
+        from meshflow.ops.array import concat, expand_dims
 
-        row = expand_dims(value, 0)
         if self.aggregation is VariableAggregation.SUM:
             count = np.asarray(replicas, value.dtype.dtype)
-            if not value.dtype.is_integer:
-                row = row / count
-            else:
-                share = row // count
-                rest = row - share * (count - 1)
-                return concat([rest, *[share] * (replicas - 1)], 0)
-        return tile(row, [replicas] + [1] * len(value.shape))
+            if value.dtype.is_integer:
+                share = value // count
+                rest = value - share * (count - 1)
+                rows = self._tiled(share, replicas - 1)
+                return concat([expand_dims(rest, 0), rows], 0)
+            value = value / count
+        return self._tiled(value, replicas)
+
+    @staticmethod
+    def _tiled(value: Tensor, replicas: int) -> Tensor:
+        from meshflow.ops.array import expand_dims, tile
+
+        return tile(expand_dims(value, 0), [replicas] + [1] * len(value.shape))
 
     def _merged(self, stacked: Tensor) -> Tensor:
         from meshflow.ops.math import reduce_mean, reduce_sum

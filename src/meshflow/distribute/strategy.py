@@ -69,6 +69,9 @@ class Strategy(Joining):
       extended: accepted for TensorFlow's sake.
     """
 
+    # Why losses are not scaled under it; None where they may be.
+    no_loss_scaling: str | None = None
+
     def __init__(self, extended: Any = None) -> None:
         self._start([jax.local_devices()[0]])
 
@@ -219,7 +222,10 @@ class Strategy(Joining):
         try:
             key = tree, tuple((v.shape, v.dtype) if isinstance(v, kept) else v for v in leaves)
             if key not in known:
-                known[key] = make()
+                program = make()
+                if program.initializes:
+                    return program
+                known[key] = program
                 self._traces[fn] = known
             return known[key]
         except TypeError:

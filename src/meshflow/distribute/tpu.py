@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from meshflow.core.concrete_function import ConcreteFunction, Settings
+from meshflow.core.context import context
 from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.function import Function
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.distribute import tpu_system
 from meshflow.distribute.cluster_resolver.tpu import TPUClusterResolver
@@ -54,6 +57,11 @@ class TPUStrategy(MirroredStrategy):
           strategy.num_replicas_in_sync  # 8
     """
 
+    no_loss_scaling = (
+        "It is unnecessary with TPUs, since they compute in bfloat16, which has float32's range: remove the "
+        "LossScaleOptimizer, or use the policy mixed_bfloat16."
+    )
+
     def __init__(
         self,
         tpu_cluster_resolver: TPUClusterResolver | None = None,
@@ -86,6 +94,38 @@ class TPUStrategy(MirroredStrategy):
     def cluster_resolver(self) -> TPUClusterResolver:
         """The resolver."""
         return self._resolver
+
+    def run(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
+    ) -> Any:
+        """`Strategy.run` of a compiled function, or inside one.
+
+        Args:
+          fn: a `tf.function`; inside of one any function.
+          args: its arguments; of a `PerReplica` each replica gets its own value.
+          kwargs: its keyword arguments.
+          options: accepted.
+
+        Returns:
+          What `fn` returns, with a `PerReplica` for each tensor when there are several replicas.
+
+        Raises:
+          NotImplementedError: for a plain function outside of a `tf.function`, unless
+            `tf.config.run_functions_eagerly(True)` asks for that.
+        """
+        compiled = (Function, ConcreteFunction)
+        called = getattr(type(fn), "__call__", None)  # noqa: B004  # what it is, not whether
+        if not (
+            isinstance(fn, compiled)
+            or isinstance(called, compiled)
+            or context.trace is not None
+            or Settings.run_eagerly
+        ):
+            raise NotImplementedError(
+                "TPUStrategy.run(fn, ...) does not support pure eager execution: make `fn` a `tf.function`, or "
+                "call `strategy.run` inside a `tf.function`."
+            )
+        return super().run(fn, args, kwargs, options)
 
     def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
         """Says that a replica's tensor belongs on one of its cores.

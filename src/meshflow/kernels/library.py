@@ -16,6 +16,8 @@ import numpy as np
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
 POOLING = "meshflow_pooling"
+# The name of the code that filters in tiles of 2 x 2 places of the result.
+WINOGRAD = "meshflow:winograd"
 INSTALL = "pip install 'meshflow[kernels]', from a wheel or with a C++ compiler at hand"
 
 # oneDNN's codes for the element types a plan may have.

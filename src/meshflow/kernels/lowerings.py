@@ -114,20 +114,24 @@ def convolution_plans(
 
 
 def convolution(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any], least: int | None = None
+    left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
 ) -> Any:
-    """A function of the two operands that runs by oneDNN, or None."""
-    if _work(left, right, out, parameters) < (LEAST_WORK if least is None else least):
+    """A function of the two operands that runs by oneDNN, or None.
+
+    Args:
+      left: the image's shape and dtype.
+      right: the kernel's.
+      out: the result's.
+      parameters: those of the primitive.
+      computation: which computation a part of a larger convolution has to be; default the fastest,
+        and none where the work is small.
+    """
+    if computation is None and _work(left, right, out, parameters) < LEAST_WORK:
         return None
-    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
-    counts = ("feature_group_count", "batch_group_count")
-    for plan in convolution_plans(left, right, out, *(parameters[n] for n in (*names, *counts))):
-        chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
-        if chosen is not None:
-            break
-    else:
+    found = _code(left, right, out, parameters, computation)
+    if found is None:
         return None
-    (left_type, right_type), out_type = chosen
+    plan, ((left_type, right_type), out_type) = found
     spatial = parameters["dimension_numbers"].rhs_spec[2:]
 
     def call(x: Any, w: Any) -> Any:
@@ -141,6 +145,21 @@ def convolution(
         return y.astype(out.dtype)
 
     return call
+
+
+def _code(
+    left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
+) -> Any:
+    """The plan that a convolution runs by, with its element types, or None."""
+    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
+    counts = ("feature_group_count", "batch_group_count")
+    for plan in convolution_plans(left, right, out, *(parameters[n] for n in (*names, *counts))):
+        if computation not in (None, plan[0]):
+            continue
+        chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
+        if chosen is not None:
+            return plan, chosen
+    return None
 
 
 def _work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
@@ -288,6 +307,26 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule, platform="cpu")
 
 
+def _code_of_parts(
+    left: Any, right: Any, out: Any, parameters: dict[str, Any]
+) -> partitioning.Code:
+    """How the parts of a convolution are computed: the same sums as in the whole, the same bits."""
+    loaded = library.load()
+    types = [np.dtype(a.dtype).name for a in (left, right, out)]
+    if loaded is None or not set(types) <= set(library.TYPES):
+        return partitioning.Code()
+    found = _code(left, right, out, parameters)
+    if found is None or _work(left, right, out, parameters) < LEAST_WORK:
+        return partitioning.Code()
+    plan, (inner, out_type) = found
+    name = loaded.implementation(plan, [np.dtype(t).name for t in (*inner, out_type)])
+    tile = 2 if plan[0] == plans.FORWARD and name == library.WINOGRAD else 1
+    # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
+    least = 1 if types[0] == "float32" else 3
+    choose = functools.partial(convolution, computation=plan[0])
+    return partitioning.Code(choose, tile, least, f"{plan[0]} {tile} {least} {loaded.version()}")
+
+
 def divide_convolutions() -> None:
     """Makes this package divide convolutions among the devices of a mesh, on every platform."""
     primitive = jax.lax.conv_general_dilated_p
@@ -298,13 +337,9 @@ def divide_convolutions() -> None:
             if exported or not partitioning.applies(context):
                 return usual(context, *operands, **parameters)
             (left, right), (out,) = context.avals_in, context.avals_out
-            # The parts run by the code of the whole, also the small ones: the same sums, the same bits.
-            known = {np.dtype(a.dtype).name for a in (left, right, out)} <= set(library.TYPES)
-            heavy = on_cpu and known and _work(left, right, out, parameters) >= LEAST_WORK
-            loaded = library.load() if on_cpu and known else None
-            choose = functools.partial(convolution, least=0) if heavy and loaded else None
-            code = f"{heavy} {loaded and loaded.version()} {LEAST_WORK}"
-            call = partitioning.convolution(parameters, choose, code)
+            by_xla = partitioning.Code()
+            code = _code_of_parts(left, right, out, parameters) if on_cpu else by_xla
+            call = partitioning.convolution(parameters, code)
             return mlir.lower_fun(call, multiple_results=False)(context, *operands)
 
         return rule

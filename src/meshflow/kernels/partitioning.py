@@ -13,9 +13,10 @@ the image). Both need the same window of `x`; only the two steps change places.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ import jax
 import numpy as np
 from jax.experimental.custom_partitioning import (
     ArrayMapping,
+    CompoundFactor,
     SdyShardingRule,
     custom_partitioning,
 )
 from jax.sharding import NamedSharding, PartitionSpec
 
 Axes = tuple[str, ...]
+_GROUPS = ("feature_group_count", "batch_group_count")
 
 
 def applies(context: Any) -> bool:
@@ -58,6 +61,8 @@ class Window:
       far: size and step of the other.
       pad: padding in front; a negative one cuts.
       spread: distance of the image's elements (its dilation).
+      tile: how many places of the result are computed together: a part begins where a tile of the
+        whole does, so that every place is computed by the same sums; what is too much is cut off.
     """
 
     size: int
@@ -66,16 +71,28 @@ class Window:
     far: tuple[int, int]
     pad: int
     spread: int
+    tile: int = 1
+
+    @property
+    def own(self) -> int:
+        """How much of what is split a part has."""
+        return self.near[0] // self.parts
+
+    @property
+    def surplus(self) -> int:
+        """How many places a part computes besides its own."""
+        return max(part * self.own % self.tile for part in range(self.parts))
 
     @property
     def need(self) -> int:
         """Length of the window, in places of the spread-out image."""
-        own = self.near[0] // self.parts
-        return (own - 1) * self.near[1] + (self.far[0] - 1) * self.far[1] + 1
+        steps = self.own + self.surplus - 1
+        return steps * self.near[1] + (self.far[0] - 1) * self.far[1] + 1
 
     def first(self, part: Any) -> Any:
         """Where the window of a part begins, in places of the whole spread-out image."""
-        return part * (self.near[0] // self.parts) * self.near[1] - self.pad
+        start = part * self.own
+        return (start - start % self.tile) * self.near[1] - self.pad
 
     @property
     def halos(self) -> tuple[int, int] | None:
@@ -119,9 +136,16 @@ class Window:
         first = before + self.first(index) - index * own
         return jax.lax.dynamic_slice_in_dim(x, first, self.need, axis=axis), 1, (0, 0)
 
+    def kept(self, y: Any, axis: int, name: Axes) -> Any:
+        """A part's own places of the result."""
+        if not self.surplus:
+            return y
+        start = jax.lax.axis_index(name) * self.own % self.tile
+        return jax.lax.dynamic_slice_in_dim(y, start, self.own, axis=axis)
+
     def of_whole(self, x: Any, axis: int, name: Axes) -> tuple[Any, int, tuple[int, int]]:
         """The window of this device's part, from an image that every device has."""
-        last = self.first(self.parts - 1) + self.need
+        last = max(self.first(part) for part in range(self.parts)) + self.need
         config = [(0, 0, 0)] * x.ndim
         length = (self.size - 1) * self.spread + 1
         low = max(0, self.pad)
@@ -147,6 +171,24 @@ def exchanged(x: Any, axis: int, name: Axes, parts: int, before: int, after: int
 # ---- the whole convolution -----------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Code:
+    """What the code for one device wants of the parts, so that their bits are those of the whole.
+
+    Attributes:
+      choose: from shapes of a part's image, kernel and result and its parameters, the code to run,
+        or None; None for XLA's.
+      tile: how many rows and columns of the result it computes together.
+      least: with fewer rows or columns than that it computes other sums.
+      text: tells it from other code.
+    """
+
+    choose: Callable[..., Any] | None = None
+    tile: int = 1
+    least: int = 1
+    text: str = ""
+
+
 @dataclass
 class Plan:
     """How one convolution is divided.
@@ -158,6 +200,7 @@ class Plan:
       sums: mesh dimensions over which results are summed.
       windows: for each split axis of the image, its window, its mesh dimensions, and whether every
         device has the whole image along it.
+      groups: into how many parts the groups of channels are split.
     """
 
     left: list[Axes]
@@ -165,6 +208,7 @@ class Plan:
     out: list[Axes]
     sums: list[str] = field(default_factory=list)
     windows: dict[int, tuple[Window, Axes, bool]] = field(default_factory=dict)
+    groups: int = 1
 
 
 def plan(
@@ -172,6 +216,7 @@ def plan(
     shapes: Sequence[Sequence[int]],
     wanted: Sequence[Sequence[Axes]],
     sizes: dict[str, int],
+    code: Code = Code(),
 ) -> Plan:
     """Divides a convolution among devices.
 
@@ -180,6 +225,7 @@ def plan(
       shapes: of image, kernel and result.
       wanted: mesh dimensions that split each axis of image, kernel and result now.
       sizes: sizes of the mesh dimensions.
+      code: the code for one device.
 
     Returns:
       A `Plan`.
@@ -200,7 +246,14 @@ def plan(
         return axes
 
     grouped = parameters["feature_group_count"] > 1
-    if not grouped and parameters["batch_group_count"] == 1:
+    groups = max(parameters[name] for name in _GROUPS)
+    if groups > 1:
+        # Features or, in a kernel's gradient, rows of the batch are in groups that go with the results'.
+        at = left[1] if grouped else left[0]
+        axes = take(x[at] or k[right[0]] or y[out[1]], groups)
+        made.left[at] = made.right[right[0]] = made.out[out[1]] = axes
+        made.groups = parts(axes)
+    else:
         made.right[right[0]] = made.out[out[1]] = take(
             k[right[0]] or y[out[1]], k_shape[right[0]], y_shape[out[1]]
         )
@@ -221,12 +274,18 @@ def plan(
         pad, spread = parameters["padding"][i][0], parameters["lhs_dilation"][i]
         over_kernel = kernel > result
         split = kernel if over_kernel else result
-        axes = take(x[at] or (k[kernel_at] if over_kernel else y[out_at]), split)
+        axes = x[at] or (k[kernel_at] if over_kernel else y[out_at])
+        if not over_kernel and split < code.least * parts(axes):
+            continue
+        axes = take(axes, split)
         if not axes:
             continue
         near, far = (result, result_step), (kernel, kernel_step)
-        window = Window(
-            size, parts(axes), *((far, near) if over_kernel else (near, far)), pad, spread
+        # A kernel's gradient is another sum on each device anyway.
+        window = (
+            Window(size, parts(axes), far, near, pad, spread)
+            if over_kernel
+            else Window(size, parts(axes), near, far, pad, spread, code.tile)
         )
         whole = bool(size % parts(axes)) or window.halos is None
         made.windows[at] = window, axes, whole
@@ -239,9 +298,10 @@ def plan(
     return made
 
 
-def local(made: Plan, parameters: dict[str, Any], choose: Any = None) -> Any:
-    """The function of each device's parts; `choose` gives the code for one device, or None."""
-    spatial = parameters["dimension_numbers"].lhs_spec[2:]
+def local(made: Plan, parameters: dict[str, Any], code: Code = Code()) -> Any:
+    """The function of each device's parts, run by the code for one device."""
+    numbers = parameters["dimension_numbers"]
+    spatial = numbers.lhs_spec[2:]
 
     def run(x: Any, k: Any) -> Any:
         padding, spreads = list(parameters["padding"]), list(parameters["lhs_dilation"])
@@ -250,21 +310,24 @@ def local(made: Plan, parameters: dict[str, Any], choose: Any = None) -> Any:
             cut = window.of_whole if whole else window.of_part
             x, spreads[i], padding[i] = cut(x, axis, axes)
         own = {**parameters, "padding": tuple(padding), "lhs_dilation": tuple(spreads)}
+        own.update({name: max(1, parameters[name] // made.groups) for name in _GROUPS})
         bind = lambda x, k: jax.lax.conv_general_dilated_p.bind(x, k, **own)
-        call = None if choose is None else choose(x, k, jax.eval_shape(bind, x, k), own)
+        y = jax.eval_shape(bind, x, k)
+        call = None if code.choose is None else code.choose(x, k, y, own)
         y = (call or bind)(x, k)
+        for axis, (window, axes, _) in made.windows.items():
+            y = window.kept(y, numbers.out_spec[numbers.lhs_spec.index(axis)], axes)
         return jax.lax.psum(y, tuple(made.sums)) if made.sums else y
 
     return run
 
 
-def convolution(parameters: dict[str, Any], choose: Any = None, code: str = "") -> Any:
+def convolution(parameters: dict[str, Any], code: Code = Code()) -> Any:
     """`conv_general_dilated` with fixed parameters, divided by the rules of this module.
 
     Args:
       parameters: those of the primitive.
-      choose: from shapes of a part's image, kernel and result and its parameters, the code to run, or None.
-      code: what else the compiled parts depend on.
+      code: the code for one device.
 
     Returns:
       A function of image and kernel.
@@ -278,9 +341,9 @@ def convolution(parameters: dict[str, Any], choose: Any = None, code: str = "") 
     def partition(mesh: Any, arguments: Any, result: Any) -> Any:
         values = [*arguments[:2], result]
         wanted = [_axes(v.sharding, mesh, len(v.shape)) for v in values]
-        made = plan(parameters, [v.shape for v in values], wanted, dict(mesh.shape))
+        made = plan(parameters, [v.shape for v in values], wanted, dict(mesh.shape), code)
         place = lambda axes: NamedSharding(mesh, PartitionSpec(*(a or None for a in axes)))
-        run = local(made, parameters, choose)
+        run = local(made, parameters, code)
         return (
             mesh,
             lambda x, k, mark: run(x, k),
@@ -300,7 +363,7 @@ def convolution(parameters: dict[str, Any], choose: Any = None, code: str = "") 
     )
     # The program's text does not tell the parameters nor these rules: a number that stands for them
     # makes compiled programs in the cache different.
-    text = f"{sorted((k, str(v)) for k, v in parameters.items())} {code}"
+    text = f"{sorted((k, str(v)) for k, v in parameters.items())} {code.text}"
     mark = np.uint32(zlib.crc32(text.encode(), _rules()))
     return lambda x, k: conv(x, k, mark)
 
@@ -326,12 +389,26 @@ def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShar
     """Which axes of image, kernel and result are split alike."""
     numbers = parameters["dimension_numbers"]
     left, right, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-    grouped = parameters["feature_group_count"] > 1
-    x, k, y = ([""] * len(shape) for shape in shapes)
-    x[left[0]], y[out[0]] = "n", ("n" if parameters["batch_group_count"] == 1 else "m")
-    k[right[0]] = y[out[1]] = "o"
-    x[left[1]], k[right[1]] = "i", ("j" if grouped else "i")
-    sums = [] if grouped else ["i"]
+    features, rows = (parameters[name] for name in _GROUPS)
+    x, k, y = ([""] * len(shape) for shape in shapes)  # type: list[Any], list[Any], list[Any]
+    groups = max(features, rows)
+    sizes: dict[str, int] = {}
+
+    def within(name: str, size: int) -> Any:
+        """An axis that goes through the groups, and then through `size` places in each."""
+        if groups == 1:
+            return name
+        if size == 1:
+            return "g"
+        sizes.update({"g": groups, name: size})
+        return CompoundFactor("g", name)
+
+    x[left[0]] = within("n", shapes[0][left[0]] // rows) if rows > 1 else "n"
+    y[out[0]] = "n"
+    k[right[0]] = y[out[1]] = within("o", shapes[1][right[0]] // groups)
+    x[left[1]] = within("i", shapes[1][right[1]]) if features > 1 else "i"
+    k[right[1]] = "i"
+    sums = ["i"]
     for s in range(len(left) - 2):
         a, b, c = left[2 + s], right[2 + s], out[2 + s]
         over_kernel = shapes[1][b] > shapes[2][c]
@@ -339,10 +416,14 @@ def rule(parameters: dict[str, Any], shapes: Sequence[Sequence[int]]) -> SdyShar
         k[b], y[c] = (f"s{s}", f"t{s}") if over_kernel else (f"t{s}", f"s{s}")
         if over_kernel:
             sums.append(f"s{s}")
+    # Of factors that are no whole axis anywhere it has to be told the sizes.
+    unknown: Any = {name: size for name, size in sizes.items() if name not in (*x, *k, *y)}
     # Shardy wants them in the order of their first use.
-    order = list(dict.fromkeys((*x, *k)))
+    used = [(f,) if isinstance(f, str) else f for f in (*x, *k)]
+    order = list(dict.fromkeys(itertools.chain(*used)))
     return SdyShardingRule(
         (ArrayMapping(*x), ArrayMapping(*k), ArrayMapping()),
         (ArrayMapping(*y),),
         reduction_factors=tuple(sorted(sums, key=order.index)),
+        **unknown,
     )

@@ -93,6 +93,19 @@ for call in (
     except ValueError as error:
         refused.append(str(error).split(":")[0][:60])
 
+unlike = []
+sgd = tf.keras.optimizers.SGD()
+for error, call in (
+    (NotImplementedError, lambda: strategy.run(lambda: tf.constant(1.0))),
+    (ValueError, lambda: tf.keras.mixed_precision.LossScaleOptimizer(sgd)),
+):
+    try:
+        with strategy.scope():
+            call()
+    except error as caught:
+        unlike.append(str(caught))
+eagerly = strategy.run(tf.function(lambda: tf.constant(1.0)))
+
 with tf.device("/TPU:3"):
     placed = tf.constant([1.0]).device
 
@@ -118,6 +131,8 @@ print(
             "mean": float(mean.result()),
             "halves": [float(halves(x)) for x in rows],
             "refused": refused,
+            "unlike": unlike,
+            "run": len(eagerly.values),
         }
     )
 )

@@ -127,6 +127,7 @@ def _select(index: Tensor, functions: Sequence[Callable[[], Values]], merge: Mer
 
     name = "cond" if index.dtype.name == "bool" else "switch_case"
     outputs = run(name, call, [index], operands.tensors())
+    operands.finished(outputs)
     count = len(plans[0])
     operands.assign(outputs[count:])
     supply = iter(outputs[:count])

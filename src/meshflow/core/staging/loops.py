@@ -44,6 +44,20 @@ class Elements:
     rest: Sequence[Callable[[Tensor | None], Any]] = ()
 
 
+@dataclass
+class Stream:
+    """What a `for` loop runs over when the running program asks for each element whether there is one.
+
+    Attributes:
+      take: from whether another element is wanted, a scalar bool, and how many there were, an int32
+        scalar, to the next element and whether there is one; without one it is zeros.
+      rest: the same for an element of another shape that comes after those, or None.
+    """
+
+    take: Callable[[Tensor, Tensor], tuple[Any, Tensor]]
+    rest: Callable[[Tensor, Tensor], tuple[Any, Tensor]] | None = None
+
+
 def while_loop(
     test: Callable[[Values], Any],
     body: Callable[[Values], Values],
@@ -115,6 +129,7 @@ def _run_while(
         return dynamic_loop.while_loop(go_on, step, carry, captures, limit)
 
     outputs = run("while_loop", call, state, operands.tensors())
+    operands.finished(outputs)
     operands.assign(outputs[size:])
     return loop.final(outputs[:size])
 
@@ -170,12 +185,58 @@ def for_loop(
     return while_loop(test, step, [start, *init], [True, *needed], shifted, known)[1:]
 
 
-class _Shifted(Invariants):
-    """Error texts for a state with the loop counter in front."""
+def stream_loop(
+    stream: Stream,
+    body: Callable[[Any, Values], Values],
+    init: Values,
+    needed: Sequence[bool],
+    invariants: Invariants,
+    go_on: Callable[[Values], Any] | None = None,
+    limit: int | None = None,
+) -> tuple[Values, Tensor]:
+    """Runs `body` on each element of a stream; one more is asked for only where the loop goes on.
 
-    def __init__(self, inner: Invariants) -> None:
-        self.undefined_before = lambda position: inner.undefined_before(position - 1)  # type: ignore[method-assign]
-        self.changed = lambda position, *texts: inner.changed(position - 1, *texts)  # type: ignore[method-assign]
+    Args:
+      stream: what to run over.
+      body: from (element, state) to the next state.
+      init: the state before the loop.
+      needed: for each value, whether `body` or `go_on` uses its old content.
+      invariants: how to phrase errors.
+      go_on: from the state to a scalar bool: whether to run another iteration; None for always.
+      limit: the most iterations to run, or None.
+
+    Returns:
+      The state after the loop, and the number of elements that it ran over.
+    """
+
+    def step(values: Values) -> Values:
+        _, given, element, *state = values
+        state = body(element, state)
+        given = logic.next_integer(given)
+        more = Tensor(np.array(True)) if limit is None else logic.less(given, limit)
+        if go_on is not None:
+            more = logic.both(more, logic.scalar_bool(go_on(state)))
+        element, there = stream.take(more, given)
+        return [there, given, element, *state]
+
+    given = Tensor(np.array(0, np.int32))
+    element, there = stream.take(Tensor(np.array(limit != 0)), given)
+    _, given, _, *state = while_loop(
+        lambda values: values[0],
+        step,
+        [there, given, element, *init],
+        [True, True, True, *needed],
+        _Shifted(invariants, 3),
+    )
+    return state, given
+
+
+class _Shifted(Invariants):
+    """Error texts for a state with values of the loop's own in front."""
+
+    def __init__(self, inner: Invariants, by: int = 1) -> None:
+        self.undefined_before = lambda position: inner.undefined_before(position - by)  # type: ignore[method-assign]
+        self.changed = lambda position, *texts: inner.changed(position - by, *texts)  # type: ignore[method-assign]
         self.write_in_test = inner.write_in_test  # type: ignore[method-assign]
 
 
@@ -259,6 +320,7 @@ def _scan(
         return [*carry, *collected]
 
     results = run("for_loop", call, state, operands.tensors(), sources)
+    operands.finished(results)
     split = size + len(operands.writes)
     operands.assign(results[size:split])
     return loop.final(results[:size]), outputs[-1].build(results[split:])

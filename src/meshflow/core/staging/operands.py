@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ class Operands:
                 if all(variable is not known for known in self.writes):
                     self.writes.append(variable)
         self._positions = positions
+        self._fed = {key for traced in functions for key in traced.fed}
         self.written_at = [positions[id(variable)] for variable in self.writes]
 
     def tensors(self) -> list[Tensor]:
@@ -59,6 +61,12 @@ class Operands:
             own.get(id(variable), values[at])
             for variable, at in zip(self.writes, self.written_at, strict=True)
         ]
+
+    def finished(self, outputs: Sequence[Tensor]) -> None:
+        """Notes the results that whoever takes further elements of the same iterators has to wait for."""
+        if self._fed and outputs and context.trace is not None:
+            smallest = min(outputs, key=lambda t: math.prod(t._value.shape))
+            context.trace.last_fed.update(dict.fromkeys(self._fed, smallest))
 
     def assign(self, values: Sequence[Tensor]) -> None:
         """Writes new values to the written variables."""

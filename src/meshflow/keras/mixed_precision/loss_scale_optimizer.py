@@ -19,6 +19,7 @@ from meshflow.core.composite import IndexedSlices
 from meshflow.core.tape import GradientTape, no_tapes
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
+from meshflow.distribute.strategy import get_strategy
 from meshflow.keras.mixed_precision import loss_scale as scales
 from meshflow.keras.mixed_precision.loss_scale import ScaleState, all_finite
 from meshflow.keras.optimizers.base import Optimizer
@@ -45,7 +46,8 @@ class LossScaleOptimizer(Optimizer):
 
     Raises:
       TypeError: when `inner_optimizer` is none, or scales already, or `dynamic` is no bool.
-      ValueError: for settings that do not go together.
+      ValueError: for settings that do not go together, and in the scope of a strategy without loss scaling
+        (TPUs, central storage).
 
     Example:
       >>> import meshflow as tf
@@ -97,6 +99,7 @@ class LossScaleOptimizer(Optimizer):
                 '"inner_optimizer" is already wrapped by a LossScaleOptimizer. Make a new optimizer, or '
                 "use the LossScaleOptimizer around it."
             )
+        _check_strategy()
         if not isinstance(dynamic, bool):
             raise TypeError(
                 f'"dynamic" argument to LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}'
@@ -259,8 +262,10 @@ class LossScaleOptimizer(Optimizer):
           The step number, which also counts skipped steps.
 
         Raises:
-          ValueError: when there is no gradient at all.
+          ValueError: when there is no gradient at all, or under a strategy without loss scaling.
         """
+        # Once more: optimizers are often made outside of the strategy's scope.
+        _check_strategy()
         self._warn_of_omissions()
         pairs = [(g, v) for g, v in grads_and_vars]
         variables = [v for g, v in pairs if g is not None]
@@ -443,6 +448,16 @@ class _Children:
 
     def _checkpoint_children(self) -> dict[str, Any]:
         return self._children
+
+
+def _check_strategy() -> None:
+    """Refuses strategies under which losses are not scaled."""
+    strategy = get_strategy()
+    if strategy.no_loss_scaling is not None:
+        raise ValueError(
+            f"Loss scaling is not supported with the tf.distribute.Strategy: {type(strategy).__name__}. "
+            f"{strategy.no_loss_scaling}"
+        )
 
 
 def settings(scale: Any) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.operation import Op
 from meshflow.core.staging.logic import is_symbolic
-from meshflow.core.staging.loops import Elements
+from meshflow.core.staging.loops import Elements, Stream
 from meshflow.core.tensor import Tensor
 
 _item = Op(
@@ -34,7 +35,7 @@ _range_item = Op("range_item", lambda o, _: o[0] + o[1].astype(o[0].dtype) * o[2
 class Staged:
     """An iterable whose length or elements are only known when the traced function runs."""
 
-    def __autograph_for__(self) -> Elements | None:
+    def __autograph_for__(self) -> Elements | Stream | None:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
@@ -70,12 +71,14 @@ class Enumerated(Staged):
         self.inner = inner
         self.start = start
 
-    def __autograph_for__(self) -> Elements | None:
+    def __autograph_for__(self) -> Elements | Stream | None:
         elements = staged_elements(self.inner)
         if elements is None:
             return None
         start = convert_to_tensor(self.start)
         one = convert_to_tensor(1)
+        if isinstance(elements, Stream):
+            return Stream(*(self._numbered(t, start, one) for t in (elements.take, elements.rest)))
         from_zero = not is_symbolic(start) and int(start) == 0
         index_of = (lambda element: element[0]) if from_zero else None
 
@@ -86,6 +89,17 @@ class Enumerated(Staged):
             return Elements(elements.count, at, None, index_of)
         indices = int(start) + jnp.arange(elements.count, dtype=jnp.int32)
         return Elements(elements.count, at, (Tensor(indices), elements.stacked), index_of)
+
+    @staticmethod
+    def _numbered(take: Any, start: Tensor, one: Tensor) -> Any:
+        if take is None:
+            return None
+
+        def numbered(wanted: Tensor, given: Tensor) -> Any:
+            element, there = take(wanted, given)
+            return (apply(_range_item, (start, given, one)), element), there
+
+        return numbered
 
     def __iter__(self) -> Iterator[Any]:
         return enumerate(self.inner, self.start)
@@ -100,11 +114,16 @@ class Zipped(Staged):
     def __init__(self, *inner: Any) -> None:
         self.inner = inner
 
-    def __autograph_for__(self) -> Elements | None:
+    def __autograph_for__(self) -> Elements | Stream | None:
         parts = [staged_elements(i) for i in self.inner]
-        if any(p is None or not isinstance(p.count, int) for p in parts):
+        if any(isinstance(p, Stream) for p in parts):
+            raise InvalidArgumentError(
+                "zip of an iterator in a compiled function: loop over the iterator of a zipped dataset, "
+                "tf.data.Dataset.zip."
+            )
+        known = [p for p in parts if isinstance(p, Elements) and isinstance(p.count, int)]
+        if len(known) < len(parts):
             return None
-        known: list[Elements] = parts  # type: ignore[assignment]
         count = min(p.count for p in known)
         return Elements(count, lambda i: tuple(p.at(i) for p in known))
 
@@ -126,13 +145,13 @@ def is_staged(value: Any) -> bool:
     )
 
 
-def staged_elements(value: Any) -> Elements | None:
+def staged_elements(value: Any) -> Elements | Stream | None:
     """What a staged loop over `value` runs over, or None for iteration by Python."""
     if not is_staged(value):
         return None
     hook = getattr(value, "__autograph_for__", None)
     if hook is not None:
-        elements: Elements | None = hook()
+        elements: Elements | Stream | None = hook()
         return elements
     tensor = convert_to_tensor(value)
     if not tensor.ndim or tensor.dtype.name == "string":

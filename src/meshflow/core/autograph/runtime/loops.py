@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.autograph.runtime.branches import if_stmt
 from meshflow.core.autograph.runtime.iterables import staged_elements
 from meshflow.core.autograph.runtime.layout import Layout, label, place_of, plain
 from meshflow.core.context import context
 from meshflow.core.operands import static_value
 from meshflow.core.staging import loops
-from meshflow.core.staging.logic import is_symbolic
+from meshflow.core.staging.logic import is_symbolic, scalar_bool
 from meshflow.core.staging.loop_state import Invariants
 from meshflow.core.staging.structure import undefined
 from meshflow.core.tensor import Tensor
@@ -109,6 +111,13 @@ def for_stmt(
       maximum_iterations: from `set_loop_options`; used by staged loops.
     """
     elements = staged_elements(iterated)
+    if isinstance(elements, loops.Stream):
+        given = _staged_for(elements, extra_test, body, get, set_, layout, maximum_iterations)
+        if elements.rest is not None:
+            wanted = Tensor(np.array(True)) if extra_test is None else scalar_bool(extra_test())
+            element, there = elements.rest(wanted, given)
+            _conditional(there, body, element, get, set_, layout)
+        return
     if elements is not None:
         _staged_for(elements, extra_test, body, get, set_, layout, maximum_iterations)
         for further in elements.rest:
@@ -146,28 +155,34 @@ def _guarded(
     layout: Layout,
 ) -> None:
     """The rest of a Python loop that a tensor may end: each iteration becomes conditional."""
-    size = layout.variables
-    all_live = Layout(layout.labels, size, layout.needed, size)
     for item in iterator:
+        _conditional(extra_test(), body, item, get, set_, layout)
 
-        def iteration(item: Any = item) -> None:
-            body(item)
 
-        iteration.__code__ = iteration.__code__.replace(
-            co_filename=body.__code__.co_filename, co_firstlineno=body.__code__.co_firstlineno
-        )
-        if_stmt(extra_test(), iteration, None, get, set_, all_live)
+def _conditional(
+    test: Any, body: Callable[[Any], None], item: Any, get: Get, set_: Set, layout: Layout
+) -> None:
+    """One iteration that a tensor decides upon."""
+    size = layout.variables
+
+    def iteration() -> None:
+        body(item)
+
+    iteration.__code__ = iteration.__code__.replace(
+        co_filename=body.__code__.co_filename, co_firstlineno=body.__code__.co_firstlineno
+    )
+    if_stmt(test, iteration, None, get, set_, Layout(layout.labels, size, layout.needed, size))
 
 
 def _staged_for(
-    elements: loops.Elements,
+    elements: loops.Elements | loops.Stream,
     extra_test: Callable[[], Any] | None,
     body: Callable[[Any], None],
     get: Get,
     set_: Set,
     layout: Layout,
     limit: Any,
-) -> None:
+) -> Any:
     init = get()
 
     def step(element: Any, values: list[Any]) -> list[Any]:
@@ -183,17 +198,16 @@ def _staged_for(
     limit = None if limit is None else static_value(limit, "maximum_iterations")
     try:
         invariants = _LoopInvariants(layout, place_of(body))  # type: ignore[arg-type]
-        final = loops.for_loop(
-            elements,
-            step,
-            list(init),
-            _needed(layout, init),
-            invariants,
-            go_on if extra_test is not None else None,
-            limit,
-        )
+        parts = step, list(init), _needed(layout, init), invariants
+        test = go_on if extra_test is not None else None
+        given: Any = None
+        if isinstance(elements, loops.Stream):
+            final, given = loops.stream_loop(elements, *parts, test, limit)
+        else:
+            final = loops.for_loop(elements, *parts, test, limit)
     finally:
         set_(*final)
+    return given
 
 
 def _needed(layout: Layout, init: tuple[Any, ...]) -> list[bool]:
