@@ -15,6 +15,7 @@ from meshflow.keras.layers import bidirectional as _bidirectional
 from meshflow.keras.layers import convolutional as _convolutional
 from meshflow.keras.layers import core as _core
 from meshflow.keras.layers import einsum_dense as _einsum_dense
+from meshflow.keras.layers import experimental
 from meshflow.keras.layers import merging as _merging
 from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
@@ -34,6 +35,8 @@ from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
+from meshflow.keras.layers.preprocessing import *
+from meshflow.keras.layers.preprocessing import PUBLIC_MODULES as _PREPROCESSING
 from meshflow.keras.layers.recurrent import *
 from meshflow.keras.layers.recurrent_cells import *
 from meshflow.keras.layers.recurrent_layers import *
@@ -59,10 +62,11 @@ _MODULES = (
     _separable_convolution,
     _transposed_convolution,
     _wrappers,
+    *_PREPROCESSING,
 )
 __all__ = sorted(
     {n for m in _MODULES for n in m.__all__}
-    | {"Input", "InputLayer", "InputSpec", "Layer", "deserialize", "serialize"}
+    | {"Input", "InputLayer", "InputSpec", "Layer", "deserialize", "experimental", "serialize"}
 )
 
 
@@ -72,6 +76,7 @@ def _known() -> dict[str, Any]:
     from meshflow.keras.engine.sequential import Sequential
 
     own = {n: globals()[n] for n in __all__ if isinstance(globals().get(n), type)}
+    own |= {"SyncBatchNormalization": experimental.SyncBatchNormalization}
     own |= {"TFOpLambda": _op_layers.TFOpLambda, "SlicingOpLambda": _op_layers.SlicingOpLambda}
     return own | {"Sequential": Sequential, "Functional": Functional, "Model": Model}
 
