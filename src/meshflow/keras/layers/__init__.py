@@ -13,9 +13,12 @@ from meshflow.keras.layers import activation as _activation
 from meshflow.keras.layers import attention as _attention
 from meshflow.keras.layers import bidirectional as _bidirectional
 from meshflow.keras.layers import convolutional as _convolutional
+from meshflow.keras.layers import convolutional_recurrent as _convolutional_recurrent
 from meshflow.keras.layers import core as _core
 from meshflow.keras.layers import einsum_dense as _einsum_dense
 from meshflow.keras.layers import experimental
+from meshflow.keras.layers import lambda_layer as _lambda_layer
+from meshflow.keras.layers import local as _local
 from meshflow.keras.layers import merging as _merging
 from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
@@ -30,8 +33,11 @@ from meshflow.keras.layers.activation import *
 from meshflow.keras.layers.attention import *
 from meshflow.keras.layers.bidirectional import *
 from meshflow.keras.layers.convolutional import *
+from meshflow.keras.layers.convolutional_recurrent import *
 from meshflow.keras.layers.core import *
 from meshflow.keras.layers.einsum_dense import *
+from meshflow.keras.layers.lambda_layer import *
+from meshflow.keras.layers.local import *
 from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
@@ -50,8 +56,11 @@ _MODULES = (
     _attention,
     _bidirectional,
     _convolutional,
+    _convolutional_recurrent,
     _core,
     _einsum_dense,
+    _lambda_layer,
+    _local,
     _merging,
     _normalization,
     _pooling,
