@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import also_symbolic, static_value
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
+from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = ["fingerprint", "to_hash_bucket", "to_hash_bucket_fast", "to_hash_bucket_strong"]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import also_symbolic
 from meshflow.core.dtypes import as_dtype, float32
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor
 from meshflow.ops import regular_expressions
 from meshflow.ops.printing import value_text

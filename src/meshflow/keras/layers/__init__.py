@@ -16,7 +16,9 @@ from meshflow.keras.layers import convolutional as _convolutional
 from meshflow.keras.layers import convolutional_recurrent as _convolutional_recurrent
 from meshflow.keras.layers import core as _core
 from meshflow.keras.layers import einsum_dense as _einsum_dense
+from meshflow.keras.layers import embedding as _embedding
 from meshflow.keras.layers import experimental
+from meshflow.keras.layers import gated_cells as _gated_cells
 from meshflow.keras.layers import lambda_layer as _lambda_layer
 from meshflow.keras.layers import local as _local
 from meshflow.keras.layers import merging as _merging
@@ -26,6 +28,7 @@ from meshflow.keras.layers import recurrent as _recurrent
 from meshflow.keras.layers import recurrent_cells as _recurrent_cells
 from meshflow.keras.layers import recurrent_layers as _recurrent_layers
 from meshflow.keras.layers import regularization as _regularization
+from meshflow.keras.layers import reshaping as _reshaping
 from meshflow.keras.layers import separable_convolution as _separable_convolution
 from meshflow.keras.layers import transposed_convolution as _transposed_convolution
 from meshflow.keras.layers import wrappers as _wrappers
@@ -36,6 +39,8 @@ from meshflow.keras.layers.convolutional import *
 from meshflow.keras.layers.convolutional_recurrent import *
 from meshflow.keras.layers.core import *
 from meshflow.keras.layers.einsum_dense import *
+from meshflow.keras.layers.embedding import *
+from meshflow.keras.layers.gated_cells import *
 from meshflow.keras.layers.lambda_layer import *
 from meshflow.keras.layers.local import *
 from meshflow.keras.layers.merging import *
@@ -47,6 +52,7 @@ from meshflow.keras.layers.recurrent import *
 from meshflow.keras.layers.recurrent_cells import *
 from meshflow.keras.layers.recurrent_layers import *
 from meshflow.keras.layers.regularization import *
+from meshflow.keras.layers.reshaping import *
 from meshflow.keras.layers.separable_convolution import *
 from meshflow.keras.layers.transposed_convolution import *
 from meshflow.keras.layers.wrappers import *
@@ -61,6 +67,8 @@ _MODULES = (
     _einsum_dense,
     _lambda_layer,
     _local,
+    _embedding,
+    _gated_cells,
     _merging,
     _normalization,
     _pooling,
@@ -68,6 +76,7 @@ _MODULES = (
     _recurrent_cells,
     _recurrent_layers,
     _regularization,
+    _reshaping,
     _separable_convolution,
     _transposed_convolution,
     _wrappers,
