@@ -63,6 +63,14 @@ CASES = [
     ("Activation", {"activation": "swish"}, VECTOR),
     ("Activation", {"activation": "mish"}, VECTOR),
     ("Activation", {"activation": "softsign"}, VECTOR),
+    ("ConvLSTM1D", {"filters": 2, "kernel_size": 2}, (3, 5, 2)),
+    ("ConvLSTM2D", {"filters": 2, "kernel_size": 3, "padding": "same"}, (2, 4, 4, 1)),
+    ("ConvLSTM2D", {"filters": 2, "kernel_size": 2, "strides": 2}, (2, 5, 5, 1)),
+    ("ConvLSTM3D", {"filters": 1, "kernel_size": 2, "go_backwards": True}, (2, 3, 3, 3, 1)),
+    ("LocallyConnected1D", {"filters": 3, "kernel_size": 2, "strides": 2}, SEQUENCE),
+    ("LocallyConnected2D", {"filters": 3, "kernel_size": (3, 2), "activation": "tanh"}, IMAGE),
+    ("DepthwiseConv1D", {"kernel_size": 3, "depth_multiplier": 2, "strides": 2}, SEQUENCE),
+    ("DepthwiseConv1D", {"kernel_size": 2, "padding": "same", "dilation_rate": 2}, SEQUENCE),
 ]
 TRAINING = ("BatchNormalization",)
 

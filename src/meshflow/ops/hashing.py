@@ -13,6 +13,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
+from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = ["fingerprint", "to_hash_bucket", "to_hash_bucket_fast", "to_hash_bucket_strong"]
@@ -125,6 +126,19 @@ def murmur(text: bytes, seed: int = 0xDECAFCAFFE) -> int:
     return _mixed(_mixed(h) * factor)
 
 
+def crossed(prints: Sequence[int]) -> int:
+    """One hash of several fingerprints, as TensorFlow crosses features.
+
+    Args:
+      prints: unsigned 64-bit numbers.
+    """
+    factor, found = 0xC6A4A7935BD1E995, 0xDECAFCAFFE
+    for number in prints:
+        found = (found ^ factor ^ _mixed(number * factor) * factor & _ALL) * factor
+        found = _mixed(_mixed(found) * factor)
+    return found
+
+
 def siphash(text: bytes, key: Sequence[int]) -> int:
     """SipHash-2-4 with a key of two 64-bit numbers."""
     starts = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
@@ -166,6 +180,7 @@ def _buckets(input: TensorLike, num_buckets: int, function: Callable[[bytes], in
     return convert_to_tensor(np.asarray(found, np.int64).reshape(words.shape))
 
 
+@also_symbolic
 def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
     """Numbers below `num_buckets` by MurmurHash; for new code use `to_hash_bucket_fast`.
 
@@ -180,6 +195,7 @@ def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None)
     return _buckets(input, num_buckets, murmur)
 
 
+@also_symbolic
 def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
     """Numbers below `num_buckets` by FarmHash.
 
@@ -199,6 +215,7 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = 
     return _buckets(input, num_buckets, farm_fingerprint)
 
 
+@also_symbolic
 def to_hash_bucket_strong(
     input: TensorLike, num_buckets: int, key: Sequence[int], name: str | None = None
 ) -> Tensor:

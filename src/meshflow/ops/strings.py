@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, float32
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor
 from meshflow.ops import regular_expressions
 from meshflow.ops.printing import value_text
@@ -64,6 +65,7 @@ def _in_characters(input: Any, change: Callable[[str], str], encoding: str) -> T
     return _map(change_bytes, input)
 
 
+@also_symbolic
 def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Lower-case letters: ASCII's, or all with the encoding 'utf-8'.
 
@@ -75,6 +77,7 @@ def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     return _in_characters(input, str.lower, encoding)
 
 
+@also_symbolic
 def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Upper-case letters: ASCII's, or all with the encoding 'utf-8'.
 
@@ -86,11 +89,13 @@ def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     return _in_characters(input, str.upper, encoding)
 
 
+@also_symbolic
 def strip(input: Any, name: str | None = None) -> Tensor:
     """Without white space at the ends."""
     return _map(lambda s: s.strip(), input)
 
 
+@also_symbolic
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
     """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32."""
     _check_unit(unit)
@@ -102,6 +107,7 @@ def _check_unit(unit: str) -> None:
         raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', got {unit!r}.")
 
 
+@also_symbolic
 def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
     """Parts of strings.
 
@@ -133,6 +139,7 @@ def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None 
     return _strings(result, words.shape)
 
 
+@also_symbolic
 def regex_replace(
     input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
@@ -166,6 +173,7 @@ def _python_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+@also_symbolic
 def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
     """Whether whole strings match a pattern."""
     compiled = regular_expressions.compiled(_python_text(pattern))
@@ -176,6 +184,7 @@ def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tenso
     return _map(matches, input, np.bool_)
 
 
+@also_symbolic
 def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> Tensor:
     """Numbers from text.
 
@@ -207,6 +216,7 @@ def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> T
     return _map(number, input, kind.dtype)
 
 
+@also_symbolic
 def as_string(
     input: Any,
     precision: int = -1,
@@ -263,6 +273,7 @@ def as_string(
     return _strings([text(v) for v in array.reshape(-1)], array.shape)
 
 
+@also_symbolic
 def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
     """Strings of several tensors joined, element by element.
 
@@ -287,6 +298,7 @@ def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
     return _strings([separator.encode().join(p) for p in parts], arrays[0].shape)
 
 
+@also_symbolic
 def reduce_join(
     inputs: Any,
     axis: Any = None,
@@ -323,6 +335,7 @@ def _one(input: Any, op: str) -> bytes:
     return array[()]
 
 
+@also_symbolic
 def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = None) -> Tensor:
     """The parts of one string.
 
@@ -347,12 +360,14 @@ def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = No
     return _strings(_one(input, "split").split(separator or None, maxsplit))
 
 
+@also_symbolic
 def bytes_split(input: Any, name: str | None = None) -> Tensor:
     """The bytes of one string, a vector of strings."""
     word = _one(input, "bytes_split")
     return _strings([word[i : i + 1] for i in range(_len(word))])
 
 
+@also_symbolic
 def ngrams(
     data: Any,
     ngram_width: Any,
@@ -397,6 +412,7 @@ def ngrams(
     return _strings(found)
 
 
+@also_symbolic
 def format(
     template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
 ) -> Tensor:
@@ -427,6 +443,7 @@ def format(
     return convert_to_tensor("".join(p + t for p, t in zip(parts, [*texts, ""], strict=True)))
 
 
+@also_symbolic
 def unsorted_segment_join(
     inputs: Any, segment_ids: Any, num_segments: Any, separator: str = "", name: str | None = None
 ) -> Tensor:

@@ -1,5 +1,23 @@
-"""`tf.keras.datasets`: small data sets of images."""
+"""`tf.keras.datasets`: small data sets of images, texts and houses."""
 
-from meshflow.keras.datasets import cifar10, digits, fashion_mnist, mnist
+from meshflow.keras.datasets import (
+    boston_housing,
+    cifar10,
+    cifar100,
+    digits,
+    fashion_mnist,
+    imdb,
+    mnist,
+    reuters,
+)
 
-__all__ = ["cifar10", "digits", "fashion_mnist", "mnist"]
+__all__ = [
+    "boston_housing",
+    "cifar10",
+    "cifar100",
+    "digits",
+    "fashion_mnist",
+    "imdb",
+    "mnist",
+    "reuters",
+]

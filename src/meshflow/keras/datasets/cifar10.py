@@ -16,12 +16,17 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 
 
-def read_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of one file."""
+def read_batch(path: Path, key: bytes = b"labels") -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of one file.
+
+    Args:
+      path: the file.
+      key: under which it has the labels.
+    """
     with open(path, "rb") as file:
         data = pickle.load(file, encoding="bytes")
     images = np.asarray(data[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return images, np.asarray(data[b"labels"], np.uint8).reshape(-1, 1)
+    return images, np.asarray(data[key], np.uint8).reshape(-1, 1)
 
 
 def load_data() -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import nest
+from meshflow.core.convert import convert_to_tensor
 from meshflow.core.random import host_generator
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
@@ -120,6 +121,8 @@ def _to_numpy(value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype == np.float64:
         array = array.astype(backend.floatx())
+    if array.dtype.kind in "SU" or (array.dtype == object and _is_text(array)):
+        return convert_to_tensor(array).numpy()
     if array.dtype == object:
         try:
             array = array.astype(backend.floatx())
@@ -128,6 +131,10 @@ def _to_numpy(value: Any) -> Any:
                 f"Failed to convert data of type {type(value).__name__} to numbers: it holds objects ({array.reshape(-1)[:3].tolist()}...). Convert text columns to numbers first."
             ) from None
     return array
+
+
+def _is_text(array: np.ndarray) -> bool:
+    return bool(array.size) and all(isinstance(v, (str, bytes)) for v in array.flat)
 
 
 def _expand(array: Any) -> Any:
@@ -287,7 +294,7 @@ class DataHandler:
 
 
 def _plain_lists(value: Any) -> Any:
-    """Lists of numbers (as in `fit([[1.], [2.]], [0, 1])`) as arrays."""
+    """Lists of numbers (as in `fit([[1.], [2.]], [0, 1])`) or of strings as arrays."""
     if (
         isinstance(value, (list, tuple))
         and value
@@ -296,6 +303,8 @@ def _plain_lists(value: Any) -> Any:
         leaves = nest.flatten(value)
         if all(isinstance(v, (int, float, bool, np.generic)) for v in leaves):
             return np.array(value)
+        if all(isinstance(v, (str, bytes)) for v in leaves):
+            return np.array(value, object)
     return value
 
 

@@ -30,6 +30,8 @@ class Graph:
 
     def __init__(self, name: str, inputs: Any, outputs: Any) -> None:
         self.name = name
+        # Values that are known already and the calls that are left, while a part ran elsewhere.
+        self.given: tuple[dict[int, Any], list[Node]] | None = None
         self.inputs = inputs
         self.outputs = outputs
         self.flat_inputs: list[KerasTensor] = nest.flatten(inputs)
@@ -104,10 +106,21 @@ class Graph:
 
     def run(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Calls the layers in order on tensors for the inputs."""
-        values: dict[int, Any] = {}
-        for reference, value in zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True):
-            values[id(reference)] = _fit(reference, value, self.name)
-        for node in self.nodes:
+        values, nodes = self.input_values(inputs), self.nodes
+        if self.given is not None:
+            known, nodes = self.given
+            values.update(known)
+        self.call_nodes(nodes, values)
+        return nest.map_structure(lambda t: values[id(t)], self.outputs)
+
+    def input_values(self, inputs: Any) -> dict[int, Any]:
+        """Values by id of the symbolic inputs."""
+        given = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
+        return {id(reference): _fit(reference, value, self.name) for reference, value in given}
+
+    def call_nodes(self, nodes: list[Node], values: dict[int, Any]) -> None:
+        """Calls layers in order, and adds what they give to the values."""
+        for node in nodes:
             if all(id(o) in values for o in node.flat_outputs):
                 continue
             args, kwargs = node.arguments(values)
@@ -116,7 +129,6 @@ class Graph:
                 node.flat_outputs, [r for r in results if r is not None], strict=True
             ):
                 values[id(symbolic)] = result
-        return nest.map_structure(lambda t: values[id(t)], self.outputs)
 
     def flatten_inputs(self, inputs: Any) -> list[Any]:
         """The inputs in the order of the graph's; dictionaries by name.

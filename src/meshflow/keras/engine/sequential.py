@@ -186,6 +186,8 @@ class Sequential(Model):
             inputs = inputs[0]
         if mask is not None:
             inputs._keras_mask = mask
+        if self._graph is not None and self._graph.given is not None:
+            return self._graph.run(inputs)
         if self._input is not None:
             from meshflow.keras.engine.graph import _fit
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import nest
+from meshflow.core.dtypes import string
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
@@ -75,16 +76,25 @@ def _filled(value: Any, size: int) -> Any:
         return value
     if size in value._known:
         return _Known(value._known[size])
+    if value.dtype is string:
+        # Programs have no strings: these are known while tracing.
+        blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)
+        blank.fill(b"")
+        return Tensor(blank)
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
 
 def _common(a: Any, b: Any) -> Any:
+    if isinstance(a, Tensor):
+        a, b = (TensorSpec(t.shape, t.dtype) for t in (a, b))
     if not isinstance(a, TensorSpec):
         return a
     return TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
 
 
 def _as_keras_tensor(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = TensorSpec(value.shape, value.dtype)
     return KerasTensor(value) if isinstance(value, TensorSpec) else value
 
 

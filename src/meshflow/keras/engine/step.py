@@ -56,6 +56,10 @@ class CompiledStep:
         key = tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         concrete = self._concrete.get(key)
         if concrete is None:
+            if any(is_text(leaf) for leaf in leaves):
+                # XLA has no strings.
+                with self.around():
+                    return self._function(as_tensors(batch))
             try:
                 concrete = self._concrete[key] = self._trace(batch)
             except VariableNeedsEagerError:
@@ -176,6 +180,11 @@ def _stacked(column: Sequence[Any]) -> Any:
     if all(isinstance(a, jax.Array) and len(a.sharding.device_set) > 1 for a in column):
         return jax.numpy.stack(column)
     return np.stack([np.asarray(a) for a in column])
+
+
+def is_text(leaf: Any) -> bool:
+    """Whether a leaf of a batch holds strings."""
+    return getattr(getattr(leaf, "dtype", None), "kind", "") == "O"
 
 
 def as_tensors(batch: Any) -> Any:

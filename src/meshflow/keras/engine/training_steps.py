@@ -13,6 +13,7 @@ from meshflow.core.variable import Variable
 from meshflow.distribute.whole_batch import on_devices
 from meshflow.keras.engine.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.data_adapter import unpack_x_y_sample_weight
+from meshflow.keras.engine.hosted import HostedStep, needs_host
 from meshflow.keras.engine.step import CompiledStep, as_tensors
 
 
@@ -133,8 +134,13 @@ class TrainingSteps:
         if self.run_eagerly:
             return lambda batch: function(_data(as_tensors(batch)))
         if kind not in self._steps:
-            step = CompiledStep(self._clean(function), f"{kind}_step")
-            self._steps[kind] = on_devices(self, step)
+            name = f"{kind}_step"
+            if needs_host(self):
+                hosted = HostedStep(self, self._clean(function), name)
+                on_devices(self, hosted.compiled)
+                self._steps[kind] = hosted
+            else:
+                self._steps[kind] = on_devices(self, CompiledStep(self._clean(function), name))
         return self._steps[kind]
 
     def _clean(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:

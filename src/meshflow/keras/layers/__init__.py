@@ -13,10 +13,14 @@ from meshflow.keras.layers import activation as _activation
 from meshflow.keras.layers import attention as _attention
 from meshflow.keras.layers import bidirectional as _bidirectional
 from meshflow.keras.layers import convolutional as _convolutional
+from meshflow.keras.layers import convolutional_recurrent as _convolutional_recurrent
 from meshflow.keras.layers import core as _core
 from meshflow.keras.layers import einsum_dense as _einsum_dense
 from meshflow.keras.layers import embedding as _embedding
+from meshflow.keras.layers import experimental
 from meshflow.keras.layers import gated_cells as _gated_cells
+from meshflow.keras.layers import lambda_layer as _lambda_layer
+from meshflow.keras.layers import local as _local
 from meshflow.keras.layers import merging as _merging
 from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
@@ -32,13 +36,18 @@ from meshflow.keras.layers.activation import *
 from meshflow.keras.layers.attention import *
 from meshflow.keras.layers.bidirectional import *
 from meshflow.keras.layers.convolutional import *
+from meshflow.keras.layers.convolutional_recurrent import *
 from meshflow.keras.layers.core import *
 from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.embedding import *
 from meshflow.keras.layers.gated_cells import *
+from meshflow.keras.layers.lambda_layer import *
+from meshflow.keras.layers.local import *
 from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
+from meshflow.keras.layers.preprocessing import *
+from meshflow.keras.layers.preprocessing import PUBLIC_MODULES as _PREPROCESSING
 from meshflow.keras.layers.recurrent import *
 from meshflow.keras.layers.recurrent_cells import *
 from meshflow.keras.layers.recurrent_layers import *
@@ -53,8 +62,11 @@ _MODULES = (
     _attention,
     _bidirectional,
     _convolutional,
+    _convolutional_recurrent,
     _core,
     _einsum_dense,
+    _lambda_layer,
+    _local,
     _embedding,
     _gated_cells,
     _merging,
@@ -68,10 +80,11 @@ _MODULES = (
     _separable_convolution,
     _transposed_convolution,
     _wrappers,
+    *_PREPROCESSING,
 )
 __all__ = sorted(
     {n for m in _MODULES for n in m.__all__}
-    | {"Input", "InputLayer", "InputSpec", "Layer", "deserialize", "serialize"}
+    | {"Input", "InputLayer", "InputSpec", "Layer", "deserialize", "experimental", "serialize"}
 )
 
 
@@ -81,6 +94,7 @@ def _known() -> dict[str, Any]:
     from meshflow.keras.engine.sequential import Sequential
 
     own = {n: globals()[n] for n in __all__ if isinstance(globals().get(n), type)}
+    own |= {"SyncBatchNormalization": experimental.SyncBatchNormalization}
     own |= {"TFOpLambda": _op_layers.TFOpLambda, "SlicingOpLambda": _op_layers.SlicingOpLambda}
     return own | {"Sequential": Sequential, "Functional": Functional, "Model": Model}
 

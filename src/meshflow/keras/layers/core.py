@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ from meshflow.core.dtypes import as_dtype
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
-from meshflow.keras import activations, backend, constraints, identify, initializers, regularizers
+from meshflow.keras import activations, backend, constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.float8_products import product
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.ops import array, math, nn
 
-__all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Lambda", "Masking"]
+__all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]
 
 
 class Dense(Layer):
@@ -207,70 +206,6 @@ class ActivityRegularization(Identity):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {**super().get_config(), "l1": self.l1, "l2": self.l2}
-
-
-class Lambda(Layer):
-    """Applies a Python function of tensors. Variables it uses are not tracked.
-
-    Args:
-      function: the function.
-      output_shape: accepted; shapes are found by tracing.
-      mask: mask of the output, or a function of (inputs, mask).
-      arguments: further keyword arguments of the function.
-      **kwargs: arguments of `Layer`.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        output_shape: Any = None,
-        mask: Any = None,
-        arguments: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.function, self.arguments, self.mask = function, arguments or {}, mask
-        self._output_shape = output_shape
-        self.supports_masking = mask is not None
-
-    def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
-        """The function's value."""
-        import inspect
-
-        try:
-            names = inspect.signature(self.function).parameters
-        except (TypeError, ValueError):
-            names = {}  # type: ignore[assignment]
-        extra = {k: v for k, v in (("mask", mask), ("training", training)) if k in names}
-        return self.function(inputs, **{**self.arguments, **extra})
-
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The given mask."""
-        return self.mask(inputs, mask) if callable(self.mask) else self.mask
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration; a lambda is refused.
-
-        Raises:
-          NotImplementedError: for an anonymous function, which no file can name.
-        """
-        name = getattr(self.function, "__name__", "<lambda>")
-        if name == "<lambda>":
-            raise NotImplementedError(
-                f"Layer {self.name}: a Lambda layer of an anonymous function cannot be serialized. Use a named function registered with tf.keras.utils.register_keras_serializable, or a Layer subclass."
-            )
-        return {
-            **super().get_config(),
-            "function": identify.get_registered_name(self.function),
-            "arguments": self.arguments,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Lambda:
-        """The layer with a configuration; the function must be registered or given."""
-        config = dict(config)
-        config["function"] = identify.lookup(config["function"], {}, "function", custom_objects)
-        return cls(**config)
 
 
 class Masking(Layer):

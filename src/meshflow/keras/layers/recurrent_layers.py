@@ -41,7 +41,8 @@ class _CellLayer(RNN):
         }
 
 
-def _of_cell(name: str) -> property:
+def of_cell(name: str) -> property:
+    """An attribute of a layer's cell as the layer's own."""
     return property(lambda self: getattr(self.cell, name), doc=f"The cell's `{name}`.")
 
 
@@ -51,7 +52,7 @@ for _name in (
     *("kernel_regularizer", "recurrent_regularizer", "bias_regularizer"),
     *("kernel_constraint", "recurrent_constraint", "bias_constraint"),
 ):
-    setattr(_CellLayer, _name, _of_cell(_name))
+    setattr(_CellLayer, _name, of_cell(_name))
 
 
 class SimpleRNN(_CellLayer):
@@ -236,9 +237,9 @@ class GRU(_CellLayer):
         }
         super().__init__(GRUCell, cell, run, kwargs)
 
-    recurrent_activation = _of_cell("recurrent_activation")
+    recurrent_activation = of_cell("recurrent_activation")
 
-    reset_after = _of_cell("reset_after")
+    reset_after = of_cell("reset_after")
 
 
 class LSTM(_CellLayer):
@@ -338,6 +339,6 @@ class LSTM(_CellLayer):
         }
         super().__init__(LSTMCell, cell, run, kwargs)
 
-    recurrent_activation = _of_cell("recurrent_activation")
+    recurrent_activation = of_cell("recurrent_activation")
 
-    unit_forget_bias = _of_cell("unit_forget_bias")
+    unit_forget_bias = of_cell("unit_forget_bias")

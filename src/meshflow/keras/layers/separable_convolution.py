@@ -11,9 +11,11 @@ from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, nn
 
 __all__ = [
+    "DepthwiseConv1D",
     "DepthwiseConv2D",
     "SeparableConv1D",
     "SeparableConv2D",
+    "SeparableConvolution1D",
     "SeparableConvolution2D",
 ]
 
@@ -54,7 +56,7 @@ class DepthwiseConv2D(Conv):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            2,
+            self._rank,
             None,  # type: ignore[arg-type]  # they follow from the inputs
             kernel_size,
             strides,
@@ -71,6 +73,8 @@ class DepthwiseConv2D(Conv):
         self.depthwise_initializer = initializers.get(depthwise_initializer)
         self.depthwise_regularizer = regularizers.get(depthwise_regularizer)
         self.depthwise_constraint = constraints.get(depthwise_constraint)
+
+    _rank = 2
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""
@@ -121,6 +125,51 @@ class DepthwiseConv2D(Conv):
             "depth_multiplier": self.depth_multiplier,
             **weight_config(self, "depthwise"),
         }
+
+
+class DepthwiseConv1D(DepthwiseConv2D):
+    """Convolution of each channel of sequences by itself; arguments as for `DepthwiseConv2D`.
+
+    Args:
+      kernel_size: size of the window.
+      strides: step of the window.
+      padding: 'valid' or 'same'.
+      depth_multiplier: output channels per input channel.
+      data_format: 'channels_last' or 'channels_first'.
+      dilation_rate: spacing of the window's elements.
+      **kwargs: further arguments of `DepthwiseConv2D`.
+    """
+
+    _rank = 1
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        strides: Any = 1,
+        padding: str = "valid",
+        depth_multiplier: int = 1,
+        data_format: str | None = None,
+        dilation_rate: Any = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            kernel_size, strides, padding, depth_multiplier, data_format, dilation_rate, **kwargs
+        )
+
+    def call(self, inputs: Any) -> Any:
+        """The layer's output."""
+        # An image of one row; strides count in both dimensions, of which the row has one place only.
+        axis = 2 if self._first else 1
+        (stride,), (dilation,) = self.strides, self.dilation_rate
+        outputs = nn.depthwise_conv2d(
+            array.expand_dims(inputs, axis),
+            array.expand_dims(self.depthwise_kernel.value(), 0),
+            (stride, stride),
+            self.padding.upper(),
+            "NCHW" if self._first else "NHWC",
+            (1, dilation),
+        )
+        return self._finish(array.squeeze(outputs, axis))
 
 
 class SeparableConv(Conv):
@@ -301,4 +350,5 @@ class SeparableConv2D(SeparableConv):
         )
 
 
+SeparableConvolution1D = SeparableConv1D
 SeparableConvolution2D = SeparableConv2D

@@ -13,6 +13,7 @@ __all__ = [
     "Conv1DTranspose",
     "Conv2DTranspose",
     "Conv3DTranspose",
+    "Convolution1DTranspose",
     "Convolution2DTranspose",
     "Convolution3DTranspose",
 ]
@@ -161,4 +162,5 @@ class Conv3DTranspose(ConvTranspose):
         super().__init__(3, filters, kernel_size, strides, padding, output_padding, **kwargs)
 
 
+Convolution1DTranspose = Conv1DTranspose
 Convolution2DTranspose, Convolution3DTranspose = Conv2DTranspose, Conv3DTranspose

@@ -26,6 +26,7 @@ from meshflow.keras.saving.configuration import (
     to_json,
     training_config,
 )
+from meshflow.keras.saving.functions import code_forbidden
 from meshflow.keras.saving.served import RestoredModel, input_specs
 from meshflow.saved_model.saving import content as saved_model_content
 
@@ -161,6 +162,7 @@ def load_model(
     custom_objects: Any = None,
     compile: bool = True,
     options: Any = None,
+    safe_mode: bool = True,
     **kwargs: Any,
 ) -> Any:
     """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`.
@@ -170,14 +172,16 @@ def load_model(
       custom_objects: classes and functions by name.
       compile: whether the model is compiled as it was.
       options: ignored.
-      **kwargs: ignored (`safe_mode` and others).
+      safe_mode: whether `.keras` files with code of functions are refused; those of `Lambda` layers are
+        code. As in Keras 2, `.h5` files run it.
+      **kwargs: ignored.
 
     Returns:
       The model.
 
     Raises:
       OSError: when there is no such file.
-      ValueError: when the file holds no model.
+      ValueError: when the file holds no model, or code and `safe_mode` is set.
     """
     path = os.fspath(filepath)
     if not os.path.exists(path):
@@ -186,7 +190,8 @@ def load_model(
         if os.path.isdir(path):
             return _load_folder(path, custom_objects, compile)
         if zipfile.is_zipfile(path):
-            return _load_archive(path, custom_objects, compile)
+            with code_forbidden(safe_mode):
+                return _load_archive(path, custom_objects, compile)
         try:
             file = hdf5.h5py().File(path, "r")
         except OSError as error:

@@ -56,7 +56,8 @@ def get_file(
       hash_algorithm: 'sha256', 'md5', or 'auto' (by the length of `file_hash`).
       extract: whether to unpack an archive.
       archive_format: accepted; recognized from the content.
-      cache_dir: the cache; default `KERAS_HOME` or the user's cache folder.
+      cache_dir: the cache; default `KERAS_HOME` or the user's cache folder, into which a file is copied that
+        Keras has in `~/.keras` already.
 
     Returns:
       Path of the file (without '.tar.gz' when it was untarred).
@@ -74,7 +75,10 @@ def get_file(
     if algorithm == "auto":
         algorithm = "sha256" if expected and len(expected) == 64 else "md5"
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / (f"{name}.tar.gz" if untar and not name.endswith(".tar.gz") else name)
+    stored = f"{name}.tar.gz" if untar and not name.endswith(".tar.gz") else name
+    target = folder / stored
+    if not target.exists() and not cache_dir:
+        _take_from_keras(Path.home() / ".keras" / cache_subdir / stored, target)
     if not target.exists() or (expected and _hash(target, algorithm) != expected):
         _download(origin, target)
         if expected and _hash(target, algorithm) != expected:
@@ -88,6 +92,12 @@ def get_file(
 
 
 _hash = file_hash
+
+
+def _take_from_keras(source: Path, target: Path) -> None:
+    """Takes over what Keras has downloaded before."""
+    if source.exists() and source != target:
+        shutil.copyfile(source, target)
 
 
 def _download(url: str, target: Path) -> None:

@@ -1,0 +1,72 @@
+"""Reuters: 11,228 news of 46 kinds, as numbers of words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.keras.datasets import texts
+from meshflow.keras.utils.files import get_file
+
+__all__ = ["get_word_index", "load_data"]
+
+SHA256 = "d6586e694ee56d7a4e65172e12b3e987c03096cb01eab99753921ef915959916"
+WORDS_MD5 = "4d44cc38712099c9e383dc6e5f11a921"
+
+
+def load_data(
+    path: str = "reuters.npz",
+    num_words: int | None = None,
+    skip_top: int = 0,
+    maxlen: int | None = None,
+    test_split: float = 0.2,
+    seed: int = 113,
+    start_char: int | None = 1,
+    oov_char: int | None = 2,
+    index_from: int | None = 3,
+) -> Any:
+    """Downloads the data set, once.
+
+    Args:
+      path: name of the file in the cache.
+      num_words: how many of the most frequent words are kept; default all.
+      skip_top: how many of the most frequent words are left out.
+      maxlen: texts of this length or longer are left out.
+      test_split: share of the texts kept for testing.
+      seed: of the order of the texts.
+      start_char: the number at the start of each text.
+      oov_char: the number in place of words that are left out; None leaves no trace.
+      index_from: what is added to the words' numbers.
+
+    Returns:
+      `(x_train, y_train), (x_test, y_test)`; arrays of lists of numbers, and of labels 0 to 45.
+
+    Raises:
+      ValueError: when no text is short enough.
+    """
+    file = get_file(path, origin=texts.URL + "reuters.npz", file_hash=SHA256)
+    with np.load(file, allow_pickle=True) as arrays:
+        x, y = arrays["x"], arrays["y"]
+    order = np.arange(len(x))
+    np.random.RandomState(seed).shuffle(order)
+    kept, y = texts.limited(
+        texts.framed(x[order], start_char, index_from),
+        y[order],
+        maxlen,
+        num_words,
+        skip_top,
+        oov_char,
+    )
+    array = texts.as_objects(kept)
+    cut = int(len(array) * (1 - test_split))
+    return (array[:cut], y[:cut]), (array[cut:], y[cut:])
+
+
+def get_word_index(path: str = "reuters_word_index.json") -> dict[str, int]:
+    """The number of each word, before `index_from` is added; 1 is the most frequent.
+
+    Args:
+      path: name of the file in the cache.
+    """
+    return texts.word_index(path, WORDS_MD5)

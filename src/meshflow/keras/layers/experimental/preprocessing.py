@@ -1,0 +1,49 @@
+"""`tf.keras.layers.experimental.preprocessing`: the preprocessing layers under their old names."""
+
+from meshflow.keras.layers.preprocessing import (
+    CategoryEncoding,
+    CenterCrop,
+    Discretization,
+    HashedCrossing,
+    Hashing,
+    IntegerLookup,
+    Normalization,
+    RandomBrightness,
+    RandomContrast,
+    RandomCrop,
+    RandomFlip,
+    RandomHeight,
+    RandomRotation,
+    RandomTranslation,
+    RandomWidth,
+    RandomZoom,
+    Resizing,
+    StringLookup,
+    TextVectorization,
+)
+from meshflow.keras.layers.preprocessing.adapting import PreprocessingLayer
+from meshflow.keras.layers.wrappers import Rescaling
+
+__all__ = [
+    "CategoryEncoding",
+    "CenterCrop",
+    "Discretization",
+    "HashedCrossing",
+    "Hashing",
+    "IntegerLookup",
+    "Normalization",
+    "PreprocessingLayer",
+    "RandomBrightness",
+    "RandomContrast",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomHeight",
+    "RandomRotation",
+    "RandomTranslation",
+    "RandomWidth",
+    "RandomZoom",
+    "Rescaling",
+    "Resizing",
+    "StringLookup",
+    "TextVectorization",
+]

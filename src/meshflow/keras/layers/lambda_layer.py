@@ -1,0 +1,109 @@
+"""`Lambda`: a layer of a Python function."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.keras import identify
+from meshflow.keras.engine import op_layers
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.saving import functions
+
+__all__ = ["Lambda"]
+
+
+class Lambda(Layer):
+    """Applies a Python function of tensors. Variables it uses are not tracked.
+
+    Args:
+      function: the function.
+      output_shape: accepted; shapes are found by tracing.
+      mask: mask of the output, or a function of (inputs, mask).
+      arguments: further keyword arguments of the function.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        output_shape: Any = None,
+        mask: Any = None,
+        arguments: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.function, self.arguments, self.mask = function, arguments or {}, mask
+        self._output_shape = output_shape
+        self.supports_masking = mask is not None
+
+    def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
+        """The function's value."""
+        import inspect
+
+        try:
+            names = inspect.signature(self.function).parameters
+        except (TypeError, ValueError):
+            names = {}  # type: ignore[assignment]
+        extra = {k: v for k, v in (("mask", mask), ("training", training)) if k in names}
+        return self.function(inputs, **{**self.arguments, **extra})
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The given mask."""
+        return self.mask(inputs, mask) if callable(self.mask) else self.mask
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: the function's registered name, or its byte code."""
+        function: Any = self.function
+        kind = "function"
+        if _is_registered(function) or not isinstance(function, types.FunctionType):
+            data: Any = identify.get_registered_name(function)
+        elif function.__module__.startswith("meshflow."):
+            data = op_layers.public_name(function)
+        else:
+            data, kind = functions.to_data(function), "lambda"
+        return {
+            **super().get_config(),
+            "function": data,
+            "function_type": kind,
+            "module": getattr(function, "__module__", None),
+            "output_shape": self._output_shape if not callable(self._output_shape) else None,
+            "output_shape_type": "raw",
+            "output_shape_module": None,
+            "arguments": self.arguments,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Lambda:
+        """The layer with a configuration.
+
+        Raises:
+          ValueError: for an unknown name, or code that cannot be read or must not be run.
+        """
+        config = dict(config)
+        for name in ("function_type", "module", "output_shape_type", "output_shape_module"):
+            config.pop(name, None)
+        data = config["function"]
+        if isinstance(data, dict):
+            # As later versions of Keras write it.
+            inner = data.get("config", data)
+            data = [inner["code"], inner.get("defaults"), inner.get("closure")]
+        if isinstance(data, (list, tuple)):
+            names = dict(custom_objects or {})
+            config["function"] = functions.from_data(data, names, f"layer {config.get('name')}")
+        else:
+            config["function"] = _named_function(data, custom_objects)
+        return cls(**config)
+
+
+def _is_registered(function: Any) -> bool:
+    name = identify.get_registered_name(function)
+    return name != getattr(function, "__name__", name) or (
+        identify.get_registered_object(name) is function
+    )
+
+
+def _named_function(name: str, custom_objects: Any) -> Any:
+    found = identify.get_registered_object(name, custom_objects, {})
+    return op_layers.find_function(name) if found is None else found

@@ -1,0 +1,156 @@
+"""`Discretization`: numbers as numbers of the ranges that they lie in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.convert import constant
+from meshflow.core.trace import init_scope
+from meshflow.keras import backend
+from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
+from meshflow.keras.layers.preprocessing.encoding import (
+    encoded,
+    encoded_shape,
+    mode_of,
+    refuse_sparse,
+)
+from meshflow.ops import array, math
+
+__all__ = ["Discretization"]
+
+
+class Discretization(EncodingLayer):
+    """The number of the range that each number lies in.
+
+    Args:
+      bin_boundaries: ends of the ranges, ascending; n of them make n + 1 ranges.
+      num_bins: how many ranges `adapt` makes, with about equally many numbers in each.
+      epsilon: accepted; the quantiles that `adapt` finds are exact.
+      output_mode: 'int', 'one_hot', 'multi_hot' or 'count'.
+      sparse: not available.
+      **kwargs: arguments of `Layer`; `bins` is the old name of `num_bins` or `bin_boundaries`.
+
+    Raises:
+      ValueError: when both boundaries and a number of ranges are given.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.Discretization([0.0, 1.0])
+      >>> layer([-0.5, 0.0, 3.0]).numpy().tolist()
+      [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        bin_boundaries: Any = None,
+        num_bins: int | None = None,
+        epsilon: float = 0.01,
+        output_mode: str = "int",
+        sparse: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if "bins" in kwargs:
+            bins = kwargs.pop("bins")
+            num_bins, bin_boundaries = (bins, None) if isinstance(bins, int) else (None, bins)
+        mode = mode_of(output_mode, ("int", "one_hot", "multi_hot", "count"), "Discretization")
+        refuse_sparse(sparse, mode)
+        if kwargs.get("dtype") is None:
+            kwargs["dtype"] = "int64" if mode == "int" else backend.floatx()
+        super().__init__(**kwargs)
+        if num_bins is not None and num_bins < 0:
+            raise ValueError(
+                f"`num_bins` must be greater than or equal to 0. You passed `num_bins={num_bins}`"
+            )
+        if num_bins is not None and bin_boundaries is not None:
+            raise ValueError(
+                "Both `num_bins` and `bin_boundaries` should not be set. You passed "
+                f"`num_bins={num_bins}` and `bin_boundaries={bin_boundaries}`"
+            )
+        self.input_bin_boundaries = None if bin_boundaries is None else list(bin_boundaries)
+        self.num_bins, self.epsilon = num_bins, epsilon
+        self.output_mode, self.sparse = mode, sparse
+        self.summary: Any = None
+        self._looked_at: list[np.ndarray] = []
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the weight that holds learnt boundaries: row 0, where row 1 is not 0."""
+        if self.input_bin_boundaries is None:
+            shape = (2, max((self.num_bins or 1) - 1, 0))
+            self.summary = self.add_weight("summary", shape, "float32", "zeros", trainable=False)
+        self.built = True
+
+    @property
+    def bin_boundaries(self) -> list[float]:
+        """The ends of the ranges; none before `adapt`."""
+        if self.input_bin_boundaries is not None:
+            return sorted(self.input_bin_boundaries)
+        if self.summary is None:
+            return []
+        with init_scope():
+            places, known = np.asarray(self.summary.numpy())
+        return [float(p) for p in places[known > 0]]
+
+    def update_state(self, data: Any) -> None:
+        """Looks at a batch.
+
+        Raises:
+          ValueError: when boundaries were given.
+        """
+        if self.input_bin_boundaries is not None:
+            raise ValueError(
+                "Cannot adapt a Discretization layer that has been initialized with `bin_boundaries`, use "
+                f"`num_bins` instead. You passed `bin_boundaries={self.input_bin_boundaries}`."
+            )
+        if not self.built:
+            raise RuntimeError("`build` must be called before `update_state`.")
+        self._looked_at.append(host_values(data, "data to adapt to").reshape(-1))
+
+    def finalize_state(self) -> None:
+        """Sets the boundaries at quantiles of the numbers."""
+        if self.input_bin_boundaries is not None or not self.built or not self._looked_at:
+            return
+        values = np.sort(np.concatenate(self._looked_at).astype(np.float64))
+        below = np.arange(1, len(values) + 1) / len(values)
+        wanted = np.arange(1, self.num_bins or 1) / (self.num_bins or 1)
+        ends = np.interp(wanted, below, values)
+        self.summary.assign(np.stack([ends, np.ones_like(ends)]))
+
+    def reset_state(self) -> None:
+        """Forgets what was learnt."""
+        self._looked_at = []
+        if self.summary is not None:
+            self.summary.assign(np.zeros(tuple(self.summary.shape)))
+
+    def call(self, inputs: Any) -> Any:
+        """The numbers of the ranges, encoded."""
+        ends = self.bin_boundaries
+        values = math.cast(inputs, "float32")
+        numbers = array.zeros_like(values, "int32")
+        if ends:
+            flat = array.reshape(values, [-1])
+            edges = constant(np.asarray(ends, np.float32))
+            numbers = array.reshape(array.searchsorted(edges, flat, side="right"), values.shape)
+        return encoded(numbers, self.output_mode, len(ends) + 1, self.output_dtype())
+
+    def output_dtype(self) -> Any:
+        """int64 unless the layer has another integer dtype; for vectors the compute dtype."""
+        kind = self.compute_dtype or backend.floatx()
+        return "int64" if self.output_mode == "int" and "int" not in kind else kind
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The input's shape, or that of the vectors."""
+        depth = self.num_bins if self.num_bins is not None else len(self.bin_boundaries) + 1
+        return encoded_shape(input_shape, self.output_mode, depth)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {
+            **super().get_config(),
+            "bin_boundaries": self.input_bin_boundaries,
+            "num_bins": self.num_bins,
+            "epsilon": self.epsilon,
+            "output_mode": self.output_mode,
+            "sparse": self.sparse,
+        }

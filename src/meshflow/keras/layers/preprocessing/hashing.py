@@ -1,0 +1,211 @@
+"""Layers that number categories by hashes, without knowing the categories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dtypes import string
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
+from meshflow.core.tensor import Tensor
+from meshflow.keras import backend
+from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
+from meshflow.keras.layers.preprocessing.encoding import (
+    encoded,
+    encoded_shape,
+    mode_of,
+    refuse_sparse,
+)
+from meshflow.ops import hashing
+
+__all__ = ["HashedCrossing", "Hashing"]
+
+
+class _HashLayer(EncodingLayer):
+    """What both layers have in common."""
+
+    runs_on_host = True
+    modes: tuple[str, ...] = ("int", "one_hot")
+
+    def __init__(self, num_bins: int, output_mode: str, sparse: bool, **kwargs: Any) -> None:
+        mode = mode_of(output_mode, self.modes, type(self).__name__)
+        refuse_sparse(sparse, mode)
+        if kwargs.get("dtype") is None:
+            kwargs["dtype"] = "int64" if mode == "int" else backend.floatx()
+        super().__init__(**kwargs)
+        self.num_bins, self.output_mode, self.sparse = num_bins, mode, sparse
+
+    def output_dtype(self) -> Any:
+        """int64 unless the layer has another integer dtype; for vectors the compute dtype."""
+        kind = self.compute_dtype or backend.floatx()
+        return "int64" if self.output_mode == "int" and "int" not in kind else kind
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {
+            **super().get_config(),
+            "num_bins": self.num_bins,
+            "output_mode": self.output_mode,
+            "sparse": self.sparse,
+        }
+
+
+class Hashing(_HashLayer):
+    """A number below `num_bins` for each string or integer, by FarmHash or, with a salt, SipHash.
+
+    Args:
+      num_bins: how many numbers there are.
+      mask_value: what gets the number 0, which nothing else gets then.
+      salt: an integer or a pair of them, the key of SipHash.
+      output_mode: 'int', 'one_hot', 'multi_hot' or 'count'.
+      sparse: not available.
+      **kwargs: arguments of `Layer`.
+
+    Raises:
+      ValueError: when `num_bins` is not positive, or for another salt.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Hashing(3)([["A"], ["B"]]).numpy().tolist()
+      [[1], [0]]
+    """
+
+    modes = ("int", "one_hot", "multi_hot", "count")
+
+    def __init__(
+        self,
+        num_bins: int,
+        mask_value: Any = None,
+        salt: Any = None,
+        output_mode: str = "int",
+        sparse: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if num_bins is None or num_bins <= 0:
+            raise ValueError(
+                "The `num_bins` for `Hashing` cannot be `None` or non-positive values. "
+                f"Received: num_bins={num_bins}."
+            )
+        super().__init__(num_bins, output_mode, sparse, **kwargs)
+        self.mask_value = mask_value
+        self.salt: Any = [salt, salt] if isinstance(salt, int) else salt
+        pair = isinstance(self.salt, (tuple, list)) and len(self.salt) == 2
+        if salt is not None and not pair:
+            raise ValueError(
+                "The `salt` argument for `Hashing` can only be a tuple of size 2 integers, or a single integer. "
+                f"Received: salt={salt}."
+            )
+
+    def call(self, inputs: Any) -> Any:
+        """The hashes, encoded."""
+        values = host_values(inputs, "values to hash")
+        if values.dtype.kind not in "Oiu":
+            raise InvalidArgumentError(
+                f"Hashing takes strings or integers, got {values.dtype}. [Op:StringToHashBucketFast]"
+            )
+        words = values
+        if values.dtype != object:
+            words = np.empty(values.shape, object)
+            words.reshape(-1)[:] = [b"%d" % v for v in values.reshape(-1).tolist()]
+        left = 0 if self.mask_value is None or self.num_bins < 2 else 1
+        bins = self.num_bins - left
+        if self.salt is None:
+            found = hashing.to_hash_bucket_fast(Tensor(words), bins)
+        else:
+            found = hashing.to_hash_bucket_strong(Tensor(words), bins, self.salt)
+        numbers = np.asarray(found._value) + left
+        if self.mask_value is not None:
+            mask: Any = self.mask_value
+            mask = mask.encode() if isinstance(mask, str) else mask
+            numbers = np.where(values == mask, 0, numbers)
+        return encoded(Tensor(numbers), self.output_mode, self.num_bins, self.output_dtype())
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The input's shape, or that of the vectors."""
+        return encoded_shape(input_shape, self.output_mode, self.num_bins)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        own = {"salt": self.salt, "mask_value": self.mask_value}
+        return {**super().get_config(), **own}
+
+
+class HashedCrossing(_HashLayer):
+    """A number below `num_bins` for each combination of categories from several tensors.
+
+    Args:
+      num_bins: how many numbers there are.
+      output_mode: 'int' or 'one_hot'.
+      sparse: not available.
+      **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.HashedCrossing(5)
+      >>> layer((tf.constant(["A", "B"]), tf.constant([101, 101]))).numpy().tolist()
+      [1, 4]
+    """
+
+    _takes_list = True
+
+    def __init__(
+        self, num_bins: int, output_mode: str = "int", sparse: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(num_bins, output_mode, sparse, **kwargs)
+
+    def call(self, inputs: Any) -> Any:
+        """The hashes, encoded.
+
+        Args:
+          inputs: two or more tensors of one shape: [], [batch] or [batch, 1].
+
+        Raises:
+          ValueError: for other shapes, or dtypes other than integers and strings.
+        """
+        self._check(inputs)
+        columns = [host_values(t, "values to cross").reshape(-1) for t in inputs]
+        prints = [_fingerprints(c) for c in columns]
+        numbers = [hashing.crossed(row) % self.num_bins for row in zip(*prints, strict=True)]
+        shaped = np.asarray(numbers, np.int64).reshape(tuple(inputs[0].shape))
+        return encoded(Tensor(shaped), self.output_mode, self.num_bins, self.output_dtype())
+
+    def _check(self, inputs: Any) -> None:
+        if not isinstance(inputs, (list, tuple)):
+            raise ValueError(
+                f"`HashedCrossing` should be called on a list or tuple of inputs. Received: inputs={inputs}"
+            )
+        if len(inputs) < 2:
+            raise ValueError(
+                f"`HashedCrossing` should be called on at least two inputs. Received: inputs={inputs}"
+            )
+        if any(not (t.dtype.is_integer or t.dtype is string) for t in inputs):
+            raise ValueError(
+                f"`HashedCrossing` inputs should have an integer or string dtype. Received: inputs={inputs}"
+            )
+        shape = tuple(inputs[0].shape)
+        if (
+            len(shape) > 2
+            or (len(shape) == 2 and shape[1] != 1)
+            or any(tuple(t.shape) != shape for t in inputs)
+        ):
+            raise ValueError(
+                "All `HashedCrossing` inputs should have one shape: `[]`, `[batch_size]` or `[batch_size, 1]`. "
+                f"Received: inputs={inputs}"
+            )
+
+    def _output_spec(self, shapes: list[Any]) -> TensorSpec:
+        return TensorSpec(self.compute_output_shape(shapes), self.output_dtype())
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The inputs' shape, or that of the vectors."""
+        first = input_shape[0] if isinstance(input_shape, (list, tuple)) else input_shape
+        return encoded_shape(TensorShape(first), self.output_mode, self.num_bins)
+
+
+def _fingerprints(values: np.ndarray) -> list[int]:
+    if values.dtype == object:
+        return [hashing.farm_fingerprint(v) for v in values]
+    return [int(v) & 0xFFFFFFFFFFFFFFFF for v in values]

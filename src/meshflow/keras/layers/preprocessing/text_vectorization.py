@@ -1,0 +1,304 @@
+"""`TextVectorization`: numbers for the words of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.composite import RAGGED_HELP
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.shapes import TensorShape
+from meshflow.core.tensor import Tensor
+from meshflow.keras import backend, identify
+from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
+from meshflow.keras.layers.preprocessing.encoding import mode_of
+from meshflow.keras.layers.preprocessing.lookups import StringLookup
+
+__all__ = ["TextVectorization"]
+
+_PUNCTUATION = b"!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"
+
+_STANDARDS: dict[str, Callable[[bytes], bytes]] = {
+    "lower_and_strip_punctuation": lambda text: text.lower().translate(None, _PUNCTUATION),
+    "lower": bytes.lower,
+    "strip_punctuation": lambda text: text.translate(None, _PUNCTUATION),
+}
+
+
+def _characters(text: bytes) -> list[bytes]:
+    return [c.encode() for c in text.decode("utf-8", "replace")]
+
+
+_SPLITS: dict[str, Callable[[bytes], list[bytes]]] = {
+    "whitespace": bytes.split,
+    "character": _characters,
+}
+
+
+class TextVectorization(EncodingLayer):
+    """Texts as numbers of words, or as vectors that say which words they have.
+
+    Args:
+      max_tokens: the largest number of numbers; default no limit.
+      standardize: what is done to texts first: 'lower_and_strip_punctuation', 'lower',
+        'strip_punctuation', None, or a function of a string tensor.
+      split: how words are found: 'whitespace', 'character', None, or a function, which is called with
+        one text (a scalar) and returns a vector.
+      ngrams: runs of how many neighbouring words become words too; a number n for all up to n, or a
+        tuple of numbers.
+      output_mode: 'int' (numbers in the order of the words, 0 after the last), 'multi_hot', 'count' or 'tf_idf'.
+      output_sequence_length: how many numbers there are for each text, for 'int'; default as many as
+        the longest text of a batch has words.
+      pad_to_max_tokens: whether vectors have `max_tokens` elements also when there are fewer words.
+      vocabulary: the words, or the path of a text file with one a line; default `adapt` learns them.
+      idf_weights: for 'tf_idf', the weight of each word.
+      sparse: not available.
+      ragged: not available; rows are padded with 0.
+      encoding: how texts are encoded.
+      **kwargs: arguments of `Layer`.
+
+    Raises:
+      ValueError: for unknown options, or ones that do not go together; when called with texts of more
+        than one column that are to be split.
+      NotImplementedError: for `ragged` and `sparse`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.TextVectorization(output_sequence_length=4)
+      >>> layer.adapt(["a cat, a dog"])
+      >>> layer(["The dog!", "a cat"]).numpy()
+      array([[1, 3, 0, 0],
+             [2, 4, 0, 0]])
+    """
+
+    runs_on_host = True
+
+    def __init__(
+        self,
+        max_tokens: int | None = None,
+        standardize: Any = "lower_and_strip_punctuation",
+        split: Any = "whitespace",
+        ngrams: Any = None,
+        output_mode: str = "int",
+        output_sequence_length: int | None = None,
+        pad_to_max_tokens: bool = False,
+        vocabulary: Any = None,
+        idf_weights: Any = None,
+        sparse: bool = False,
+        ragged: bool = False,
+        encoding: str = "utf-8",
+        **kwargs: Any,
+    ) -> None:
+        kind = kwargs.pop("dtype", None)
+        if kind is not None and getattr(kind, "name", kind) != "string":
+            raise ValueError(
+                f"`TextVectorization` may only have a dtype of string. Received dtype: {kind}."
+            )
+        kwargs.pop("vocabulary_size", None)
+        super().__init__(dtype="string", **kwargs)
+        mode = mode_of(output_mode, ("int", "multi_hot", "count", "tf_idf"), "TextVectorization")
+        self.standardize = _option(standardize, _STANDARDS, "standardize")
+        self.split = _option(split, _SPLITS, "split")
+        if ragged:
+            raise NotImplementedError(f"TextVectorization(ragged=True): {RAGGED_HELP}")
+        if output_sequence_length is not None and mode != "int":
+            raise ValueError(
+                "`output_sequence_length` must not be set if `output_mode` is not 'int'. Received "
+                f"output_sequence_length={output_sequence_length}."
+            )
+        if output_sequence_length is not None and not isinstance(output_sequence_length, int):
+            raise ValueError(
+                "`output_sequence_length` must be either None or an integer when `output_mode` is 'int'. Received: "
+                f"output_sequence_length={output_sequence_length}"
+            )
+        self.ngrams, self._widths = ngrams, _run_widths(ngrams)
+        self.max_tokens, self.output_mode = max_tokens, mode
+        self.output_sequence_length = output_sequence_length
+        self.pad_to_max_tokens, self.sparse, self.ragged = pad_to_max_tokens, sparse, ragged
+        self.encoding = encoding
+        self._lookup = StringLookup(
+            max_tokens=max_tokens,
+            vocabulary=vocabulary,
+            idf_weights=idf_weights,
+            pad_to_max_tokens=pad_to_max_tokens,
+            mask_token="",
+            output_mode=mode,
+            sparse=sparse,
+            encoding=encoding,
+        )
+
+    # ---- the vocabulary --------------------------------------------------------------------
+
+    def get_vocabulary(self, include_special_tokens: bool = True) -> list[str]:
+        """The words, in the order of their numbers.
+
+        Args:
+          include_special_tokens: whether '' and '[UNK]' come first.
+        """
+        return self._lookup.get_vocabulary(include_special_tokens)
+
+    def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
+        """Sets the words; arguments and errors as for `StringLookup`."""
+        self._lookup.set_vocabulary(vocabulary, idf_weights)
+
+    def vocabulary_size(self) -> int:
+        """How many numbers there are, those of padding and unknown words included."""
+        return self._lookup.vocabulary_size()
+
+    def update_state(self, data: Any) -> None:
+        """Counts the words of a batch of texts."""
+        rows, _ = self._rows(data)
+        if self._lookup._given:
+            self._lookup.update_state(data)
+        self._lookup.count_rows(rows)
+
+    def finalize_state(self) -> None:
+        """Makes the vocabulary of what was counted."""
+        self._lookup.finalize_state()
+
+    def reset_state(self) -> None:
+        """Forgets what was learnt."""
+        self._lookup.reset_state()
+
+    def get_weights(self) -> list[np.ndarray]:
+        """The learnt vocabulary, as one array; nothing when it was given."""
+        return self._lookup.get_weights()
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """Sets what `get_weights` gave."""
+        self._lookup.set_weights(weights)
+
+    # ---- calling ---------------------------------------------------------------------------
+
+    def _rows(self, inputs: Any) -> tuple[list[list[bytes]], tuple[int, ...]]:
+        """The words of each text, and the shape of the texts."""
+        tensor = convert_to_tensor(inputs)
+        if callable(self.standardize):
+            tensor = self.standardize(tensor)
+        texts = host_values(tensor, "texts (XLA has no strings)")
+        if texts.dtype != object:
+            raise TypeError(f"TextVectorization takes strings, got {texts.dtype}.")
+        flat: list[bytes] = texts.reshape(-1).tolist()
+        if isinstance(self.standardize, str):
+            flat = [_STANDARDS[self.standardize](text) for text in flat]
+        shape = texts.shape
+        if self.split is None:
+            rows = np.array(flat, object).reshape(-1, shape[-1] if shape else 1).tolist()
+            shape = shape[:-1] if len(shape) > 1 else shape
+        else:
+            if len(shape) > 1 and shape[-1] != 1:
+                raise ValueError(
+                    "When using `TextVectorization` to tokenize strings, the input rank must be 1 or the last shape "
+                    f"dimension must be 1. Received: inputs.shape={shape} with rank={len(shape)}"
+                )
+            shape = shape[:-1] if len(shape) > 1 else shape
+            rows = [self._words(text) for text in flat]
+        if self._widths is not None:
+            rows = [_with_runs(row, self._widths) for row in rows]
+        return rows, shape
+
+    def _words(self, text: bytes) -> list[bytes]:
+        if isinstance(self.split, str):
+            return _SPLITS[self.split](text)
+        alone = np.empty((), object)
+        alone[()] = text
+        words = host_values(self.split(Tensor(alone)), "words (XLA has no strings)")
+        return words.reshape(-1).tolist()
+
+    def call(self, inputs: Any) -> Any:
+        """Numbers or vectors for texts of shape [], [batch] or [batch, 1]."""
+        self._lookup._check_ready()
+        rows, shape = self._rows(inputs)
+        numbers = self._padded([self._lookup.find_row(row) for row in rows])
+        if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:
+            numbers = numbers.reshape(-1, 1) if self.output_mode == "int" else numbers
+        if not shape:
+            numbers = numbers[0]
+        return self._lookup.encode(Tensor(numbers))
+
+    def _padded(self, rows: Sequence[list[int]]) -> np.ndarray:
+        width = self.output_sequence_length
+        if width is None:
+            width = max((len(row) for row in rows), default=0)
+        # Vectors leave out what is no word.
+        filler = 0 if self.output_mode == "int" else -1
+        padded = np.full((len(rows), width), filler, np.int64)
+        for place, row in enumerate(rows):
+            padded[place, : len(row)] = row[:width]
+        return padded
+
+    def output_dtype(self) -> Any:
+        """int64, or `floatx()` for vectors."""
+        return "int64" if self.output_mode == "int" else backend.floatx()
+
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        """[batch, output_sequence_length], or [batch, size of the vocabulary]."""
+        sizes = TensorShape(input_shape).as_list()
+        if self.output_mode != "int":
+            return TensorShape([*sizes[:1], self._lookup._depth])
+        if self.split is None and len(sizes) > 1:
+            return TensorShape(sizes)
+        return TensorShape([*sizes[:1], self.output_sequence_length])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration; a learnt vocabulary is part of it, so that a saved model has it."""
+        known = self._lookup.get_config()
+        return {
+            **super().get_config(),
+            "max_tokens": self.max_tokens,
+            "standardize": _named(self.standardize),
+            "split": _named(self.split),
+            "ngrams": self.ngrams,
+            "output_mode": self.output_mode,
+            "output_sequence_length": self.output_sequence_length,
+            "pad_to_max_tokens": self.pad_to_max_tokens,
+            "sparse": self.sparse,
+            "ragged": self.ragged,
+            "vocabulary": known["vocabulary"],
+            "idf_weights": known["idf_weights"],
+            "encoding": self.encoding,
+            "vocabulary_size": self.vocabulary_size(),
+        }
+
+
+def _option(value: Any, known: dict[str, Any], name: str) -> Any:
+    """A built-in option's name, None, or a function, which may come by its registered name.
+
+    Raises:
+      ValueError: for another name.
+    """
+    if value is None or callable(value) or value in known:
+        return value
+    found = identify.get_registered_object(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(
+            f"Unknown value for `{name}` argument of layer TextVectorization. Allowed values are: `None`, a "
+            f"`Callable`, or one of the following values: {tuple(known)}. Received: {value}"
+        )
+    return found
+
+
+def _named(option: Any) -> Any:
+    return identify.get_registered_name(option) if callable(option) else option
+
+
+def _run_widths(ngrams: Any) -> tuple[int, ...] | None:
+    if ngrams is None:
+        return None
+    if isinstance(ngrams, int) and ngrams > 0:
+        return tuple(range(1, ngrams + 1))
+    if isinstance(ngrams, (tuple, list)) and all(isinstance(n, int) for n in ngrams):
+        return tuple(ngrams)
+    raise ValueError(
+        f"`ngrams` must be None, an integer, or a tuple of integers. Received: ngrams={ngrams}"
+    )
+
+
+def _with_runs(words: list[bytes], widths: tuple[int, ...]) -> list[bytes]:
+    return [
+        b" ".join(words[first : first + width])
+        for width in widths
+        for first in range(len(words) - width + 1)
+    ]

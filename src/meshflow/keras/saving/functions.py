@@ -1,0 +1,75 @@
+"""Python functions as plain data, for `Lambda` layers of functions that have no name.
+
+As in Keras 2 a function is its byte code. Whoever loads it runs it: files of others may do harm.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import contextvars
+import marshal
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from meshflow.core.errors import InvalidValueError
+
+__all__ = ["code_forbidden", "from_data", "to_data"]
+
+_forbidden: contextvars.ContextVar[bool] = contextvars.ContextVar("code_forbidden", default=False)
+
+
+@contextlib.contextmanager
+def code_forbidden(value: bool) -> Iterator[None]:
+    """Whether functions may not be made of data inside, as what is loaded is not trusted."""
+    token = _forbidden.set(value)
+    try:
+        yield
+    finally:
+        _forbidden.reset(token)
+
+
+def to_data(function: types.FunctionType) -> list[Any]:
+    """A function's code in base 64, its defaults, and the values that it closes over."""
+    code = base64.b64encode(marshal.dumps(function.__code__)).decode()
+    closure = [cell.cell_contents for cell in function.__closure__ or ()]
+    defaults = function.__defaults__
+    return [code, None if defaults is None else list(defaults), closure or None]
+
+
+def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]:
+    """The function that `to_data`, or Keras 2, described.
+
+    Args:
+      data: code, defaults, closure.
+      names: global names of the function, besides `tf`, `keras`, `K` and `np`.
+      what: what has the function, for errors.
+
+    Raises:
+      ValueError: where code is forbidden, or for code of another version of Python.
+    """
+    if _forbidden.get():
+        raise ValueError(
+            f"Requested the deserialization of {what} with a Python function inside it. This runs code of the file's "
+            "author. If you trust the source, load it with `safe_mode=False`."
+        )
+    import builtins
+
+    import numpy
+
+    import meshflow
+
+    code, defaults, closure = data
+    try:
+        body = marshal.loads(base64.b64decode(code))
+    except (ValueError, EOFError, TypeError) as error:
+        raise InvalidValueError(
+            f"The function of {what} cannot be read: it was saved with another version of Python. Pass it in "
+            f"`custom_objects`, or write a Layer. ({error})"
+        ) from None
+    known = {"tf": meshflow, "keras": meshflow.keras, "K": meshflow.keras.backend, "np": numpy}
+    scope = {"__builtins__": builtins, **known, **names}
+    values = tuple(tuple(v) if isinstance(v, list) else v for v in defaults) if defaults else None
+    cells = tuple(types.CellType(value) for value in closure) if closure else None
+    return types.FunctionType(body, scope, body.co_name, values, cells)

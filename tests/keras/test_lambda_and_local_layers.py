@@ -1,0 +1,99 @@
+"""`Lambda` layers in files, and layers that tests/reference computes: their configurations and shapes."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+layers = tf.keras.layers
+
+
+def _model():
+    scale = 3.0
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((3,)),
+            layers.Lambda(lambda x, k=2.0: tf.nn.relu(x) * k + 1.0),
+            layers.Lambda(lambda x: x * scale),
+            layers.Lambda(tf.math.square),
+        ]
+    )
+
+
+@pytest.mark.parametrize("ending", ["keras", "h5", ""])
+def test_functions_without_a_name_are_saved(tmp_path, ending):
+    model, x = _model(), np.linspace(-1, 1, 6, dtype="f4").reshape(2, 3)
+    path = str(tmp_path / f"model.{ending}") if ending else str(tmp_path / "folder")
+    model.save(path)
+    if ending == "keras":
+        with pytest.raises(ValueError, match=r"code of the file's author.*safe_mode=False"):
+            tf.keras.models.load_model(path)
+    loaded = tf.keras.models.load_model(path, safe_mode=False)
+    assert np.array_equal(loaded(x), model(x))
+
+
+def test_lambda_configuration():
+    config = layers.Lambda(lambda x: x + 1).get_config()
+    assert config["function_type"] == "lambda" and len(config["function"]) == 3
+    again = layers.Lambda.from_config(config)
+    assert again(tf.constant([1.0])).numpy().tolist() == [2.0]
+    assert layers.Lambda(tf.nn.relu).get_config()["function"] == "nn.relu"
+    with pytest.raises(ValueError, match="another version of Python"):
+        layers.Lambda.from_config({**config, "function": ["AAAA", None, None]})
+
+
+@pytest.mark.parametrize(
+    "layer, shape, output",
+    [
+        (lambda: layers.ConvLSTM1D(2, 3), (4, 6, 3), (4, 2)),
+        (lambda: layers.ConvLSTM2D(2, 3, return_sequences=True), (4, 6, 5, 3), (4, 4, 3, 2)),
+        (lambda: layers.ConvLSTM3D(2, 2, strides=2), (2, 4, 4, 4, 1), (2, 2, 2, 2)),
+        (lambda: layers.LocallyConnected1D(2, 3), (6, 3), (4, 2)),
+        (lambda: layers.LocallyConnected2D(2, 3, strides=2), (7, 5, 3), (3, 2, 2)),
+        (lambda: layers.DepthwiseConv1D(3, depth_multiplier=2), (6, 3), (4, 6)),
+        (lambda: layers.SeparableConvolution1D(2, 3), (6, 3), (4, 2)),
+        (lambda: layers.Convolution1DTranspose(2, 3), (6, 3), (8, 2)),
+    ],
+)
+def test_shapes_and_configurations(layer, shape, output):
+    made = layer()
+    symbolic = made(tf.keras.Input(shape))
+    assert tuple(symbolic.shape) == (None, *output)
+    copy = type(made).from_config(made.get_config())
+    assert copy(tf.ones([2, *shape])).shape == (2, *output)
+    assert [w.shape for w in copy.weights] == [w.shape for w in made.weights]
+
+
+def test_convolutional_recurrence():
+    layer = layers.ConvLSTM2D(2, 3, padding="same", return_state=True, return_sequences=True)
+    x = tf.random.normal([2, 3, 4, 4, 1])
+    sequence, hidden, carry = layer(x)
+    assert sequence.shape == (2, 3, 4, 4, 2) and carry.shape == (2, 4, 4, 2)
+    assert np.array_equal(sequence[:, -1], hidden)
+    again, *_ = layer(x[:, 1:], initial_state=layer(x[:, :1])[1:])
+    np.testing.assert_allclose(again[:, -1], hidden, atol=1e-5)
+    first = layers.ConvLSTM2D(2, 3, data_format="channels_first", padding="same")
+    first.build((2, 3, 1, 4, 4))
+    first.set_weights(layer.get_weights())
+    moved = first(tf.transpose(x, [0, 1, 4, 2, 3]))
+    np.testing.assert_allclose(tf.transpose(moved, [0, 2, 3, 1]), hidden, atol=1e-5)
+
+
+def test_convolutional_recurrence_drops_and_remembers():
+    x = tf.ones([2, 3, 4, 4, 1])
+    dropping = layers.ConvLSTM2D(2, 3, dropout=0.5, recurrent_dropout=0.5)
+    assert not np.array_equal(dropping(x, training=True), dropping(x))
+    keeping = layers.ConvLSTM2D(2, 3, stateful=True)
+    once = keeping(x).numpy()
+    assert not np.array_equal(keeping(x), once)
+    keeping.reset_states()
+    assert np.array_equal(keeping(x), once)
+
+
+def test_local_layers_say_what_they_cannot():
+    with pytest.raises(ValueError, match="Invalid border mode for LocallyConnected2D"):
+        layers.LocallyConnected2D(2, 3, padding="same")
+    with pytest.raises(ValueError, match="fully-defined"):
+        layers.LocallyConnected1D(2, 3)(tf.keras.Input((None, 3)))
+    with pytest.raises(NotImplementedError, match="implementation=1"):
+        layers.LocallyConnected1D(2, 3, implementation=2)
