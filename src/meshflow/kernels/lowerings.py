@@ -113,15 +113,20 @@ def convolution_plans(
     return [plan for plan in found if plan is not None]
 
 
+def geometry(parameters: dict[str, Any]) -> dict[str, Any]:
+    """What `convolution_plans` takes of the primitive's parameters."""
+    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
+    counts = ("feature_group_count", "batch_group_count")
+    return {name: parameters[name] for name in (*names, *counts)}
+
+
 def convolution(
     left: Any, right: Any, out: Any, parameters: dict[str, Any], least: int | None = None
 ) -> Any:
     """A function of the two operands that runs by oneDNN, or None."""
     if _work(left, right, out, parameters) < (LEAST_WORK if least is None else least):
         return None
-    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
-    counts = ("feature_group_count", "batch_group_count")
-    for plan in convolution_plans(left, right, out, *(parameters[n] for n in (*names, *counts))):
+    for plan in convolution_plans(left, right, out, **geometry(parameters)):
         chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
         if chosen is not None:
             break
@@ -256,7 +261,7 @@ def turned(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
     return blocks
 
 
-def _is_whole(context: Any) -> bool:
+def is_whole(context: Any) -> bool:
     """Whether operands are whole arrays on one device: XLA cannot partition a call of ours."""
     axes = context.module_context.axis_context
     if hasattr(axes, "num_devices"):
@@ -274,7 +279,7 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
         avals = (*context.avals_in, *context.avals_out)
         call = None
-        if _is_whole(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
+        if is_whole(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
             call = choose(*avals, parameters)
         if call is None:
             return usual(context, *operands, **parameters)

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.function import ConcreteFunction, Settings
-from meshflow.core.rewriting import Rewriting
+from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 from meshflow.core.variable import VariableNeedsEagerError
@@ -135,6 +136,7 @@ class Loop:
         carried_at = [where[i] for i in written]
         fixed_at = [where[id(c)] for c in self._fixed]
         count = traced.count
+        program = jaxpr_as_fun(ready(traced.closed))
 
         def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
             def step(state: list[Any], arrays: list[Any]) -> Any:
@@ -143,7 +145,7 @@ class Loop:
                     captures[i] = value
                 for i, value in zip(fixed_at, fixed, strict=True):
                     captures[i] = value
-                outputs = traced.arrays(arrays, captures)
+                outputs = program(*arrays, *captures)
                 return outputs[count:], outputs[:count]
 
             state, results = jax.lax.scan(step, carried, stacked)
