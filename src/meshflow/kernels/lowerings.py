@@ -288,6 +288,21 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     mlir.register_lowering(primitive, rule, platform="cpu")
 
 
+def widen_sums() -> None:
+    """Makes sums of 16-bit floats be taken in float32: XLA's code for CPUs rounds after every term."""
+    primitive = jax.lax.reduce_sum_p
+    usual = mlir._lowerings[primitive].rule
+
+    def rule(context: Any, operand: Any, **parameters: Any) -> Any:
+        dtype = np.dtype(context.avals_in[0].dtype)
+        if dtype.name not in ("bfloat16", "float16"):
+            return usual(context, operand, **parameters)
+        wide = lambda x: primitive.bind(x.astype(np.float32), **parameters).astype(dtype)
+        return mlir.lower_fun(wide, multiple_results=False)(context, operand)
+
+    mlir.register_lowering(primitive, rule, platform="cpu")
+
+
 def divide_convolutions() -> None:
     """Makes this package divide convolutions among the devices of a mesh, on every platform."""
     primitive = jax.lax.conv_general_dilated_p
@@ -322,6 +337,7 @@ def register() -> None:
     """Puts oneDNN in place; its library is loaded when the first convolution or product is compiled."""
     override(jax.lax.conv_general_dilated_p, convolution)
     override(jax.lax.dot_general_p, product)
+    widen_sums()
     override(jax.lax.reduce_sum_p, column_sum)
     override(jax.lax.rev_p, turned)
     divide_convolutions()

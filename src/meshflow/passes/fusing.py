@@ -35,7 +35,7 @@ def _fused(jaxpr: Any) -> Any:
     """An open jaxpr with fused convolutions, also in the programs inside."""
     eqns = [_inside(eqn) for eqn in jaxpr.eqns]
     found = _Fusion(jaxpr, eqns).run()
-    same = len(found) == len(jaxpr.eqns) and all(a is b for a, b in zip(found, jaxpr.eqns))
+    same = list(map(id, found)) == list(map(id, jaxpr.eqns))
     return jaxpr if same else jaxpr.replace(eqns=found)
 
 
@@ -156,8 +156,10 @@ class _Fusion:
 
     def _bias(self, add: Any, result: Any, conv: Any) -> Any:
         """The vector that an addition adds to every place, or None."""
-        (other,) = [v for v in add.invars if v is not result] or (None,)
-        made = None if isinstance(other, jex_core.Literal) else self._made.get(other)
+        others = [v for v in add.invars if v is not result]
+        if len(others) != 1 or isinstance(others[0], jex_core.Literal):
+            return None
+        other, made = others[0], self._made.get(others[0])
         axis = conv.params["dimension_numbers"].out_spec[1]
         features = result.aval.shape[axis]
         if made is None or made.primitive.name not in ("broadcast_in_dim", "reshape"):
@@ -205,7 +207,7 @@ def _rectified(eqn: Any, zero: Any) -> Any:
     if name in _CALLS and len(eqn.invars) == len(eqn.outvars) == 1:
         body = opened(eqn.params[_CALLS[name]])
         constant = lambda atom: isinstance(atom, jex_core.Literal) and bool(np.all(atom.val == 0))
-        if len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars:
-            if _rectified(body.eqns[0], constant) is body.invars[0]:
-                return eqn.invars[0]
+        alone = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
+        if alone and _rectified(body.eqns[0], constant) is body.invars[0]:
+            return eqn.invars[0]
     return None

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from meshflow.core import nest
 from meshflow.core.autograph.status import switched
