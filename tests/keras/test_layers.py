@@ -317,3 +317,14 @@ def test_policies():
         model.layers[0].compute_dtype == "bfloat16" and model(np.ones((1, 4))).dtype == tf.float32
     )
     assert all(w.dtype == tf.float32 for w in model.weights)
+
+
+def test_a_deleted_weight_is_none_of_the_layers():
+    layer = tf.keras.layers.Layer(dtype="mixed_bfloat16")
+    layer.x = layer.add_weight("x", (2,), initializer="ones", regularizer="l2")
+    layer.y = layer.again = layer.add_weight("y", (2,))
+    assert len(layer.weights) == 2 and len(layer.losses) == 1
+    del layer.x, layer.y
+    assert [w.name for w in layer.weights] == ["y:0"] and not layer.losses
+    with pytest.raises(AttributeError):
+        del layer.x

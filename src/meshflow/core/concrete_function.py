@@ -18,7 +18,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.fetching import lost_worker
 from meshflow.core.places import about_places, different_places
-from meshflow.core.rewriting import Rewriting, rewritten
+from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.signatures import describe, heading, match, named_specs
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
@@ -255,7 +255,7 @@ def _named(traced: Traced) -> Callable[..., Any]:
     """The program with its name: new values of variables, which take the donated buffers, then results."""
     from jax.extend.core import jaxpr_as_fun
 
-    run = jaxpr_as_fun(rewritten(traced.closed))
+    run = jaxpr_as_fun(ready(traced.closed))
 
     def compiled(*arrays: Any) -> Any:
         outputs = run(*arrays)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from jax.extend import core as jex_core
 
+from meshflow.passes.fusing import fused
+
 Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
 
 
@@ -39,6 +41,11 @@ def install(name: str, rewrite: Rewrite | None) -> None:
     if rewrite is not None:
         Rewriting.active[name] = rewrite
     Rewriting.version += 1
+
+
+def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+    """A jaxpr after all rewrites, as it is compiled: nobody takes its derivative any more."""
+    return fused(rewritten(closed))
 
 
 def rewritten(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:

@@ -1,288 +1,334 @@
-// A tile product adds 16 x 16 sums of 32 products each. Here the 32 terms are 32 images of the
-// batch at one place: a tap of the kernel then only says which place of the image meets which place
-// of the result, and one packed copy of a row serves every tap. oneDNN sums over neighbouring places
-// instead and packs again for each shift; this takes half of its time.
+// A tile product adds 16 x 16 sums of 32 products each. Here a tile of the result is 16 neighbouring
+// places x 16 features, and the 32 terms are channels: in a packed copy of the image whose rows are
+// widened by the padding, a tap of the kernel only shifts the tile that is read.
 //
-// Packed, a place is one tile of 16 channels x 16 pairs of images for the image, and of 16 pairs x
-// 16 features for the result. Each task owns a block of channels x features of the gradient, whose
-// sums stay in the second-level cache while rows of the batch stream by.
+// Rows need not be a multiple of 16 wide: several images are packed side by side, place by place, until
+// 16 neighbours are images times places. Each task owns rows of such a group. Its packed rows
+// and the packed kernel of 32 features stay in the second-level cache, 32 channels of that kernel in the
+// first, and 2 x 2 tiles of sums in registers.
 
 #include "amx.h"
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 
-#include <immintrin.h>
 #include <omp.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "blocks.h"
-
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
+#include "amx_tiles.h"
 
 namespace meshflow {
 namespace {
 
-constexpr int64_t kTile = 1024, kPair = 2 * kTile, kImages = 32, kSegment = 8;
-constexpr int64_t kSums = 640 << 10;  // bytes of sums per task: a third of a second-level cache
+constexpr int64_t kPlace = 64;                                  // bytes of 32 channels of a place
+// Bytes of packed rows, and where the second-level cache does not hold the kernel, so that it is read from
+// memory for every task.
+constexpr int64_t kPacked = 400 << 10, kMorePacked = 1 << 20, kHeld = 2 << 20;
+constexpr int64_t kPairs = 2;  // pairs of tiles that share what the first-level cache has of the kernel
 
-using bfloat16 = uint16_t;
+int64_t up(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
-int64_t pairs(int64_t channels) { return (channels + 31) / 32; }
+// How the work is divided.
+struct Division {
+  int64_t images;            // of a group, packed side by side
+  int64_t tiles;             // of 16 places in a row of the result
+  int64_t places;            // in a packed row
+  int64_t rows, packed;      // rows of the result per task, and of the image that they read
+  int64_t channels, panels;  // blocks of 32
+  int64_t groups, bands;     // tasks: groups of images x bands of rows
 
-Blocks blocks(const KernelGradient& s, int threads) {
-  int64_t most = std::max<int64_t>(1, kSums / (4 * kTile * s.taps[0] * s.taps[1]));
-  return divide(s.channels, s.features, most, threads);
-}
+  Division(const Convolution& s, int threads) : channels(up(s.channels, 32)), panels(up(s.features, 32)) {
+    double least = 0;
+    for (int64_t n : {1, 2, 4, 8, 16}) {
+      // Places of a strided row are neighbours of one image, or of 16.
+      if (n > s.batch || (s.strides[1] > 1 && n > 1 && n < 16)) continue;
+      int64_t across = up(s.columns * n, 16);
+      double cost = double(across * up(s.batch, n)) / (s.columns * s.batch);
+      // Two tiles of one row skip the taps above and below the image together.
+      if (across % 2) cost *= 1 + 0.5 * (s.taps[0] - 1) / (s.rows * s.taps[0]);
+      if (least == 0 || cost < least * 0.999) least = cost, images = n, tiles = across;
+    }
+    // Tiles behind the last column read, too.
+    int64_t last = up(tiles * 16, images) - 1;
+    places = (last * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1) * images;
+    groups = up(s.batch, images);
+    int64_t reach = (s.taps[0] - 1) * s.dilations[0] + 1, row = channels * places * kPlace;
+    int64_t most = panels * panel_bytes(s) > kHeld ? kMorePacked : kPacked;
+    rows = std::clamp<int64_t>((most / row - reach) / s.strides[0] + 1, 1, s.rows);
+    rows = std::min(rows, std::max<int64_t>(1, s.rows * groups / threads));
+    bands = up(s.rows, rows);
+    rows = up(s.rows, bands);
+    packed = (rows - 1) * s.strides[0] + reach;
+  }
 
-// Rows of the image that a row of the result can meet.
-int64_t window(const KernelGradient& s) { return (s.taps[0] - 1) * s.dilations[0] + 1; }
-
-struct Scratch {
-  size_t sums, result, image;
-  Scratch(const KernelGradient& s, const Blocks& b)
-      : sums(s.taps[0] * s.taps[1] * b.channels * b.features * 4 * kTile),
-        result(b.features * s.columns * kPair),
-        image(window(s) * b.channels * s.width * kPair) {}
-  size_t bytes() const { return sums + result + image; }
+  int64_t panel_bytes(const Convolution& s) const { return channels * s.taps[0] * s.taps[1] * kPair; }
+  int64_t plane_bytes() const { return packed * places * kPlace; }
+  int64_t band_bytes() const { return up(channels * plane_bytes(), 4096) * 4096; }
+  // The panels, then a panel of biases.
+  int64_t kernel_bytes(const Convolution& s) const { return up(panels * (panel_bytes(s) + 128), 4096) * 4096; }
 };
 
-// Two rows of 32 values as two rows of 16 pairs.
-inline void interleave(__m512i even, __m512i odd, __m512i* low, __m512i* high) {
-  alignas(64) static const auto places = [] {
-    struct { uint16_t low[32], high[32]; } p;
-    for (int i = 0; i < 16; ++i) {
-      p.low[2 * i] = i, p.low[2 * i + 1] = 32 + i;
-      p.high[2 * i] = 16 + i, p.high[2 * i + 1] = 48 + i;
-    }
-    return p;
-  }();
-  *low = _mm512_permutex2var_epi16(even, _mm512_load_si512(places.low), odd);
-  *high = _mm512_permutex2var_epi16(even, _mm512_load_si512(places.high), odd);
-}
-
-inline void transpose(__m512i* r) {
-  __m512i t[16];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
-}
-
-// Packs 32 channels of one place of up to 32 images: a pair of tiles, transposed for the image.
-template <bool transposed>
-void pack(const bfloat16* from, int64_t stride, int64_t images, int64_t channels, char* to) {
-  __mmask32 there = channels >= 32 ? ~0u : (1u << channels) - 1;
+// Packs 32 channels x 32 features of a tap: two tiles of 16 pairs of channels x 16 features.
+void pack(const Convolution& s, const bfloat16* from, int64_t channels, int64_t features, char* to) {
   __m512i low[16], high[16];
-  for (int64_t j = 0; j < 16; ++j) {
-    const bfloat16* row = from + 2 * j * stride;
-    __m512i even = 2 * j < images ? _mm512_maskz_loadu_epi16(there, row) : _mm512_setzero_si512();
-    __m512i odd =
-        2 * j + 1 < images ? _mm512_maskz_loadu_epi16(there, row + stride) : _mm512_setzero_si512();
-    interleave(even, odd, &low[j], &high[j]);
+  auto mask = [](int64_t n) -> __mmask32 { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; };
+  if (s.kernel[3] == 1) {
+    for (int64_t j = 0; j < 16; ++j) {
+      const bfloat16* row = from + 2 * j * s.kernel[2];
+      __m512i even = _mm512_maskz_loadu_epi16(2 * j < channels ? mask(features) : 0, row);
+      __m512i odd = _mm512_maskz_loadu_epi16(2 * j + 1 < channels ? mask(features) : 0, row + s.kernel[2]);
+      interleave(even, odd, &low[j], &high[j]);
+    }
+  } else {
+    // Pairs of channels lie together: a row is a feature.
+    for (int64_t j = 0; j < 16; ++j) {
+      __mmask32 first = j < features ? mask(channels) : 0, second = j + 16 < features ? mask(channels) : 0;
+      low[j] = _mm512_maskz_loadu_epi16(first, from + j * s.kernel[3]);
+      high[j] = _mm512_maskz_loadu_epi16(second, from + (j + 16) * s.kernel[3]);
+    }
+    transpose(low), transpose(high);
   }
-  if (transposed) transpose(low), transpose(high);
   for (int64_t j = 0; j < 16; ++j) {
     _mm512_store_si512(to + 64 * j, low[j]);
     _mm512_store_si512(to + kTile + 64 * j, high[j]);
   }
 }
 
-// Adds the products of `count` places to 32 x 32 sums.
-void multiply(char* sums, const char* image, int64_t step, const char* result, int64_t count) {
-  _tile_loadd(0, sums, 64);
-  _tile_loadd(1, sums + kTile, 64);
-  _tile_loadd(2, sums + 2 * kTile, 64);
-  _tile_loadd(3, sums + 3 * kTile, 64);
-  for (int64_t i = 0; i < count; ++i, image += step, result += kPair) {
-    _tile_loadd(4, image, 64);
-    _tile_loadd(6, result, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, result + kTile, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, image + kTile, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, sums, 64);
-  _tile_stored(1, sums + kTile, 64);
-  _tile_stored(2, sums + 2 * kTile, 64);
-  _tile_stored(3, sums + 3 * kTile, 64);
-}
+// Lines of memory that are asked for little by little, as waiting for an image takes a fifth of the time.
+struct Ahead {
+  const char* at;
+  int64_t left, step = 0;  // lines
 
-struct Task {
-  const KernelGradient& s;
-  const Blocks& b;
-  const bfloat16 *image, *result;
-  void* kernel;
-  int64_t c0, k0, channels, features;  // this block, in pairs of tiles
-  char *sums, *packed_result, *packed_image;
-
-  Task(const KernelGradient& sizes, const Blocks& blocks, const void* x, const void* y, void* w,
-       int64_t number, char* scratch)
-      : s(sizes), b(blocks), image(static_cast<const bfloat16*>(x)),
-        result(static_cast<const bfloat16*>(y)), kernel(w),
-        c0(number / blocks.across * blocks.channels), k0(number % blocks.across * blocks.features),
-        channels(std::min(blocks.channels, pairs(sizes.channels) - c0)),
-        features(std::min(blocks.features, pairs(sizes.features) - k0)) {
-    Scratch parts(s, b);
-    sums = scratch;
-    packed_result = sums + parts.sums;
-    packed_image = packed_result + parts.result;
-    std::memset(sums, 0, parts.sums);
-  }
-
-  char* sums_of(int64_t y, int64_t x, int64_t c, int64_t k) {
-    return sums + (((y * s.taps[1] + x) * b.channels + c) * b.features + k) * 4 * kTile;
-  }
-
-  char* image_row(int64_t row) { return packed_image + row % window(s) * b.channels * s.width * kPair; }
-
-  void pack_image(int64_t first, int64_t images, int64_t row) {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t x = 0; x < s.width; ++x) {
-        int64_t at = (c0 + c) * 32;
-        pack<true>(image + first * s.image[0] + row * s.image[1] + x * s.image[2] + at, s.image[0], images,
-                   s.channels - at, image_row(row) + (c * s.width + x) * kPair);
-      }
-  }
-
-  void pack_result(int64_t first, int64_t images, int64_t row) {
-    for (int64_t k = 0; k < features; ++k)
-      for (int64_t x = 0; x < s.columns; ++x) {
-        int64_t at = (k0 + k) * 32;
-        pack<false>(result + first * s.result[0] + row * s.result[1] + x * s.result[2] + at, s.result[0],
-                    images, s.features - at, packed_result + (k * s.columns + x) * kPair);
-      }
-  }
-
-  // One row of the result with one row of the image, for one row of the kernel.
-  void add(int64_t row, int64_t y) {
-    const char* across = image_row(row);
-    for (int64_t k = 0; k < features; ++k)
-      for (int64_t from = 0; from < s.columns; from += kSegment)
-        for (int64_t c = 0; c < channels; ++c)
-          for (int64_t x = 0; x < s.taps[1]; ++x) {
-            // Places of the result whose place of the image is inside.
-            int64_t shift = x * s.dilations[1] - s.low[1], step = s.strides[1];
-            int64_t begin = shift >= 0 ? 0 : (-shift + step - 1) / step;
-            int64_t end = s.width - shift <= 0 ? 0 : (s.width - shift + step - 1) / step;
-            begin = std::max(begin, from);
-            end = std::min({end, from + kSegment, s.columns});
-            if (begin < end)
-              multiply(sums_of(y, x, c, k), across + (c * s.width + begin * step + shift) * kPair, step * kPair,
-                       packed_result + (k * s.columns + begin) * kPair, end - begin);
-          }
-  }
-
-  void write() {
-    for (int64_t y = 0; y < s.taps[0]; ++y)
-      for (int64_t x = 0; x < s.taps[1]; ++x)
-        for (int64_t c = 0; c < 32 * channels && c0 * 32 + c < s.channels; ++c)
-          for (int64_t k = 0; k < 2 * features && k0 * 32 + k * 16 < s.features; ++k) {
-            const char* tile = sums_of(y, x, c / 32, k / 2) + (c / 16 % 2 * 2 + k % 2) * kTile;
-            __m512 values = _mm512_load_ps(tile + c % 16 * 64);
-            int64_t at = y * s.kernel[0] + x * s.kernel[1] + (c0 * 32 + c) * s.kernel[2] + k0 * 32 + k * 16;
-            int64_t left = s.features - k0 * 32 - k * 16;
-            __mmask16 there = left >= 16 ? 0xffff : (1u << left) - 1;
-            if (s.wide) {
-              _mm512_mask_storeu_ps(static_cast<float*>(kernel) + at, there, values);
-            } else {
-              _mm256_mask_storeu_epi16(static_cast<bfloat16*>(kernel) + at, there,
-                                       (__m256i)_mm512_cvtneps_pbh(values));
-            }
-          }
-  }
-
-  void run() {
-    int64_t reach = window(s);
-    for (int64_t first = 0; first < s.batch; first += kImages) {
-      int64_t images = std::min(kImages, s.batch - first), packed = 0;
-      for (int64_t row = 0; row < s.rows; ++row) {
-        int64_t top = row * s.strides[0] - s.low[0];
-        for (packed = std::max(packed, top); packed < std::min(top + reach, s.height); ++packed)
-          pack_image(first, images, packed);
-        pack_result(first, images, row);
-        for (int64_t y = 0; y < s.taps[0]; ++y) {
-          int64_t at = top + y * s.dilations[0];
-          if (at >= 0 && at < s.height) add(at, y);
-        }
-      }
-    }
-    write();
+  void fetch() {
+    for (int64_t i = 0; i < step && left > 0; ++i, --left, at += 64) _mm_prefetch(at, _MM_HINT_T1);
   }
 };
 
-bool permitted() {
-  static const bool granted = [] {
-    if (!__builtin_cpu_supports("avx512bf16")) return false;
-    unsigned a = 7, b, c = 0, d;
-    __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    bool tiles = (d >> 24 & 1) && (d >> 22 & 1);
-    // Linux hands out the tiles' 8 KiB of state on request: ARCH_REQ_XCOMP_PERM for XTILEDATA.
-    return tiles && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
-  }();
-  return granted;
+// The part of the image that a task packs, about, where images lie one behind the other.
+Ahead next(const Convolution& s, const Division& d, const void* image, int64_t number) {
+  if (number >= d.groups * d.bands) return {nullptr, 0};
+  int64_t bytes = 2 * s.image[0] * d.images / d.bands;
+  return {static_cast<const char*>(image) + number * bytes, bytes / 64};
 }
 
-struct alignas(64) Configuration {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t width[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t height[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+struct Task {
+  const Convolution& s;
+  const Division& d;
+  const char* kernel;
+  const float* bias;
+  const bfloat16* gate;
+  void* result;
+  int64_t first, images, row, rows;  // of the batch; of the result
+  char* packed;
+
+  int64_t top() const { return row * s.strides[0] - s.low[0]; }
+
+  void pack_rows(const bfloat16* image) {
+    int64_t columns = d.places / d.images;
+    for (int64_t r = 0; r < d.packed; ++r) {
+      int64_t y = top() + r;
+      char* line = packed + r * d.places * kPlace;
+      auto clear = [&](int64_t from, int64_t to) {
+        if (from < to)
+          for (int64_t c = 0; c < d.channels; ++c)
+            std::memset(line + c * d.plane_bytes() + from * d.images * kPlace, 0, (to - from) * d.images * kPlace);
+      };
+      if (y < 0 || y >= s.height) {
+        clear(0, columns);
+        continue;
+      }
+      int64_t begin = std::clamp<int64_t>(s.low[1], 0, columns);
+      int64_t end = std::clamp<int64_t>(s.width + s.low[1], begin, columns);
+      clear(0, begin), clear(end, columns);
+      for (int64_t x = begin; x < end; ++x)
+        for (int64_t n = 0; n < d.images; ++n) {
+          char* to = line + (x * d.images + n) * kPlace;
+          bool there = n < images;
+          const bfloat16* from =
+              image + (first + (there ? n : 0)) * s.image[0] + y * s.image[1] + (x - s.low[1]) * s.image[2];
+          for (int64_t c = 0; c < d.channels; ++c, from += 32, to += d.plane_bytes()) {
+            int64_t left = s.channels - c * 32;
+            __mmask32 mask = !there ? 0u : left >= 32 ? ~0u : (1u << left) - 1;
+            _mm512_store_si512(to, _mm512_maskz_loadu_epi16(mask, from));
+          }
+        }
+    }
+  }
+
+  // Two tiles of places, neighbours in the task's order, or the last one alone.
+  struct Pair {
+    const char *a, *b;       // where they begin in the packed rows
+    int64_t from, to;        // rows of the kernel that meet the image
+  };
+
+  // Adds to the sums of a pair with 32 features what 32 channels give.
+  template <bool two>
+  void add(const Pair& pair, int64_t c, const char* weights, char* sums) {
+    int64_t step = s.strides[1] > 1 && d.images == 1 ? s.strides[1] * kPlace : kPlace;
+    int64_t across = s.dilations[1] * d.images * kPlace, down = s.dilations[0] * d.places * kPlace;
+    // The compiler does not know that loading a tile reads memory.
+    __asm__ volatile("" ::: "memory");
+    if (c == 0) {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    } else {
+      _tile_loadd(0, sums, 64);
+      _tile_loadd(1, sums + kTile, 64);
+      if (two) {
+        _tile_loadd(2, sums + 2 * kTile, 64);
+        _tile_loadd(3, sums + 3 * kTile, 64);
+      }
+    }
+    for (int64_t y = pair.from; y < pair.to; ++y) {
+      const char* w = weights + y * s.taps[1] * kPair;
+      int64_t at = c * d.plane_bytes() + y * down;
+      for (int64_t x = 0; x < s.taps[1]; ++x, at += across, w += kPair) {
+        _tile_loadd(6, w, 64);
+        _tile_loadd(4, pair.a + at, step);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, w + kTile, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        if (two) {
+          _tile_loadd(5, pair.b + at, step);
+          _tile_dpbf16ps(2, 5, 6);
+          _tile_dpbf16ps(3, 5, 7);
+        }
+      }
+    }
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + kTile, 64);
+    if (two) {
+      _tile_stored(2, sums + 2 * kTile, 64);
+      _tile_stored(3, sums + 3 * kTile, 64);
+    }
+  }
+
+  // Writes a tile of places x 32 features.
+  void write(const char* sums, int64_t y, int64_t tile, int64_t panel) {
+    int64_t left = s.features - panel * 32;
+    __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
+    __m512 low = _mm512_setzero_ps(), high = low;
+    if (bias) low = _mm512_load_ps(bias + panel * 32), high = _mm512_load_ps(bias + panel * 32 + 16);
+    // 16 places are some columns, each of all images of the group.
+    int64_t across = 16 / d.images, x = tile * across;
+    int64_t at = first * s.result[0] + y * s.result[1] + x * s.result[2] + panel * 32;
+    across = std::min(across, s.columns - x);
+    for (int64_t i = 0; i < across; ++i)
+      for (int64_t n = 0; n < images; ++n)
+        write(sums + (i * d.images + n) * 64, low, high, at + i * s.result[2] + n * s.result[0], there);
+  }
+
+  // Writes a place: 32 features.
+  void write(const char* sums, __m512 low, __m512 high, int64_t at, __mmask32 there) {
+    __m512 zero = _mm512_setzero_ps();
+    low = _mm512_add_ps(_mm512_load_ps(sums), low), high = _mm512_add_ps(_mm512_load_ps(sums + kTile), high);
+    if (s.finish == Finish::kRelu) {
+      // Of two operands of which one is no number, the second is taken.
+      low = _mm512_max_ps(zero, low), high = _mm512_max_ps(zero, high);
+    } else if (s.finish == Finish::kGate) {
+      __m512i g = _mm512_maskz_loadu_epi16(there, gate + at);
+      // Positive and a number: as an integer from 1 to infinity.
+      g = _mm512_sub_epi16(g, _mm512_set1_epi16(1));
+      __mmask32 open = _mm512_cmple_epu16_mask(g, _mm512_set1_epi16(0x7f7f));
+      low = _mm512_maskz_mov_ps(open, low), high = _mm512_maskz_mov_ps(open >> 16, high);
+    }
+    if (s.wide) {
+      float* to = static_cast<float*>(result) + at;
+      _mm512_mask_storeu_ps(to, there, low);
+      _mm512_mask_storeu_ps(to + 16, there >> 16, high);
+    } else {
+      bfloat16* to = static_cast<bfloat16*>(result) + at;
+      _mm512_mask_storeu_epi16(to, there, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+  }
+
+  // Rows of the kernel that meet the image at a row of the result.
+  void meets(int64_t y, int64_t* from, int64_t* to) const {
+    int64_t at = y * s.strides[0] - s.low[0], step = s.dilations[0];
+    *from = std::clamp<int64_t>(up(std::max<int64_t>(-at, 0), step), 0, s.taps[0]);
+    *to = std::clamp<int64_t>(s.height > at ? up(s.height - at, step) : 0, *from, s.taps[0]);
+  }
+
+  const char* start(int64_t tile) const {
+    int64_t y = tile / d.tiles, place = tile % d.tiles * 16;
+    int64_t column = place / d.images * s.strides[1] * d.images + place % d.images;
+    return packed + (y * s.strides[0] * d.places + column) * kPlace;
+  }
+
+  Pair pair(int64_t tile, bool two) const {
+    int64_t from, to, other, end;
+    meets(row + tile / d.tiles, &from, &to);
+    meets(row + (tile + two) / d.tiles, &other, &end);
+    return {start(tile), start(tile + two), std::min(from, other), std::max(to, end)};
+  }
+
+  void run(const bfloat16* image, Ahead ahead) {
+    pack_rows(image);
+    ahead.step = up(ahead.left, up(rows * d.tiles, 2) * d.panels * d.channels);
+    alignas(64) char sums[kPairs * 4 * kTile];
+    Pair pairs[kPairs];
+    int64_t count = rows * d.tiles;
+    for (int64_t panel = 0; panel < d.panels; ++panel)
+      for (int64_t first = 0; first < count; first += 2 * kPairs) {
+        int64_t tiles = std::min(2 * kPairs, count - first);
+        for (int64_t i = 0; i < tiles; i += 2) pairs[i / 2] = pair(first + i, i + 1 < tiles);
+        for (int64_t c = 0; c < d.channels; ++c) {
+          const char* weights = kernel + panel * d.panel_bytes(s) + c * s.taps[0] * s.taps[1] * kPair;
+          for (int64_t i = 0; i < tiles; i += 2) {
+            ahead.fetch();
+            char* to = sums + i * 2 * kTile;
+            i + 1 < tiles ? add<true>(pairs[i / 2], c, weights, to) : add<false>(pairs[i / 2], c, weights, to);
+          }
+        }
+        for (int64_t i = 0; i < tiles; ++i)
+          write(sums + i * 2 * kTile, row + (first + i) / d.tiles, (first + i) % d.tiles, panel);
+      }
+  }
 };
 
 }  // namespace
 
-bool suits(const KernelGradient& s, int threads) {
-  // Tiles are full, sums are worth keeping, and every thread has a block.
-  bool full = s.channels % 16 == 0 && s.features % 16 == 0 && s.batch >= 24 && (s.batch % 32 == 0 || s.batch % 32 >= 24);
-  Blocks b = blocks(s, threads);
-  return full && s.taps[0] * s.taps[1] >= 4 && b.count() >= threads && permitted() &&
-         Scratch(s, b).bytes() * threads <= size_t(256) << 20;
+bool suits(const Convolution& s) {
+  bool wide = s.channels >= 32 && s.features >= 32 && (s.channels % 32 == 0 || s.channels >= 96);
+  return wide && (s.kernel[2] == 1 || s.kernel[3] == 1) && s.taps[0] * s.taps[1] >= 2 && permitted() &&
+         Division(s, 1).band_bytes() <= kMorePacked;
 }
 
-size_t scratch_bytes(const KernelGradient& s, int threads) {
-  return Scratch(s, blocks(s, threads)).bytes() * threads;
+size_t scratch_bytes(const Convolution& s, int threads) {
+  Division d(s, threads);
+  return d.kernel_bytes(s) + d.band_bytes() * threads;
 }
 
-void run(const KernelGradient& s, const void* image, const void* result, void* kernel, char* scratch,
-         int threads) {
-  Blocks b = blocks(s, threads);
-  size_t bytes = Scratch(s, b).bytes();
+void run(const Convolution& s, const void* image, const void* kernel, const float* bias, const void* gate,
+         void* result, char* scratch, int threads) {
+  Division d(s, threads);
+  char* bands = scratch + d.kernel_bytes(s);
+  float* biases = reinterpret_cast<float*>(scratch + d.panels * d.panel_bytes(s));
+  if (bias)
+    for (int64_t k = 0; k < d.panels * 32; ++k) biases[k] = k < s.features ? bias[k] : 0;
 #pragma omp parallel num_threads(threads)
   {
-    // oneDNN keeps a configuration of its own in each thread.
-    Configuration before, ours;
-    _tile_storeconfig(&before);
-    _tile_loadconfig(&ours);
+    TileState state;
+#pragma omp for schedule(static) collapse(2)
+    for (int64_t k = 0; k < d.panels; ++k)
+      for (int64_t c = 0; c < d.channels; ++c)
+        for (int64_t y = 0; y < s.taps[0]; ++y)
+          for (int64_t x = 0; x < s.taps[1]; ++x)
+            pack(s,
+                 static_cast<const bfloat16*>(kernel) + y * s.kernel[0] + x * s.kernel[1] +
+                     c * 32 * s.kernel[2] + k * 32 * s.kernel[3],
+                 s.channels - c * 32, s.features - k * 32,
+                 scratch + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair);
 #pragma omp for schedule(dynamic)
-    for (int64_t number = 0; number < b.count(); ++number)
-      Task(s, b, image, result, kernel, number, scratch + bytes * omp_get_thread_num()).run();
-    if (before.palette) {
-      _tile_loadconfig(&before);
-    } else {
-      _tile_release();
+    for (int64_t number = 0; number < d.groups * d.bands; ++number) {
+      int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
+      Task{s, d, scratch, bias ? biases : nullptr, static_cast<const bfloat16*>(gate), result, first,
+           std::min(d.images, s.batch - first), row, std::min(d.rows, s.rows - row),
+           bands + d.band_bytes() * omp_get_thread_num()}
+          .run(static_cast<const bfloat16*>(image), next(s, d, image, number + threads));
     }
   }
 }
@@ -292,9 +338,9 @@ void run(const KernelGradient& s, const void* image, const void* result, void* k
 #else  // a compiler that does not know the tiles
 
 namespace meshflow {
-bool suits(const KernelGradient&, int) { return false; }
-size_t scratch_bytes(const KernelGradient&, int) { return 0; }
-void run(const KernelGradient&, const void*, const void*, void*, char*, int) {}
+bool suits(const Convolution&) { return false; }
+size_t scratch_bytes(const Convolution&, int) { return 0; }
+void run(const Convolution&, const void*, const void*, const float*, const void*, void*, char*, int) {}
 }  // namespace meshflow
 
 #endif

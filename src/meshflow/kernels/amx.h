@@ -1,4 +1,5 @@
-// The gradient of a two-dimensional convolution's kernel, on the processor's matrix tiles (AMX).
+// Two-dimensional convolutions in bfloat16 and the gradients of their kernels, on the processor's matrix
+// tiles (AMX).
 
 #pragma once
 
@@ -6,6 +7,36 @@
 #include <cstdint>
 
 namespace meshflow {
+
+// What happens to a result while it is written.
+enum class Finish : int64_t {
+  kNothing = 0,
+  kRelu = 1,  // max(result, 0); NaN stays
+  kGate = 4,  // zero where another tensor of the result's shape is not positive: the gradient of a ReLU
+};
+
+// Sizes, and strides in elements; channels lie together (stride 1) in image and result.
+struct Convolution {
+  int64_t batch, channels, features;               // of the image; of the result
+  int64_t height, width, rows, columns;            // of the image; of the result
+  int64_t taps[2], strides[2], dilations[2], low[2];  // the kernel's extent, and how it moves
+  int64_t image[3], result[3];                     // strides: batch, y, x
+  int64_t kernel[4];                               // strides: y, x, in, out; one of the last two is 1
+  bool wide;                                       // whether the result is float32
+  Finish finish;
+};
+
+// Whether this code exists for the processor and is the faster one for these sizes.
+bool suits(const Convolution& sizes);
+
+size_t scratch_bytes(const Convolution& sizes, int threads);
+
+// result[n, i, j, k] = finish(bias[k] + sum over y, x, c of
+//     image[n, i s + y d - low, j s + x d - low, c] kernel[y, x, c, k]).
+// Image, kernel and gate are bfloat16, the bias (or null) and the sum are float32. Same bits for any
+// number of threads.
+void run(const Convolution& sizes, const void* image, const void* kernel, const float* bias,
+         const void* gate, void* result, char* scratch, int threads);
 
 // Sizes, and strides in elements; channels lie together (stride 1) in every operand.
 struct KernelGradient {

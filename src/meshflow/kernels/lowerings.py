@@ -113,6 +113,13 @@ def convolution_plans(
     return [plan for plan in found if plan is not None]
 
 
+def geometry(parameters: dict[str, Any]) -> dict[str, Any]:
+    """What `convolution_plans` takes of the primitive's parameters."""
+    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
+    counts = ("feature_group_count", "batch_group_count")
+    return {name: parameters[name] for name in (*names, *counts)}
+
+
 def convolution(
     left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
 ) -> Any:
@@ -151,9 +158,7 @@ def _code(
     left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
 ) -> Any:
     """The plan that a convolution runs by, with its element types, or None."""
-    names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers")
-    counts = ("feature_group_count", "batch_group_count")
-    for plan in convolution_plans(left, right, out, *(parameters[n] for n in (*names, *counts))):
+    for plan in convolution_plans(left, right, out, **geometry(parameters)):
         if computation not in (None, plan[0]):
             continue
         chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
@@ -284,9 +289,10 @@ def _is_whole(context: Any) -> bool:
     return mesh is None or mesh.size == 1 or axes.manual_axes == frozenset(mesh.axis_names)
 
 
-def _is_ours(context: Any) -> bool:
+def is_ours(context: Any) -> bool:
     """Whether our code may run: not in exported programs, which go where it is not, for any size."""
-    return not context.module_context.lowering_parameters.for_export and _is_whole(context)
+    exported = context.module_context.lowering_parameters.for_export
+    return not exported and _is_whole(context)
 
 
 def override(primitive: Any, choose: Callable[..., Any]) -> None:
@@ -298,7 +304,7 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
         avals = (*context.avals_in, *context.avals_out)
         call = None
-        if _is_ours(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
+        if is_ours(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
             call = choose(*avals, parameters)
         if call is None:
             return usual(context, *operands, **parameters)
@@ -325,6 +331,21 @@ def _code_of_parts(
     least = 1 if types[0] == "float32" else 3
     choose = functools.partial(convolution, computation=plan[0])
     return partitioning.Code(choose, tile, least, f"{plan[0]} {tile} {least} {loaded.version()}")
+
+
+def widen_sums() -> None:
+    """Makes sums of 16-bit floats be taken in float32: XLA's code for CPUs rounds after every term."""
+    primitive = jax.lax.reduce_sum_p
+    usual = mlir._lowerings[primitive].rule
+
+    def rule(context: Any, operand: Any, **parameters: Any) -> Any:
+        dtype = np.dtype(context.avals_in[0].dtype)
+        if dtype.name not in ("bfloat16", "float16"):
+            return usual(context, operand, **parameters)
+        wide = lambda x: primitive.bind(x.astype(np.float32), **parameters).astype(dtype)
+        return mlir.lower_fun(wide, multiple_results=False)(context, operand)
+
+    mlir.register_lowering(primitive, rule, platform="cpu")
 
 
 def divide_convolutions() -> None:
@@ -358,6 +379,7 @@ def register() -> None:
     """Puts oneDNN in place; its library is loaded when the first convolution or product is compiled."""
     override(jax.lax.conv_general_dilated_p, convolution)
     override(jax.lax.dot_general_p, product)
+    widen_sums()
     override(jax.lax.reduce_sum_p, column_sum)
     override(jax.lax.rev_p, turned)
     divide_convolutions()

@@ -104,7 +104,8 @@ struct Kernel {
 };
 
 enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3 };
-enum Epilogue { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3 };
+// kGate: zero where another tensor is not positive; by code of our own only.
+enum Epilogue { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kGate = 4 };
 
 dnnl::primitive_attr attributes(int64_t epilogue, const memory::desc* residual) {
   dnnl::primitive_attr attr;
@@ -120,6 +121,43 @@ dnnl::primitive_attr attributes(int64_t epilogue, const memory::desc* residual) 
 
 bool slow(const std::string& implementation) {
   return implementation.rfind("ref", 0) == 0 || implementation.find("gemm:ref") == 0;
+}
+
+// A convolution with what follows it by code of our own, where that is faster; says whether it is.
+bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+              const Dims& strides, const Dims& dilations, const Dims& low, int64_t epilogue,
+              const memory::desc* bias) {
+  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
+  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
+  if (xd.size() != 4 || wd.size() != 4 || xs[1] != 1 || ys[1] != 1) return false;
+  if (x.get_data_type() != Type::bf16 || w.get_data_type() != Type::bf16) return false;
+  if (y.get_data_type() != Type::bf16 && y.get_data_type() != Type::f32) return false;
+  if (bias && bias->get_data_type() != Type::f32) return false;
+  if (epilogue != kNone && epilogue != kRelu && epilogue != kGate) return false;
+  meshflow::Convolution sizes{
+      xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {wd[2], wd[3]}, {strides[0], strides[1]},
+      {dilations[0] + 1, dilations[1] + 1}, {low[0], low[1]}, {xs[0], xs[2], xs[3]},
+      {ys[0], ys[2], ys[3]}, {ws[2], ws[3], ws[1], ws[0]}, y.get_data_type() == Type::f32,
+      static_cast<meshflow::Finish>(epilogue)};
+  if (!meshflow::suits(sizes)) return false;
+  kernel.operands = {{0, x, x, false}, {0, w, w, false}};
+  if (bias) kernel.operands.push_back({0, *bias, *bias, false});
+  bool gated = epilogue == kGate;
+  if (gated) {
+    memory::desc gate(yd, Type::bf16, ys);
+    kernel.operands.push_back({0, gate, gate, false});
+  }
+  kernel.operands.push_back({0, y, y, true});
+  int threads = omp_get_max_threads();
+  kernel.scratch_bytes = meshflow::scratch_bytes(sizes, threads);
+  kernel.implementation = "meshflow:amx";
+  bool biased = bias;
+  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
+    const float* added = biased ? static_cast<const float*>(buffers[2]) : nullptr;
+    const void* gate = gated ? buffers[2 + biased] : nullptr;
+    meshflow::run(sizes, buffers[0], buffers[1], added, gate, buffers.back(), scratch, threads);
+  };
+  return true;
 }
 
 // The kernel's gradient by code of our own, where that is faster; says whether it is.
@@ -184,7 +222,7 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
   int64_t epilogue = plan.next();
   bool bias = plan.next(), residual = plan.next();
 
-  // The buffers' order: forward x, w, (bias), (residual), y; gradients y', w, x' and x, y', w', (bias').
+  // The buffers' order: forward x, w, (bias), (residual or gate), y; gradients y', w, x' and x, y', w', (bias').
   size_t count = types.size();
   Type x_type = computation == kInputGradient ? types[2] : types[0];
   Type w_type = computation == kKernelGradient ? types[2] : types[1];
@@ -200,6 +238,10 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
       (by_winograd(kernel, gradient, x, w, y, strides, dilations, low) ||
        (gradient && by_tiles(kernel, x, w, y, strides, dilations, low))))
     return;
+  if (computation == kForward && !grouped && !residual &&
+      by_tiles(kernel, x, w, y, strides, dilations, low, epilogue, bias ? &b : nullptr))
+    return;
+  if (epilogue == kGate) throw std::invalid_argument("a gate is not fused into this convolution");
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
   auto direct = dnnl::algorithm::convolution_direct;

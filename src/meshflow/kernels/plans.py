@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL = range(4)
-EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
+EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "gate": 4}
 
 
 class View(NamedTuple):
@@ -125,6 +125,11 @@ def matmul(
         *result.numbers(),
         *(EPILOGUES[epilogue], int(bias), int(residual)),
     ]
+
+
+def finished(plan: Sequence[int], epilogue: str | None, bias: bool) -> list[int]:
+    """The plan of a convolution without epilogue, with one."""
+    return [*plan[:-3], EPILOGUES[epilogue], int(bias), 0]
 
 
 def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:

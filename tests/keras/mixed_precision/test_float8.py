@@ -144,6 +144,53 @@ def test_attention_rounds_its_projections(rng):
         assert (part._float8_state.amax_history.numpy()[:, 1] == 0).all()
 
 
+def plain_attention(layer, x):
+    layer.build([x.shape, x.shape])
+    return layer([x, x], training=True)
+
+
+ATTENTION = {
+    "heads": (lambda: LAYERS.MultiHeadAttention(2, 4), lambda m, x: m(x, x, training=True)),
+    "dot": (LAYERS.Attention, plain_attention),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_products_of_attention_are_rounded(name, rng):
+    make, call = ATTENTION[name]
+    tf.keras.mixed_precision.set_global_policy("mixed_float8")
+    layer = make()
+    tf.keras.mixed_precision.set_global_policy(None)
+    x = tf.constant(rng.normal(size=(2, 5, 8)).astype(BF16))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = call(layer, x)
+    assert np.isfinite(tape.gradient(y, x).numpy().astype("f4")).all()
+    for state in (layer._float8_scores, layer._float8_values):
+        assert (state.amax_history.numpy()[:, 0] > 0).all()
+    # The weights are at most 1, and the largest of them is remembered.
+    assert 0.2 < layer._float8_values.amax_history[0, 0] <= 1
+    exact = make()
+    call(exact, x)
+    exact.set_weights(layer.get_weights())
+    close(y, call(exact, tf.cast(x, "float32")), 0.25)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_separable_convolutions_round_their_second_product(rank, rng):
+    kind = (LAYERS.SeparableConv1D, LAYERS.SeparableConv2D)[rank - 1]
+    layer = kind(4, 3, strides=2, padding="same", dtype="mixed_float8")
+    x = rng.normal(size=(2, *(7, 6)[:rank], 5)).astype(BF16)
+    y = layer(tf.constant(x), training=True)
+    history = layer._float8_state.amax_history.numpy()
+    largest = np.abs(layer.pointwise_kernel.numpy().astype(BF16).astype("f4")).max()
+    assert history[0, 0] > 0 and history[1, 0] == largest
+    exact = kind(4, 3, strides=2, padding="same")
+    exact.build(x.shape)
+    exact.set_weights(layer.get_weights())
+    close(y, exact(x.astype("f4")), 0.2)
+
+
 def model(policy="mixed_float8", **compiling):
     tf.keras.utils.set_random_seed(2)
     tf.keras.mixed_precision.set_global_policy(policy)

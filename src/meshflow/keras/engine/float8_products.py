@@ -3,6 +3,9 @@
 A layer keeps the largest magnitudes of its product's input, its kernel and the gradient of its
 result, over the last steps of training. Each step takes its scales from them and adds its own.
 
+Products of two computed tensors, as in attention, keep the second's magnitudes where a kernel's
+would be. Depthwise convolutions stay in bfloat16: no device has float8 units for them.
+
 The history is no weight of the layer: counts, `get_weights` and files of weights are the same
 under every policy. Checkpoints save it.
 """
@@ -71,14 +74,17 @@ class Float8State:
         return scales
 
 
-def product(layer: Any, compute: Callable[[Any, Any], Any], inputs: Any, kernel: Any) -> Any:
+def product(
+    layer: Any, compute: Callable[[Any, Any], Any], inputs: Any, kernel: Any, part: str = "state"
+) -> Any:
     """A layer's product, in float8 when its policy says so.
 
     Args:
       layer: the layer.
       compute: gives the product of two tensors.
       inputs: the first.
-      kernel: the second.
+      kernel: the second: a kernel, or a tensor like the first.
+      part: tells apart the products of one layer.
 
     Returns:
       What `compute` returns.
@@ -86,9 +92,10 @@ def product(layer: Any, compute: Callable[[Any, Any], Any], inputs: Any, kernel:
     policy = layer.dtype_policy
     if not policy.float8:
         return compute(inputs, kernel)
-    state = layer.__dict__.get("_float8_state")
+    state = layer.__dict__.get(f"_float8_{part}")
     if state is None:
-        state = layer._float8_state = Float8State(policy.amax_history_length)
+        state = Float8State(policy.amax_history_length)
+        setattr(layer, f"_float8_{part}", state)
     kernel = kernel.value() if isinstance(kernel, Variable) else kernel
     keep = _training()
     scales = state.scales((INPUT, KERNEL), (inputs, kernel), keep)

@@ -133,6 +133,14 @@ class LayerWeights:
 
     add_variable = add_weight
 
+    def __delattr__(self, name: str) -> None:
+        """A weight whose attribute is deleted is no weight any more."""
+        value = self.__dict__.get(name)
+        object.__delattr__(self, name)
+        if isinstance(value, Variable) and all(v is not value for v in self.__dict__.values()):
+            self._own_weights = [v for v in self._own_weights if v is not value]
+            self._regularized = [(v, r) for v, r in self._regularized if v is not value]
+
     @property
     def trainable(self) -> bool:
         """Whether the layer's weights are trained; setting it also sets all sublayers."""

@@ -14,12 +14,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from meshflow.core import nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.concrete_function import ConcreteFunction, Settings
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.rewriting import Rewriting
+from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 from meshflow.core.variable_creation import VariableNeedsEagerError
@@ -139,6 +140,7 @@ class Loop:
         carried_at = [where[i] for i in written]
         fixed_at = [where[id(c)] for c in self._fixed]
         count = traced.count
+        program = jaxpr_as_fun(ready(traced.closed))
 
         def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
             def step(state: list[Any], arrays: list[Any]) -> Any:
@@ -147,7 +149,7 @@ class Loop:
                     captures[i] = value
                 for i, value in zip(fixed_at, fixed, strict=True):
                     captures[i] = value
-                outputs = traced.arrays(arrays, captures)
+                outputs = program(*arrays, *captures)
                 return outputs[count:], outputs[:count]
 
             state, results = jax.lax.scan(step, carried, stacked)

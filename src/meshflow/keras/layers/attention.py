@@ -221,12 +221,15 @@ class MultiHeadAttention(Layer):
         self._ensure(query, value, key)
         mask = self._mask(query, value, key, attention_mask, use_causal_mask)
         q = self._query_dense(query) * (1.0 / self.key_dim**0.5)
-        scores = einsum("bsnh,btnh->bnts", self._key_dense(key), q)
+        pairs = lambda k, q: einsum("bsnh,btnh->bnts", k, q)
+        scores = product(self, pairs, self._key_dense(key), q, "scores")
         if mask is not None:
             mask = array.expand_dims(mask, 1) if len(mask.shape) == 3 else mask
         weights = self._softmax(scores, mask=mask)
         dropped = self._dropout_layer(weights, training=training)
-        outputs = self._output_dense(einsum("bnts,bsnh->btnh", dropped, self._value_dense(value)))
+        mixed = lambda w, v: einsum("bnts,bsnh->btnh", w, v)
+        outputs = product(self, mixed, dropped, self._value_dense(value), "values")
+        outputs = self._output_dense(outputs)
         return (outputs, weights) if return_attention_scores else outputs
 
     def _mask(self, query: Any, value: Any, key: Any, mask: Any, causal: bool) -> Any:
@@ -320,7 +323,7 @@ class _BaseAttention(Layer):
             later = array.reshape(array.range(t), [-1, 1]) < array.reshape(array.range(s), [1, -1])
             scores = scores - 1e9 * math.cast(later, scores.dtype)
         weights = self._dropout_layer(nn.softmax(scores), training=training)
-        outputs = math.matmul(weights, value)
+        outputs = product(self, math.matmul, weights, value, "values")
         if isinstance(mask, (list, tuple)) and mask[0] is not None:
             outputs = outputs * array.expand_dims(math.cast(mask[0], outputs.dtype), -1)
         return (outputs, weights) if return_attention_scores else outputs
@@ -369,7 +372,8 @@ class Attention(_BaseAttention):
 
     def _scores(self, query: Any, key: Any) -> Any:
         if self.score_mode == "dot":
-            scores = math.matmul(query, key, transpose_b=True)
+            pairs = lambda q, k: math.matmul(q, k, transpose_b=True)
+            scores = product(self, pairs, query, key, "scores")
             return scores if self.scale is None else scores * self.scale
         both = array.expand_dims(query, -2) + array.expand_dims(key, -3)
         both = both if self.scale is None else both * self.scale

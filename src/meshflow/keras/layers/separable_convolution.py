@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.shapes import TensorShape
 from meshflow.keras import constraints, initializers, regularizers
+from meshflow.keras.engine.float8_products import product
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, nn
@@ -259,30 +260,29 @@ class SeparableConv(Conv):
 
     def call(self, inputs: Any) -> Any:
         """The layer's output."""
-        depthwise, pointwise = self.depthwise_kernel.value(), self.pointwise_kernel.value()
-        if self.rank == 2:
-            outputs = nn.separable_conv2d(
-                inputs,
-                depthwise,
-                pointwise,
-                self.strides,
-                self.padding.upper(),
-                self._format,
-                self.dilation_rate,
-            )
-            return self._finish(outputs)
         # One dimension is two with a height of 1.
-        axis = 2 if self._first else 1
-        outputs = nn.separable_conv2d(
-            array.expand_dims(inputs, axis),
-            array.expand_dims(depthwise, 0),
-            array.expand_dims(pointwise, 0),
-            (1, *self.strides),
-            self.padding.upper(),
-            "NCHW" if self._first else "NHWC",
-            (1, *self.dilation_rate),
+        axis, lead = 2 if self._first else 1, (1,) * (2 - self.rank)
+        flat = self.rank == 1
+        inputs, depthwise, pointwise = (
+            array.expand_dims(v, at) if flat else v
+            for v, at in (
+                (inputs, axis),
+                (self.depthwise_kernel.value(), 0),
+                (self.pointwise_kernel.value(), 0),
+            )
         )
-        return self._finish(array.squeeze(outputs, axis))
+        layout = "NCHW" if self._first else "NHWC"
+        outputs = nn.depthwise_conv2d(
+            inputs,
+            depthwise,
+            (*lead, *self.strides),
+            self.padding.upper(),
+            layout,
+            (*lead, *self.dilation_rate),
+        )
+        mix = lambda x, w: nn.convolution(x, w, 1, "VALID", layout)
+        outputs = product(self, mix, outputs, pointwise)
+        return self._finish(array.squeeze(outputs, axis) if flat else outputs)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

@@ -1,0 +1,100 @@
+"""What follows a convolution, computed while its result is written: bias, ReLU, the gradient of a ReLU.
+
+A primitive stands for a convolution and what follows; `passes.fusing` puts it into programs. Where
+a handler of our own does all of it, that is one pass over memory; elsewhere it is lowered as the
+equations it stands for. Derivatives and vmap are those of these equations.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+from meshflow.kernels import library, lowerings, plans
+
+# Operands: image, kernel, (bias), (gate); parameters: the convolution's, and `finish` and `bias`.
+finished_p = jex_core.Primitive("finished_convolution")
+
+
+def composed(*operands: Any, finish: str | None, bias: bool, **parameters: Any) -> Any:
+    """The equations that a finished convolution stands for."""
+    x, w, *rest = operands
+    y = jax.lax.conv_general_dilated_p.bind(x, w, **parameters)
+    if bias:
+        axis = parameters["dimension_numbers"].out_spec[1]
+        y = y + jax.lax.broadcast_in_dim(rest[0], y.shape, (axis,))
+    zero = np.zeros((), y.dtype)
+    if finish == "relu":
+        return jax.lax.max(y, zero)
+    if finish == "gate":
+        return jax.lax.select(rest[-1] > zero, y, jax.lax.full_like(y, 0))
+    return y
+
+
+def _lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
+    """A call of our own code where there is some for the CPU."""
+
+    def call(*arrays: Any) -> Any:
+        made = fast(context.avals_in, context.avals_out[0], parameters)
+        if made is not None and lowerings.is_ours(context):
+            return made(*arrays)
+        return composed(*arrays, **parameters)
+
+    return mlir.lower_fun(call, multiple_results=False)(context, *operands)
+
+
+def fast(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
+    """A function that runs a finished convolution by one handler, or None.
+
+    Args:
+      operands: shapes and dtypes of image, kernel, bias and gate, as many as there are.
+      out: those of the result.
+      parameters: of the primitive.
+    """
+    loaded = library.load()
+    types = [np.dtype(a.dtype) for a in (*operands, out)]
+    if loaded is None or {t.name for t in types} != {"bfloat16"}:
+        return None
+    if parameters["bias"]:
+        types[2] = np.dtype("float32")
+    image, kernel = operands[:2]
+    for plan in lowerings.convolution_plans(image, kernel, out, **lowerings.geometry(parameters)):
+        if plan[0] != plans.FORWARD:
+            continue
+        full = plans.finished(plan, parameters["finish"], parameters["bias"])
+        name = loaded.implementation(full, [t.name for t in types])
+        # oneDNN's ReLU turns NaN to zero.
+        if name is not None and name.startswith("meshflow"):
+            result = jax.ShapeDtypeStruct(out.shape, out.dtype)
+            return lambda *arrays: lowerings.run(
+                full, [a.astype(t) for a, t in zip(arrays, types, strict=False)], result
+            )
+    return None
+
+
+def _jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
+    tangents = [ad.instantiate_zeros(t) for t in tangents]
+    return jax.jvp(functools.partial(composed, **parameters), tuple(primals), tuple(tangents))
+
+
+def _batched(operands: Any, axes: Any, **parameters: Any) -> Any:
+    return jax.vmap(functools.partial(composed, **parameters), in_axes=tuple(axes))(*operands), 0
+
+
+def _result(*avals: Any, finish: Any, bias: Any, **parameters: Any) -> Any:
+    return jax.lax.conv_general_dilated_p.abstract_eval(*avals[:2], **parameters)[0]
+
+
+def register() -> None:
+    """Makes the primitive known to JAX."""
+    finished_p.def_impl(lambda *xs, **ps: jax.jit(functools.partial(composed, **ps))(*xs))
+    finished_p.def_abstract_eval(_result)
+    ad.primitive_jvps[finished_p] = _jvp
+    batching.primitive_batchers[finished_p] = _batched
+    mlir.register_lowering(finished_p, mlir.lower_fun(composed, multiple_results=False))
+    mlir.register_lowering(finished_p, _lowered, platform="cpu")

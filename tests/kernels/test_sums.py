@@ -1,0 +1,17 @@
+"""Sums of 16-bit floats are taken in float32, also where XLA would round after every term."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(3000, 4), (64, 16, 16, 64)])
+def test_the_gradient_of_a_bias_has_the_digits_of_its_dtype(shape, dtype):
+    terms = jnp.asarray(np.random.default_rng(0).random(shape), dtype)
+    bias = jnp.zeros(shape[-1:], dtype)
+    (got,) = jax.jit(lambda x, g: jax.vjp(lambda b: x + b, bias)[1](g))(terms, terms)
+    assert got.dtype == dtype
+    wanted = np.asarray(terms, np.float64).sum(tuple(range(len(shape) - 1)))
+    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, rtol=2**-8)

@@ -1,0 +1,193 @@
+"""Convolutions that take in what follows them compute the same, and only what nobody else reads goes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import meshflow as tf
+from meshflow.kernels import epilogues
+from meshflow.passes.fusing import fused
+
+
+def convolve(x, w):
+    return jax.lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def layer(x, w, b):
+    return jax.nn.relu(convolve(x, w) + b)
+
+
+def draw(shape, seed=0, dtype=jnp.bfloat16):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) * 0.2, dtype)
+
+
+X, W, V, B = draw((3, 9, 8, 64)), draw((3, 3, 64, 64), 1), draw((3, 3, 64, 64), 2), draw(64, 3)
+
+
+def names(fn, *args):
+    return [e.primitive.name for e in fused(jax.make_jaxpr(fn)(*args)).jaxpr.eqns]
+
+
+def run(fn, *args):
+    """The fused program compiled."""
+    leaves, tree = jax.tree.flatten(args)
+    flat = lambda *leaves: jax.tree.leaves(fn(*jax.tree.unflatten(tree, leaves)))
+    return jax.jit(jaxpr_as_fun(fused(jax.make_jaxpr(flat)(*leaves))))(*leaves)
+
+
+def assert_same(fn, *args, wide=True):
+    """The fused program gives what the function gives in float32."""
+    exact = jax.jit(fn)(*(jax.tree.map(lambda a: a.astype(jnp.float32), args) if wide else args))
+    for got, wanted in zip(run(fn, *args), jax.tree.leaves(exact), strict=True):
+        got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+        np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2 * np.abs(wanted).max())
+
+
+FORMS = {
+    "bias and ReLU": layer,
+    "a bias with ones around": lambda x, w, b: jax.nn.relu(convolve(x, w) + b[None, None, None]),
+    "a bias first, a maximum": lambda x, w, b: jnp.maximum(b + convolve(x, w), 0),
+    "a bias": lambda x, w, b: convolve(x, w) + b,
+    "ReLU": lambda x, w, b: jax.nn.relu(convolve(x, w)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_are_fused(form):
+    assert "finished_convolution" in names(FORMS[form], X, W, B)
+    assert "conv_general_dilated" not in names(FORMS[form], X, W, B)
+    assert_same(FORMS[form], X, W, B)
+
+
+OTHERS = {
+    "the sum is a result, too": lambda x, w, b: (
+        lambda y: (y, jax.nn.relu(y))
+    )(convolve(x, w) + b),
+    "the convolution is read twice": lambda x, w, b: (
+        lambda y: jax.nn.relu(y + b) + y
+    )(convolve(x, w)),
+    "a bias along another dimension": lambda x, w, b: jax.nn.relu(convolve(x, w) + x[:, :, :, :1]),
+    "another limit": lambda x, w, b: jnp.maximum(convolve(x, w), 0.5),
+    "a square": lambda x, w, b: (lambda y: y + y)(convolve(x, w)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_what_is_read_elsewhere_stays(form):
+    found = fused(jax.make_jaxpr(OTHERS[form])(X, W, B)).jaxpr.eqns
+    assert not any(e.params.get("finish") for e in found if e.primitive.name != "jit")
+    assert_same(OTHERS[form], X, W, B)
+
+
+def loss(parameters, x):
+    w, v, b = parameters
+    return jnp.sum(layer(layer(layer(x, w, b), v, b), w, b).astype(jnp.float32) ** 2)
+
+
+def test_gradients_pass_where_the_relu_was_open():
+    step = jax.value_and_grad(loss, argnums=(0, 1))
+    found = fused(jax.make_jaxpr(step)((W, V, B), X)).jaxpr.eqns
+    finishes = [e.params["finish"] for e in found if e.primitive.name == epilogues.finished_p.name]
+    assert finishes == ["relu"] * 3 + ["gate"] * 2
+    assert_same(step, (W, V, B), X)
+
+
+def test_programs_inside_are_fused():
+    def scanned(x, w, b):
+        return jax.lax.scan(lambda x, _: (layer(x, w, b), x[0, 0, 0, 0]), x, None, 3)
+
+    def branched(x, w, b):
+        call = jax.checkpoint(lambda x: layer(x, w, b))
+        return jax.lax.cond(x[0, 0, 0, 0] > 0, call, lambda x: x, x)
+
+    for fn in (scanned, branched, jax.jit(layer)):
+        assert "finished_convolution" in str(fused(jax.make_jaxpr(fn)(X, W, B)))
+        assert_same(fn, X, W, B)
+
+
+def test_derivatives_and_vmap_of_a_fused_program():
+    program = jaxpr_as_fun(fused(jax.make_jaxpr(layer)(X, W, B)))
+    total = lambda f, *xs: jnp.sum(f(*xs).astype(jnp.float32) ** 2)
+    once = lambda f: jax.grad(functools.partial(total, f), argnums=(0, 1, 2))
+    twice = lambda f: jax.grad(lambda *xs: total(lambda *ys: once(f)(*ys)[1], *xs), argnums=0)
+    call = lambda *xs: program(*xs)[0]
+    for transform in (once, twice):
+        for got, wanted in zip(transform(call)(X, W, B), transform(layer)(X, W, B), strict=True):
+            got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+            np.testing.assert_allclose(got, wanted, atol=2e-2 * np.abs(wanted).max())
+    many = jnp.stack([W, V])
+    got = jax.vmap(call, in_axes=(None, 0, None))(X, many, B)
+    for part, w in zip(got, many, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(part, np.float64), np.asarray(layer(X, w, B), np.float64), atol=0.05
+        )
+
+
+@pytest.mark.nan_expected
+def test_nan_passes_a_fused_relu_and_closes_a_gate():
+    x = X.at[1, 2, 3, 4].set(jnp.nan)
+    (got,) = run(layer, x, W, B)
+    assert np.isnan(np.asarray(got[1, 1:4, 2:5], np.float32)).all()
+    assert not np.isnan(np.asarray(got[0], np.float32)).any()
+
+    def gated(gate, g, w):
+        return jnp.where(gate > 0, convolve(g, w), jnp.zeros((), g.dtype))
+
+    gate = X.at[0, 0, 0, :4].set(jnp.asarray([jnp.nan, jnp.inf, -jnp.inf, 0.0], jnp.bfloat16))
+    (got,) = run(gated, gate, X, W)
+    assert [bool(v != 0) for v in got[0, 0, 0, :4]] == [False, True, False, False]
+
+
+def test_on_a_mesh_the_parts_are_convolved():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("batch",))
+    x = draw((4, 8, 8, 64))
+    split = jax.device_put(x, NamedSharding(mesh, PartitionSpec("batch")))
+    mapped = jax.shard_map(
+        layer,
+        mesh=mesh,
+        in_specs=(PartitionSpec("batch"), PartitionSpec(), PartitionSpec()),
+        out_specs=PartitionSpec("batch"),
+    )
+    (wanted,) = run(layer, x, W, B)
+    for fn in (layer, mapped):
+        (got,) = run(fn, split, W, B)
+        np.testing.assert_allclose(
+            np.asarray(got, np.float64), np.asarray(wanted, np.float64), rtol=2e-2, atol=2e-2
+        )
+
+
+def test_functions_are_compiled_fused_and_their_gradients_are_right():
+    tf.keras.utils.set_random_seed(0)
+    policy = tf.keras.mixed_precision.Policy("mixed_bfloat16")
+    conv = tf.keras.layers.Conv2D(64, 3, padding="same", activation="relu", dtype=policy)
+    conv.build((None, 9, 8, 64))
+    x = tf.constant(np.asarray(X, np.float32))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.cast(conv(conv(x)), tf.float32) ** 2)
+        return y, *tape.gradient(y, [x, *conv.trainable_variables])
+
+    def exact(x, w, b):
+        y = layer(layer(x, w, b), w, b)
+        return jnp.sum(y**2)
+
+    compiled = step(x)
+    arrays = [x.numpy(), *(v.numpy() for v in conv.trainable_variables)]
+    wanted = [exact(*arrays), *jax.grad(exact, argnums=(0, 1, 2))(*arrays)]
+    for got, value in zip(compiled, wanted, strict=True):
+        np.testing.assert_allclose(got.numpy(), value, atol=0.1 * np.abs(value).max())
+    # A tape around a compiled function differentiates it.
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(tf.function(conv)(x))
+    assert np.isfinite(tape.gradient(y, x).numpy().astype(np.float32)).all()
