@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes, nest
+from meshflow.core import dtypes, memory, nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DataLossError, InvalidArgumentError
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec, TypeSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
 
 def normalize(
@@ -53,6 +53,12 @@ def to_arrays(value: Any) -> Any:
 
 def to_tensor(value: Any) -> Any:
     """A leaf as a tensor; datasets stay."""
+    if (
+        type(value) is np.ndarray
+        and value.size > HOST_CONSTANT_SIZE
+        and value.dtype.kind in "biufc"
+    ):
+        return Tensor(memory.to_device(value))
     return value if hasattr(value, "_elements") else convert_to_tensor(value)
 
 

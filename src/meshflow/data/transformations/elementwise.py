@@ -139,7 +139,12 @@ class Map(Unary):
         parent = self._parent._vector(run) if self.function.vectorizes else None
         if parent is None:
             return None
-        return parent._replace(gather=lambda i: self.function.many(parent.gather(i)))
+        chains = self.function.chains
+        if chains is not None and parent.computes:
+            gather = lambda i: chains.finished(parent.gather(i, chains.wanted))
+        else:
+            gather = lambda i: self.function.many(parent.gather(i))
+        return parent._replace(gather=gather, computes=False)
 
     def _why_not_vectorized(self) -> str:
         if self.function.parsing is not None:
