@@ -27,7 +27,7 @@ import numpy as np
 from meshflow.core import convert, errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import DType, string
+from meshflow.core.dtypes import DType, float32, string
 from meshflow.core.places import about_places, different_places
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
@@ -430,6 +430,10 @@ class Rules:
     promote: Callable[[list[Any]], list[Any]] | None = None
 
 
+# Python numbers below this are float32 numbers after rounding.
+FITS_FLOAT32 = 1e38
+
+
 def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
     """Converts operands to tensors; those at the positions `same` must share one dtype.
 
@@ -465,6 +469,8 @@ def _known_dtype(operand: Any) -> DType | None:
 
 
 def _convert(operand: Any, hint: DType | None) -> Tensor:
+    if type(operand) is float and hint is float32 and abs(operand) < FITS_FLOAT32:
+        return Tensor(np.asarray(operand, np.float32))
     if hint is not None and isinstance(operand, (bool, int, float, complex)):
         return convert.from_python(operand, hint)
     return convert_to_tensor(operand, dtype_hint=hint)

@@ -285,8 +285,15 @@ def stack(elements: Sequence[Any]) -> Any:
                     f"Cannot batch tensors with different shapes in component {component}. First element had shape "
                     f"{list(first.shape)} and element {i} had shape {list(array.shape)}."
                 )
-        leaves.append(np.stack(arrays))
+        leaves.append(_stacked(arrays))
     return nest.pack_sequence_as(elements[0], leaves)
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    first = arrays[0]
+    if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
+        return np.stack(arrays)
+    return np.stack(arrays, out=memory.fresh((len(arrays), *first.shape), first.dtype))
 
 
 def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:

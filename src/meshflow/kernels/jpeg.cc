@@ -16,6 +16,8 @@ namespace {
 // it thinks they are, and refuses any other layout.
 constexpr int kVersion = 62;
 constexpr size_t kWhole = 632;
+// Rows that are asked for at once.
+constexpr unsigned kRows = 16;
 enum { kGray = 1, kRgb = 2, kYcc = 3 };
 
 struct Errors {
@@ -114,8 +116,10 @@ bool decode(Work& work, const unsigned char* data, size_t bytes, int channels, i
         api.start(decoder);
         const size_t stride = size_t(decoder->out_width) * wanted;
         while (decoder->row < decoder->out_height) {
-          unsigned char* row = out + stride * decoder->row;
-          if (api.read(decoder, &row, 1) != 1) break;
+          unsigned char* rows[kRows];
+          for (unsigned i = 0; i < kRows; ++i) rows[i] = out + stride * (decoder->row + i);
+          const unsigned left = decoder->out_height - decoder->row;
+          if (api.read(decoder, rows, left < kRows ? left : kRows) == 0) break;
         }
         done = decoder->row == decoder->out_height;
         if (done) api.finish(decoder);

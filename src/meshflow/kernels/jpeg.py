@@ -6,7 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,13 @@ from meshflow.kernels import library
 __all__ = ["decoded"]
 
 
+class _Decoder(NamedTuple):
+    size: Callable[..., int]
+    pixels: Callable[..., int]
+
+
 @functools.cache
-def _decoder() -> Callable[..., int] | None:
+def _decoder() -> _Decoder | None:
     """The compiled decoder with the libjpeg in Pillow's wheel; None where one of them is missing."""
     loaded = library.load()
     function: Any = getattr(loaded.compiled, "meshflow_jpeg", None) if loaded else None
@@ -30,11 +35,14 @@ def _decoder() -> Callable[..., int] | None:
     for path in (Path(PIL.__path__[0]).parent / "pillow.libs").glob("libjpeg-*.so.62.*"):
         if loaded.compiled.meshflow_jpeg_library(str(path).encode()) == 0:
             number, address = ctypes.c_int, ctypes.c_void_p
-            function.argtypes = [
-                *(ctypes.c_char_p, ctypes.c_int64, number, number, number, number),
-                *(address, address),
-            ]
-            return function
+            # The size is found in less time than the interpreter's lock takes to come back.
+            quick = ctypes.PyDLL(loaded.compiled._name).meshflow_jpeg
+            for each in (function, quick):
+                each.argtypes = [
+                    *(ctypes.c_char_p, ctypes.c_int64, number, number, number, number),
+                    *(address, address),
+                ]
+            return _Decoder(quick, function)
     return None
 
 
@@ -58,8 +66,9 @@ def decoded(
         return None
     options = len(contents), channels, ratio, int(fast), int(fancy)
     shape = np.zeros(3, np.int32)
-    if decoder(contents, *options, shape.ctypes.data, None):
+    place = shape.ctypes.data
+    if decoder.size(contents, *options, place, None):
         return None
     pixels = np.empty(shape.tolist(), np.uint8)
-    failed = decoder(contents, *options, shape.ctypes.data, pixels.ctypes.data)
+    failed = decoder.pixels(contents, *options, place, pixels.ctypes.data)
     return None if failed else pixels
