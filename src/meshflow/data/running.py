@@ -20,7 +20,6 @@ from meshflow.data import structure
 from meshflow.data.failures import Failed, Raising, caught, close
 from meshflow.data.optional import Optional
 
-
 # Items that a thread computes before it hands them over: what takes so long, and how many at most.
 _GROUP_SECONDS, _GROUP_MOST = 0.004, 16
 

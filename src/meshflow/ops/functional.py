@@ -13,8 +13,9 @@ from meshflow.core import nest
 from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.operation import Op
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.staging import loops
 from meshflow.core.staging.operands import Operands

@@ -11,10 +11,11 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, is_inexact
+from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import error_of_python
 from meshflow.core.host_calls import keeping_errors
+from meshflow.core.operation import Op, is_inexact
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 

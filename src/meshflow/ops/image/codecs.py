@@ -175,7 +175,9 @@ def decode_png(
 ) -> Tensor:
     """`decode_image` without animations."""
     found = _jpeg_pixels(_bytes(contents), channels)
-    return _converted(_open(contents), channels, dtype) if found is None else _as_dtype(found, dtype)
+    return (
+        _converted(_open(contents), channels, dtype) if found is None else _as_dtype(found, dtype)
+    )
 
 
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
