@@ -39,12 +39,14 @@ class Vector(NamedTuple):
       blocks: arrays of indices, in order.
       reach: how far indices that are gathered together may lie apart; None for any distance.
       computes: whether `gather` takes chains.
+      in_order: whether the indices are 0 to the number of elements - 1.
     """
 
     gather: Callable[..., list[Any]]
     blocks: Iterator[np.ndarray]
     reach: int | None = None
     computes: bool = False
+    in_order: bool = False
 
 
 class Dataset(Transformations):

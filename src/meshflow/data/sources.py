@@ -71,7 +71,7 @@ class TensorSlices(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size), computes=True)
+        return Vector(self._gather, index_blocks(self._size), computes=True, in_order=True)
 
     def _gather(self, index: np.ndarray, wanted: list[chains.Chain] | None = None) -> list[Any]:
         if wanted is None:
@@ -114,7 +114,7 @@ class Indexed(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size))
+        return Vector(self._gather, index_blocks(self._size), in_order=True)
 
 
 class Tensors(Dataset):
@@ -154,6 +154,7 @@ class Range(Dataset):
         return Vector(
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
             index_blocks(len(self._range)),
+            in_order=True,
         )
 
 

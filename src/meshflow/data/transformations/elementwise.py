@@ -268,7 +268,16 @@ class Enumerate(Unary):
     def _known_spec(self) -> Any:
         return TensorSpec([], dtypes.int64), self._parent.element_spec
 
+    def _vector(self, run: Run) -> Vector | None:
+        parent = self._parent._vector(run)
+        if parent is None or not parent.in_order:
+            return None
+        gather = lambda i: [i + np.int64(self._start), *parent.gather(i)]
+        return parent._replace(gather=gather, computes=False)
+
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        if self._vector(Run(self)) is not None:
+            return super()._elements(run)
         numbers = itertools.count(self._start)
         items = caught(self._parent._elements(run))
         # An element that could not be made has a number too.

@@ -59,7 +59,7 @@ class Shuffle(Unary):
             # The epoch begins with the first number, not when somebody asks whether there are any.
             yield from shuffled_blocks(parent.blocks, self._buffer, run.generator(self))
 
-        return parent._replace(blocks=blocks())
+        return parent._replace(blocks=blocks(), in_order=False)
 
     def _reaches(self, parent: Vector | None) -> bool:
         return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
@@ -154,7 +154,7 @@ class Repeat(Unary):
                 if empty:
                     return
 
-        return first._replace(blocks=blocks())
+        return first._replace(blocks=blocks(), in_order=False)
 
 
 class Slice(Unary):
@@ -210,7 +210,7 @@ class Slice(Unary):
                 if keep.any():
                     yield block[keep]
 
-        return parent._replace(blocks=blocks())
+        return parent._replace(blocks=blocks(), in_order=False)
 
 
 class ShardHint(Unary):
