@@ -107,3 +107,32 @@ def test_changes_of_a_private_map_are_kept(tmp_path, monkeypatch):
     rows = D.from_tensor_slices(array).batch(10)
     assert [float(tf.reduce_sum(r)) for r in rows] == [30.0] * 5
     assert float(array.sum()) == 150
+
+
+def test_quick_functions_in_threads_are_handed_over_in_groups():
+    threads = []
+
+    def fn(x):
+        threads.append(x)
+        if x % 50 == 7:
+            raise ValueError(f"bad {x}")
+        return x * 2
+
+    from meshflow.data import running
+
+    results = running.in_threads(fn, iter(range(300)), 2)
+    found = []
+    while True:
+        try:
+            found.append(next(results))
+        except ValueError as error:
+            found.append(str(error))
+        except StopIteration:
+            break
+    assert found == [f"bad {x}" if x % 50 == 7 else 2 * x for x in range(300)]
+    started = len(threads)
+    several = running.in_threads(fn, iter(range(100_000)), 2)
+    next(several)
+    several.close()
+    # No more is computed ahead than a few groups.
+    assert len(threads) - started <= 6 * running._GROUP_MOST

@@ -51,6 +51,9 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
       What the array function returns, with tensors for arrays.
     """
     try:
+        if op.strings and context.trace is None and _begins_with_text(operands):
+            # What JAX says of strings takes it long to say.
+            return _on_codes(op, operands, static)
         return _apply(op, operands, static)
     except jax.errors.UnexpectedTracerError:
         raise errors.InaccessibleTensorError(
@@ -97,6 +100,13 @@ def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> Any:
     if outputs is None:
         outputs = jax.tree.map(np.asarray, op.compiled(static)(*values))
     return wrap(outputs)
+
+
+def _begins_with_text(operands: Sequence[Any]) -> bool:
+    first = operands[0]
+    if isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    return type(first) is Tensor and first._value.dtype == object
 
 
 def _on_codes(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:

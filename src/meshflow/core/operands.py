@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core import convert, errors
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import DType
+from meshflow.core.dtypes import DType, float32
 from meshflow.core.tensor import Tensor
 
 
@@ -42,6 +42,10 @@ class Rules:
     """
 
     promote: Callable[[list[Any]], list[Any]] | None = None
+
+
+# Python numbers below this are float32 numbers after rounding.
+FITS_FLOAT32 = 1e38
 
 
 def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
@@ -79,6 +83,8 @@ def _known_dtype(operand: Any) -> DType | None:
 
 
 def _convert(operand: Any, hint: DType | None) -> Tensor:
+    if type(operand) is float and hint is float32 and abs(operand) < FITS_FLOAT32:
+        return Tensor(np.asarray(operand, np.float32))
     if hint is not None and isinstance(operand, (bool, int, float, complex)):
         return convert.from_python(operand, hint)
     return convert_to_tensor(operand, dtype_hint=hint)

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core import dtypes, nest
 from meshflow.core.context import context
@@ -65,6 +66,8 @@ class Source:
         """The next element, now."""
         if self._given_back:
             return self._given_back.pop()
+        if context.trace is None and not context.tapes and trace_state_clean():
+            return self._produce()
         with enter(None, False), jax.ensure_compile_time_eval():
             return self._produce()
 

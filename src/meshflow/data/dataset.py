@@ -34,14 +34,19 @@ class Vector(NamedTuple):
     """A dataset as a stream of indices and a way to gather their elements at once.
 
     Attributes:
-      gather: from an array of indices to the stacked leaves of their elements.
+      gather: from an array of indices to the stacked leaves of their elements; where it computes, a list
+        of chains may follow, for what they give instead.
       blocks: arrays of indices, in order.
       reach: how far indices that are gathered together may lie apart; None for any distance.
+      computes: whether `gather` takes chains.
+      in_order: whether the indices are 0 to the number of elements - 1.
     """
 
-    gather: Callable[[np.ndarray], list[Any]]
+    gather: Callable[..., list[Any]]
     blocks: Iterator[np.ndarray]
     reach: int | None = None
+    computes: bool = False
+    in_order: bool = False
 
 
 class Dataset(Transformations):
@@ -287,9 +292,18 @@ def _reduced_in_trace(dataset: Dataset, state: Any, reduce_func: Callable[..., A
 
 
 def _to_numpy(element: Any) -> Any:
-    return structure.normalize(
-        element, lambda a: a[()] if isinstance(a, np.ndarray) and a.ndim == 0 else a
-    )
+    return structure.normalize(element, _numpy_leaf)
+
+
+def _numpy_leaf(array: Any) -> Any:
+    if not isinstance(array, np.ndarray):
+        return array
+    if array.ndim == 0:
+        return array[()]
+    # Its memory may be a tensor's, or the dataset's.
+    array = array.view()
+    array.flags.writeable = False
+    return array
 
 
 def reblocked(blocks: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:

@@ -26,7 +26,7 @@ from meshflow.core.random import call_keys
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced, trace, trace_shapes
-from meshflow.data import structure
+from meshflow.data import chains, structure
 from meshflow.data.draws import Draws
 from meshflow.ops import host
 from meshflow.ops.pending import Found, Parsing, Pending
@@ -66,6 +66,9 @@ class ElementFunction:
         self._eager = False
         self._traced: dict[Any, tuple[Traced, Any]] = {}
         self._vectorized: Any = None
+        # Results that only scale numbers, of elements of known sizes and of others.
+        self.chains: chains.Chains | None = None
+        self._rows: chains.Chains | None = None
         # How it makes numbers of strings, when it begins with that.
         self.parsing: Parsing | None = None
         self.reason = ""
@@ -116,11 +119,26 @@ class ElementFunction:
                 self.reason = "it calls Python"
             else:
                 self._vectorized = traced
+                found = chains.find(traced)
+                if any(found):
+                    self.chains = chains.Chains(traced, found)
         else:
             self.reason = "its elements have unknown sizes"
-            found = [self._shapes(size) for size in _STAND_INS]
-            if None not in found:
-                self._output_spec = structure.merged(*found)
+            first, second = (self._trace_stand_in(size) for size in _STAND_INS)
+            if first is not None and second is not None:
+                specs = [t.rebuild(t.out_specs) for t in (first, second)]
+                self._output_spec = structure.merged(*specs)
+                self._find_rows(first, second)
+
+    def _find_rows(self, first: Traced, second: Traced) -> None:
+        """Looks whether its results are scaled arguments, whatever their sizes."""
+        if first.writes or first.closed.effects or not _only_tensors(first):
+            return
+        if not all(spec.shape.rank for spec in nest.flatten(self._spec)):
+            return
+        found = [chains.find(traced, batched=True) for traced in (first, second)]
+        if all(a is not None and a.is_like(b) for a, b in zip(*found, strict=True)):
+            self._rows = chains.Chains(first, found[0])
 
     def _parses(self) -> bool:
         """Whether it parses strings to numbers of known sizes and goes on with numbers only."""
@@ -178,14 +196,14 @@ class ElementFunction:
         for row in zip(*(leaf[: len(texts)] for leaf in leaves), strict=True):
             yield nest.pack_sequence_as(self._output_spec, [np.asarray(v) for v in row])
 
-    def _shapes(self, size: int) -> Any:
+    def _trace_stand_in(self, size: int) -> Traced | None:
         spec = structure.map_specs(
             lambda s: TensorSpec([size if n is None else n for n in s.shape.as_list()], s.dtype),
             self._spec,
         )
         try:
             with _tracing():
-                return trace_shapes(self._call, (spec,), {})
+                return trace(self._call, (spec,), {}, isolated=True)
         except Exception as error:
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
             return None
@@ -295,6 +313,11 @@ class ElementFunction:
             return next(self.records([element], 1))
         if not self._eager:
             leaves = nest.flatten(element)
+            if self._rows is not None:
+                return self._rows.rebuilt(self._rows.of(leaves))
+            if self.chains is not None:
+                results = self.chains.of([leaf[None] for leaf in leaves])
+                return self.chains.rebuilt([structure.scalar(a[0]) for a in results])
             key = tuple((a.shape, a.dtype.str) for a in leaves)
             if key not in self._traced:
                 traced = self._trace(structure.spec_of(element))
@@ -331,6 +354,8 @@ class ElementFunction:
         """The results for many elements, given and returned as stacked leaves."""
         if self.parsing is not None:
             leaves = self._parsed(leaves[0])
+        if self.chains is not None:
+            return self.chains.of(leaves)
         traced = self._vectorized
         if not isinstance(self._vectorized, tuple):
             every = jax.jit(jax.vmap(traced.arrays, in_axes=(0, None)))

@@ -15,7 +15,7 @@ from meshflow.core import dtypes, nest
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.random import _global, global_seed, seed_words
 from meshflow.core.specs import TensorSpec, TypeSpec
-from meshflow.data import structure
+from meshflow.data import chains, structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -71,10 +71,13 @@ class TensorSlices(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size))
+        return Vector(self._gather, index_blocks(self._size), computes=True, in_order=True)
 
-    def _gather(self, index: np.ndarray) -> list[Any]:
-        rows = [_rows(a, index) for a in self._leaves]
+    def _gather(self, index: np.ndarray, wanted: list[chains.Chain] | None = None) -> list[Any]:
+        if wanted is None:
+            rows = [_rows(a, index) for a in self._leaves]
+        else:
+            rows = [chains.taken(self._leaves[c.leaf], index, c) for c in wanted]
         if self._mapped:
             self._read += sum(r.nbytes for r in rows)
             if self._read > _MAPPED:
@@ -89,7 +92,7 @@ def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:
     first, last = int(index[0]), int(index[-1])
     if last - first == len(index) - 1 and (np.diff(index) == 1).all():
         return np.asarray(array[first : last + 1])
-    return array.take(index, 0) if type(array) is np.ndarray else np.asarray(array[index])
+    return chains.taken(array, index)
 
 
 class Indexed(Dataset):
@@ -111,7 +114,7 @@ class Indexed(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size))
+        return Vector(self._gather, index_blocks(self._size), in_order=True)
 
 
 class Tensors(Dataset):
@@ -151,6 +154,7 @@ class Range(Dataset):
         return Vector(
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
             index_blocks(len(self._range)),
+            in_order=True,
         )
 
 

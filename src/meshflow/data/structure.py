@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from meshflow.core import dtypes, nest
+from meshflow.core import dtypes, memory, nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DataLossError, InvalidArgumentError
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec, TypeSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
 
 def normalize(
@@ -53,6 +53,12 @@ def to_arrays(value: Any) -> Any:
 
 def to_tensor(value: Any) -> Any:
     """A leaf as a tensor; datasets stay."""
+    if (
+        type(value) is np.ndarray
+        and value.size > HOST_CONSTANT_SIZE
+        and value.dtype.kind in "biufc"
+    ):
+        return Tensor(memory.to_device(value))
     return value if hasattr(value, "_elements") else convert_to_tensor(value)
 
 
@@ -338,8 +344,15 @@ def stack(elements: Sequence[Any]) -> Any:
                     f"Cannot batch tensors with different shapes in component {component}. First element had shape "
                     f"{list(first.shape)} and element {i} had shape {list(array.shape)}."
                 )
-        leaves.append(np.stack(arrays))
+        leaves.append(_stacked(arrays))
     return nest.pack_sequence_as(elements[0], leaves)
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    first = arrays[0]
+    if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
+        return np.stack(arrays)
+    return np.stack(arrays, out=memory.fresh((len(arrays), *first.shape), first.dtype))
 
 
 def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:

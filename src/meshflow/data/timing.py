@@ -51,15 +51,13 @@ class Spent:
 
         return Resuming(items, iterator)
 
-    def gather(
-        self, gather: Callable[[np.ndarray], list[Any]]
-    ) -> Callable[[np.ndarray], list[Any]]:
+    def gather(self, gather: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         """A function that gathers elements, with its time added."""
 
-        def timed(index: np.ndarray) -> list[Any]:
+        def timed(index: np.ndarray, *wanted: Any) -> list[Any]:
             if not self._running:
                 self.elements += len(index)
-            return self.call(gather, index)
+            return self.call(gather, index, *wanted)
 
         return timed
 

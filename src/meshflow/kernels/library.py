@@ -70,6 +70,9 @@ class Library:
     Args:
       path: the compiled file.
 
+    Attributes:
+      compiled: the shared library.
+
     Raises:
       KernelsUnavailableError: the file or oneDNN is missing or damaged.
     """
@@ -90,13 +93,13 @@ class Library:
         except OSError as error:
             raise KernelsUnavailableError(f"oneDNN does not load ({error}): {INSTALL}.") from None
         try:
-            self._library = ctypes.CDLL(str(path))
-            self.handler = self._library.meshflow_onednn
+            self.compiled = ctypes.CDLL(str(path))
+            self.handler = self.compiled.meshflow_onednn
             # One built before there was this handler still does the rest.
-            self.pooling = getattr(self._library, "meshflow_pooling", None)
-            self._query = self._library.meshflow_onednn_query
-            self._set_threads = self._library.meshflow_onednn_set_threads
-            self._huge_pages = getattr(self._library, "meshflow_huge_pages", None)
+            self.pooling = getattr(self.compiled, "meshflow_pooling", None)
+            self._query = self.compiled.meshflow_onednn_query
+            self._set_threads = self.compiled.meshflow_onednn_set_threads
+            self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}): build or install it again ({INSTALL})."
@@ -114,7 +117,7 @@ class Library:
     def version(self) -> str:
         """oneDNN's version."""
         parts = (ctypes.c_int * 3)()
-        self._library.meshflow_onednn_version(parts)
+        self.compiled.meshflow_onednn_version(parts)
         return ".".join(map(str, parts))
 
     def set_threads(self, number: int) -> None:

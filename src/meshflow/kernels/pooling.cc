@@ -9,11 +9,9 @@
 #include <limits>
 #include <string>
 
+#include "cpus.h"
 #include "worker.h"
 #include "xla/ffi/api/ffi.h"
-
-// The first alternative the processor has is chosen when the library is loaded.
-#define FOR_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 
 namespace {
 

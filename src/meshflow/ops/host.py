@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core import indexing
 from meshflow.core.operation import Op
 from meshflow.ops import random_ops
 from meshflow.ops.array import gather_scatter, shaping
@@ -103,6 +104,10 @@ def _reshape(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
     return tensor.reshape(shape) if count == tensor.size else None
 
 
+def _indexed(arrays: Sequence[np.ndarray], template: tuple[Any, ...]) -> Any:
+    return indexing._get(arrays, template) if len(arrays) == 1 else None
+
+
 _TABLE: list[tuple[Any, Callable[..., Any]]] = [
     (arithmetic.add, _elementwise(np.add)),
     (arithmetic.subtract, _elementwise(np.subtract)),
@@ -141,3 +146,4 @@ def install() -> None:
     for public, function in _TABLE:
         op: Op = public.op
         op.host = _guarded(function)
+    indexing._getitem.host = _guarded(_indexed)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dispatch
+from meshflow.core import dispatch, operands
 from meshflow.core.context import context
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
@@ -80,12 +80,31 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
                 raise dispatch.explain(name, error, (self, other)) from error
             except ValueError:
                 pass  # the long way says what is wrong
+        if context.on_host and op is not None and op.host is not None:
+            found = _on_host(op.host, self, other, defaults)
+            if found is not None:
+                return dispatch.wrap(found)
         if _gives_way(self, other):
             return NotImplemented
         return function(self, other)
 
     method.__name__ = f"__{name}__"
     return method
+
+
+def _on_host(host: Callable[..., Any], x: Any, y: Any, static: tuple[Any, ...]) -> Any:
+    """What an op gives for a float32 array in an input pipeline and another or a number; or None."""
+    if context.trace is not None or context.tapes or operands.Rules.promote is not None:
+        return None
+    array = x._value if type(x) is Tensor else None
+    if type(array) is not np.ndarray or array.dtype != np.float32:
+        return None
+    if type(y) is float and abs(y) < operands.FITS_FLOAT32:
+        return host([array, np.asarray(y, np.float32)], static)
+    other = y._value if type(y) is Tensor else None
+    if type(other) is not np.ndarray or other.dtype != np.float32:
+        return None
+    return host([array, other], static)
 
 
 def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -124,6 +124,15 @@ def uniform_from_key(key: Tensor, shape: Any, minval: Any, maxval: Any, dtype: A
     return _uniform(key, low, high, as_sizes(shape), kind)
 
 
+def share_on_host(key: Tensor) -> Any:
+    """What `uniform_from_key` gives for one float32 number in [0, 1) in input pipelines, or None."""
+    host = _uniform.op.host  # type: ignore[attr-defined]
+    return None if host is None else host([key._value, _ZERO, _ONE], ((), dtypes.float32))
+
+
+_ZERO, _ONE = np.zeros((), np.float32), np.ones((), np.float32)
+
+
 def bits_from_key(key: Tensor, shape: Any, dtype: Any) -> Tensor:
     """Integers over the whole range of the dtype, for a key."""
     return _bits(key, as_sizes(shape), as_dtype(dtype))

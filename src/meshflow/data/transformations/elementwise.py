@@ -139,7 +139,12 @@ class Map(Unary):
         parent = self._parent._vector(run) if self.function.vectorizes else None
         if parent is None:
             return None
-        return parent._replace(gather=lambda i: self.function.many(parent.gather(i)))
+        chains = self.function.chains
+        if chains is not None and parent.computes:
+            gather = lambda i: chains.finished(parent.gather(i, chains.wanted))
+        else:
+            gather = lambda i: self.function.many(parent.gather(i))
+        return parent._replace(gather=gather, computes=False)
 
     def _why_not_vectorized(self) -> str:
         if self.function.parsing is not None:
@@ -270,7 +275,16 @@ class Enumerate(Unary):
     def _known_spec(self) -> Any:
         return TensorSpec([], dtypes.int64), self._parent.element_spec
 
+    def _vector(self, run: Run) -> Vector | None:
+        parent = self._parent._vector(run)
+        if parent is None or not parent.in_order:
+            return None
+        gather = lambda i: [i + np.int64(self._start), *parent.gather(i)]
+        return parent._replace(gather=gather, computes=False)
+
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        if self._vector(Run(self)) is not None:
+            return super()._elements(run)
         numbers = itertools.count(self._start)
         items = caught(self._parent._elements(run))
         # An element that could not be made has a number too.

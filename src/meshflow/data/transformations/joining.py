@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -18,10 +19,11 @@ from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Dataset,
+    Vector,
 )
 from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run
-from meshflow.data.sources import seed_of
+from meshflow.data.sources import index_blocks, seed_of
 from meshflow.data.transformations.base import Unary
 from meshflow.data.turns import in_turn
 
@@ -70,7 +72,31 @@ class Zip(Dataset):
             return UNKNOWN_CARDINALITY
         return min(finite) if finite else INFINITE_CARDINALITY
 
+    def _vector(self, run: Run) -> Vector | None:
+        vectors = [p._vector(run) for p in self._parents]
+        parts = [v for v in vectors if v is not None and v.in_order]
+        if len(parts) < len(vectors) or self._count() < 0:
+            return None
+        # The leaves of all parts in a row, and which of these the elements' leaves are.
+        sizes = [len(structure.nest.flatten(p.element_spec)) for p in self._parents]
+        starts = [0, *itertools.accumulate(sizes)]
+        numbers = (
+            structure.nest.pack_sequence_as(p.element_spec, list(range(start, start + size)))
+            for p, start, size in zip(self._parents, starts, sizes, strict=False)
+        )
+        order = structure.nest.flatten(_filled(self._tree, iter(list(numbers))))
+
+        def gather(index: np.ndarray) -> list[Any]:
+            leaves = [leaf for part in parts for leaf in part.gather(index)]
+            return [leaves[i] for i in order]
+
+        reaches = [part.reach for part in parts if part.reach is not None]
+        blocks = index_blocks(self._count())
+        return Vector(gather, blocks, min(reaches, default=None), in_order=True)
+
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        if self._vector(Run(self)) is not None:
+            return super()._elements(run)
         iterators = [p._elements(run) for p in self._parents]
 
         def filled() -> Iterator[Any]:

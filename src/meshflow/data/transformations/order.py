@@ -21,6 +21,7 @@ from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
+from meshflow.kernels import rows
 
 
 class Shuffle(Unary):
@@ -58,7 +59,7 @@ class Shuffle(Unary):
             # The epoch begins with the first number, not when somebody asks whether there are any.
             yield from shuffled_blocks(parent.blocks, self._buffer, run.generator(self))
 
-        return parent._replace(blocks=blocks())
+        return parent._replace(blocks=blocks(), in_order=False)
 
     def _reaches(self, parent: Vector | None) -> bool:
         return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
@@ -100,22 +101,9 @@ def shuffled_blocks(
     buffer, rest = everything[:buffer_size].copy(), everything[buffer_size:]
     if len(buffer) == buffer_size:
         for items in itertools.chain([rest], blocks):
-            at = (rng.random(len(items)) * buffer_size).astype(np.int64)
-            # A place that an earlier item of this block took gives that item; others what they held.
-            order = np.argsort(at, kind="stable")
-            again = np.flatnonzero(at[order[1:]] == at[order[:-1]])
-            found = buffer[at]
-            found[order[again + 1]] = items[order[again]]
-            buffer[at] = items
-            if len(found):
-                yield found
-    left = buffer.tolist()
-    draws = rng.random(len(left)).tolist()
-    for size, draw in zip(range(len(left), 0, -1), draws, strict=True):
-        place = int(draw * size)
-        left[place], left[size - 1] = left[size - 1], left[place]
-    drained = np.array(left[::-1], np.int64)
-    yield from (drained[i : i + 256] for i in range(0, len(drained), 256))
+            if len(items):
+                yield rows.exchange(rng.random(len(items)), items, buffer)
+    yield rows.drain(rng.random(len(buffer)), buffer)
 
 
 class Repeat(Unary):
@@ -166,7 +154,7 @@ class Repeat(Unary):
                 if empty:
                     return
 
-        return first._replace(blocks=blocks())
+        return first._replace(blocks=blocks(), in_order=False)
 
 
 class Slice(Unary):
@@ -222,7 +210,7 @@ class Slice(Unary):
                 if keep.any():
                     yield block[keep]
 
-        return parent._replace(blocks=blocks())
+        return parent._replace(blocks=blocks(), in_order=False)
 
 
 class ShardHint(Unary):

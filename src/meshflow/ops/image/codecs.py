@@ -11,6 +11,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, uint8
 from meshflow.core.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.kernels import jpeg
 
 __all__ = [
     "adjust_jpeg_quality",
@@ -28,6 +29,7 @@ __all__ = [
 
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _PNG_GRAY = np.array([9797, 19234, 3737])
+_JPEG = b"\xff\xd8\xff"
 _CHANNELS = {mode: count for count, mode in _MODES.items()}
 
 
@@ -78,8 +80,22 @@ def _pixels(image: Any, channels: int) -> np.ndarray:
         # libpng's rounding of the colours' weights, which is not Pillow's.
         weighted = np.asarray(image.convert("RGB")).astype(np.int64) @ _PNG_GRAY
         return (weighted >> 15).astype(np.uint8)[..., None]
-    array = np.asarray(image if image.mode == mode else image.convert(mode))
+    try:
+        array = np.asarray(image if image.mode == mode else image.convert(mode))
+    except OSError as error:
+        raise InvalidArgumentError(f"Invalid {image.format} data: {error}.") from None
     return array[..., None] if array.ndim == 2 else array
+
+
+def _jpeg_pixels(
+    contents: bytes, channels: int, ratio: int = 1, fast: bool = True, fancy: bool = True
+) -> np.ndarray | None:
+    """The pixels of a JPEG image; None for other images, and those that are left to Pillow."""
+    if not contents.startswith(_JPEG):
+        return None
+    if channels not in (0, 1, 3):
+        raise InvalidArgumentError(f"channels must be 0, 1, or 3 for JPEG, got {channels}.")
+    return jpeg.decoded(contents, channels, ratio, fast, fancy)
 
 
 def pixels_of(contents: bytes, channels: int) -> np.ndarray:
@@ -92,7 +108,8 @@ def pixels_of(contents: bytes, channels: int) -> np.ndarray:
     Raises:
       InvalidArgumentError: when the bytes are no image.
     """
-    array = _pixels(_open(contents), channels)
+    found = _jpeg_pixels(contents, channels)
+    array = _pixels(_open(contents), channels) if found is None else found
     return (array >> 8).astype(np.uint8) if array.dtype == np.uint16 else array
 
 
@@ -136,6 +153,9 @@ def decode_image(
       InvalidArgumentError: when the bytes are no image.
       UnimplementedError: when Pillow is not installed.
     """
+    found = _jpeg_pixels(_bytes(contents), channels or 0)
+    if found is not None:
+        return _as_dtype(found, dtype)
     image = _open(contents)
     if image.format == "GIF" and expand_animations:
         return _as_dtype(_frames(image), dtype)
@@ -154,7 +174,10 @@ def decode_png(
     contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
 ) -> Tensor:
     """`decode_image` without animations."""
-    return _converted(_open(contents), channels, dtype)
+    found = _jpeg_pixels(_bytes(contents), channels)
+    return (
+        _converted(_open(contents), channels, dtype) if found is None else _as_dtype(found, dtype)
+    )
 
 
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
@@ -183,18 +206,27 @@ def decode_jpeg(
       contents: the file's bytes.
       channels: 1 or 3; default (0) as in the file.
       ratio: 1, 2, 4 or 8: how much smaller the result is.
-      fancy_upscaling: accepted; Pillow always does it.
+      fancy_upscaling: whether colours at half the resolution are interpolated; Pillow always does it.
       try_recover_truncated: accepted; a cut file is an error.
       acceptable_fraction: accepted, likewise.
-      dct_method: accepted; the decoder chooses.
+      dct_method: 'INTEGER_FAST' (the default) or 'INTEGER_ACCURATE', which is what Pillow does where
+        the compiled kernels or Pillow's own libjpeg are missing.
       name: ignored.
 
     Returns:
       Tensor of shape [height, width, channels].
     """
-    image = _open(contents)
     if ratio not in (1, 2, 4, 8):
         raise ValueError(f"ratio must be 1, 2, 4 or 8, got {ratio}.")
+    if dct_method not in ("", "INTEGER_FAST", "INTEGER_ACCURATE"):
+        raise InvalidArgumentError(
+            f"dct_method must be one of '', 'INTEGER_FAST', 'INTEGER_ACCURATE', got {dct_method!r}."
+        )
+    fast = dct_method != "INTEGER_ACCURATE"
+    pixels = _jpeg_pixels(_bytes(contents), channels, ratio, fast, fancy_upscaling)
+    if pixels is not None:
+        return Tensor(pixels)
+    image = _open(contents)
     if ratio > 1:
         width, height = image.size
         image.draft(None, (width // ratio, height // ratio))
@@ -228,7 +260,8 @@ def decode_and_crop_jpeg(
     from meshflow.ops.image.geometry import crop_to_bounding_box
 
     window = [int(v) for v in np.asarray(convert_to_tensor(crop_window)._value)]
-    return crop_to_bounding_box(decode_jpeg(contents, channels, ratio), *window)
+    whole = decode_jpeg(contents, channels, ratio, fancy_upscaling, dct_method=dct_method)
+    return crop_to_bounding_box(whole, *window)
 
 
 def _image(image: TensorLike, op: str) -> Any:

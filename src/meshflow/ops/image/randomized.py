@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.random import op_key
@@ -41,6 +42,10 @@ def _uniform(key: Tensor, shape: Any, low: float, high: float) -> Tensor:
 def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     image = convert_to_tensor(image)
     batch = image.shape.as_list()[:-3]
+    if context.on_host and context.trace is None and not context.tapes and not batch:
+        drawn = random_ops.share_on_host(key)
+        if drawn is not None:
+            return flip(image) if drawn < 0.5 else image
     chosen = _uniform(key, batch, 0.0, 1.0) < 0.5
     return where(reshape(chosen, [*batch, 1, 1, 1]), flip(image), image)
 

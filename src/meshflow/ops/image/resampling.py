@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from meshflow.core.errors import InvalidArgumentError
+from meshflow.kernels import resize
 
 __all__ = ["METHODS", "resized", "weights"]
 
@@ -113,7 +114,7 @@ def resized(image: np.ndarray, height: int, width: int, method: str) -> np.ndarr
     if (height, width) == image.shape[:2] and method in ("bilinear", "area"):
         return np.ascontiguousarray(image, np.float32)
     if method == "bilinear":
-        return _between(_between(image, height, 0), width, 1)
+        return resize.bilinear(image, height, width)
     found = np.ascontiguousarray(image, np.float32)
     found = np.tensordot(weights(height, len(found), method, False).astype(np.float32), found, 1)
     across = weights(width, found.shape[1], method, False).astype(np.float32)
@@ -123,22 +124,3 @@ def resized(image: np.ndarray, height: int, width: int, method: str) -> np.ndarr
 def _nearest(new: int, old: int) -> np.ndarray:
     places = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     return np.minimum(places.astype(np.int64), old - 1)
-
-
-def _between(image: np.ndarray, new: int, axis: int) -> np.ndarray:
-    """New pixels between the two nearest old ones, along one axis."""
-    old = image.shape[axis]
-    if new == old:
-        return image.astype(np.float32, copy=False)
-    place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
-    place -= np.float32(0.5)
-    first = np.floor(place)
-    fraction = (place - first).reshape(-1, *[1] * (image.ndim - 1 - axis))
-    low = np.clip(first, 0, old - 1).astype(np.int64)
-    high = np.clip(first + 1, 0, old - 1).astype(np.int64)
-    # In place, for these arrays are what takes the time.
-    left, right = (image.take(i, axis).astype(np.float32, copy=False) for i in (low, high))
-    right -= left
-    right *= fraction
-    right += left
-    return right

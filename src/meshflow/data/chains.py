@@ -1,0 +1,268 @@
+"""Maps that scale numbers: casts to float32 and operations with constants, found in a traced function.
+
+A result that is such a chain of one of the function's arguments is computed while the elements are
+gathered, in one pass over memory, and rounded after every operation as TensorFlow does. (XLA multiplies
+by the reciprocal of a constant divisor, and fuses products with sums.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+from meshflow.core import memory
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import Traced
+from meshflow.data import structure
+from meshflow.kernels import rows
+
+__all__ = ["Chain", "Chains", "find", "taken"]
+
+_FLOAT = np.dtype(np.float32)
+
+
+class Chain(NamedTuple):
+    """How a result follows from one argument.
+
+    Attributes:
+      leaf: the argument's number.
+      shape: the result's shape (without the first dimension of batches); None for the argument's own.
+      steps: what is done after a cast to float32; None for an argument as it is.
+    """
+
+    leaf: int
+    shape: tuple[int, ...] | None
+    steps: tuple[rows.Step, ...] | None
+
+    def is_like(self, other: Chain | None) -> bool:
+        """Whether another chain does the same."""
+        if other is None or self[:2] != other[:2] or (self.steps is None) != (other.steps is None):
+            return False
+        mine, others = self.steps or (), other.steps or ()
+        return len(mine) == len(others) and all(
+            a.operation == b.operation and np.array_equal(a.value, b.value)
+            for a, b in zip(mine, others, strict=True)
+        )
+
+
+def taken(array: np.ndarray, index: np.ndarray | None, chain: Chain | None = None) -> np.ndarray:
+    """What a chain gives of some rows of an array.
+
+    Args:
+      array: the argument, for all elements.
+      index: the rows' numbers; None for all.
+      chain: None for the rows as they are.
+    """
+    steps = None if chain is None else chain.steps
+    if index is None:
+        found, index = array, np.arange(len(array)) if steps is not None else None
+    if index is not None:
+        dtype = array.dtype if steps is None else _FLOAT
+        if dtype.hasobject:
+            return array[index]
+        found = memory.fresh((len(index), *array.shape[1:]), dtype)
+        rows.take(array, index, found, steps)
+    return found if chain is None or chain.shape is None else found.reshape(-1, *chain.shape)
+
+
+def find(traced: Traced, batched: bool = False) -> list[Chain | None]:
+    """The chain of every result; None where it is none.
+
+    Args:
+      traced: a function of elements.
+      batched: whether they are batches of any size, which is the first dimension of all.
+    """
+    jaxpr = traced.closed.jaxpr
+    count = len(jaxpr.invars) - len(traced.captures)
+    leaves, captured = jaxpr.invars[:count], jaxpr.invars[count:]
+    known: dict[Any, Any] = {v: Chain(i, v.aval.shape, None) for i, v in enumerate(leaves)}
+    for variable, capture in zip(captured, traced.captures, strict=True):
+        # Variables may change.
+        if type(capture) is Tensor and not isinstance(capture._value, jax.core.Tracer):
+            known[variable] = np.asarray(capture._value)
+    for variable, constant in zip(jaxpr.constvars, traced.closed.consts, strict=True):
+        known[variable] = np.asarray(constant)
+    _Search(known, batched).follow(jaxpr)
+    results: list[Chain | None] = []
+    for variable in jaxpr.outvars[: traced.count]:
+        found = None if isinstance(variable, jex_core.Literal) else known.get(variable)
+        if not isinstance(found, Chain):
+            results.append(None)
+            continue
+        whole: tuple[int, ...] = found.shape or ()
+        own = whole == leaves[found.leaf].aval.shape
+        shape = None if own else whole[1:] if batched else whole
+        results.append(found._replace(shape=shape))
+    return results
+
+
+class Chains:
+    """How the results of a function of many elements are computed when some of them are chains.
+
+    Args:
+      traced: the function.
+      found: the chain of every result, None for those left to the compiled function.
+
+    Attributes:
+      wanted: what must be taken from the arguments.
+    """
+
+    def __init__(self, traced: Traced, found: list[Chain | None]) -> None:
+        self._traced = traced
+        self._others = [i for i, chain in enumerate(found) if chain is None]
+        self._needed = _arguments_of(traced, self._others)
+        self._found = [chain for chain in found if chain is not None]
+        self.wanted = [*self._found, *(Chain(i, None, None) for i in self._needed)]
+        self._program: Any = None
+
+    def of(self, leaves: list[Any]) -> list[Any]:
+        """The results for stacked arguments."""
+        return self.finished([taken(leaves[chain.leaf], None, chain) for chain in self.wanted])
+
+    def finished(self, arrays: list[Any]) -> list[Any]:
+        """The results, from what was wanted."""
+        split = len(self._found)
+        results = iter(arrays[:split])
+        if not self._others:
+            return list(results)
+        computed = iter(self._computed(arrays[split:], len(arrays[0])))
+        others = set(self._others)
+        return [next(computed if i in others else results) for i in range(self._traced.count)]
+
+    def rebuilt(self, arrays: list[Any]) -> Any:
+        """The results of one element in their structure."""
+        return structure.to_arrays(self._traced.rebuild(arrays))
+
+    def _computed(self, arrays: list[Any], count: int) -> list[Any]:
+        """The results that are no chains."""
+        if self._program is None:
+
+            def others(leaves: list[Any], captures: list[Any]) -> list[Any]:
+                results = self._traced.arrays(leaves, captures)
+                return [results[i] for i in self._others]
+
+            self._program = jax.jit(jax.vmap(others, in_axes=(0, None)))
+        leaves = []
+        given = dict(zip(self._needed, arrays, strict=True))
+        for number, aval in enumerate(self._traced.closed.in_avals):
+            if number >= len(self._traced.closed.in_avals) - len(self._traced.captures):
+                break
+            # Arguments that only chains need are not looked at.
+            nothing = np.broadcast_to(np.zeros((), aval.dtype), (count, *aval.shape))
+            leaves.append(given.get(number, nothing))
+        results = self._program(leaves, [c._value for c in self._traced.captures])
+        return [np.asarray(r) for r in results]
+
+
+def _arguments_of(traced: Traced, results: list[int]) -> list[int]:
+    """Which arguments some results depend on."""
+    jaxpr = traced.closed.jaxpr
+    needed = {
+        jaxpr.outvars[i] for i in results if not isinstance(jaxpr.outvars[i], jex_core.Literal)
+    }
+    for equation in reversed(jaxpr.eqns):
+        if needed & set(equation.outvars):
+            needed |= {v for v in equation.invars if not isinstance(v, jex_core.Literal)}
+    leaves = jaxpr.invars[: len(jaxpr.invars) - len(traced.captures)]
+    return [i for i, variable in enumerate(leaves) if variable in needed]
+
+
+class _Search:
+    """Follows chains and constants through a program.
+
+    Args:
+      known: what variables are: a `Chain` with its whole shape, or a constant; more are added.
+      batched: whether the first dimension is that of a batch.
+    """
+
+    def __init__(self, known: dict[Any, Any], batched: bool) -> None:
+        self._known, self._batched = known, batched
+
+    def follow(self, jaxpr: Any) -> None:
+        """Finds what the results of a program's equations are."""
+        for equation in jaxpr.eqns:
+            operands = [
+                np.asarray(v.val) if isinstance(v, jex_core.Literal) else self._known.get(v)
+                for v in equation.invars
+            ]
+            rule = _RULES.get(equation.primitive.name)
+            if rule is not None and not any(operand is None for operand in operands):
+                found = rule(self, equation, *operands)
+                if found is not None:
+                    self._known[equation.outvars[0]] = found
+
+    def cast(self, equation: Any, x: Any) -> Any:
+        own, wanted = equation.invars[0].aval.dtype, equation.params["new_dtype"]
+        if own == wanted:
+            return x
+        if not isinstance(x, Chain):
+            return x.astype(wanted)
+        fits = x.steps is None and wanted == _FLOAT and own.name in rows.TYPES
+        return x._replace(steps=()) if fits else None
+
+    def reshape(self, equation: Any, x: Any) -> Any:
+        shape, own = equation.outvars[0].aval.shape, x.shape
+        if math.prod(shape) != math.prod(own):
+            return None
+        if not isinstance(x, Chain):
+            return x.reshape(shape)
+        whole = not self._batched or shape[:1] == own[:1]
+        return x._replace(shape=shape) if whole else None
+
+    def broadcast(self, equation: Any, x: Any) -> Any:
+        if isinstance(x, Chain):
+            return self.reshape(equation, x)
+        # Sizes of one are left as they are: operations broadcast.
+        sizes = [1] * len(equation.outvars[0].aval.shape)
+        for place, size in zip(equation.params["broadcast_dimensions"], x.shape, strict=True):
+            sizes[place] = size
+        return x.reshape(sizes)
+
+    def operate(self, equation: Any, first: Any, second: Any) -> Any:
+        name = equation.primitive.name
+        chain, value = first, second
+        if isinstance(second, Chain):
+            chain, value = second, first
+            name = {"sub": "sub from", "div": "div into"}.get(name, name)
+        if not isinstance(chain, Chain) or isinstance(value, Chain):
+            return None
+        result = equation.outvars[0].aval
+        if result.dtype != _FLOAT or result.shape != chain.shape:
+            return None
+        if value.size == 1:
+            value = value.reshape(())
+        else:
+            row = result.shape
+            if self._batched:
+                if value.ndim == len(row) and value.shape[0] != 1:
+                    return None
+                row, value = (
+                    row[1:],
+                    value.reshape(value.shape[1:] if value.ndim == len(row) else value.shape),
+                )
+            value = np.broadcast_to(value, row).reshape(-1)
+        # Own memory, side by side, and a scalar stays one.
+        step = rows.Step(name, np.array(value, _FLOAT, order="C"))
+        steps = (*(chain.steps or ()), step)
+        return chain._replace(steps=steps)
+
+    def negate(self, equation: Any, x: Any) -> Any:
+        if not isinstance(x, Chain) or equation.outvars[0].aval.dtype != _FLOAT:
+            return None
+        step = rows.Step("sub from", np.asarray(-0.0, _FLOAT))
+        return x._replace(steps=(*(x.steps or ()), step))
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "convert_element_type": _Search.cast,
+    "reshape": _Search.reshape,
+    "squeeze": _Search.reshape,
+    "broadcast_in_dim": _Search.broadcast,
+    "neg": _Search.negate,
+    **dict.fromkeys(("add", "sub", "mul", "div"), _Search.operate),
+}

@@ -1,0 +1,96 @@
+"""Bilinear resizing of host images, by a compiled loop or by NumPy with the same numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.kernels import library
+
+__all__ = ["bilinear"]
+
+
+class _Places(NamedTuple):
+    """Between which old pixels new ones lie: `share` of the way from `low` to `high`; and where these are."""
+
+    low: np.ndarray
+    high: np.ndarray
+    share: np.ndarray
+    addresses: tuple[int, int, int]
+
+
+@functools.lru_cache(1024)
+def _places(new: int, old: int, channels: int) -> _Places:
+    """The places along one axis, for each channel of each pixel."""
+    place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
+    place -= np.float32(0.5)
+    first = np.floor(place)
+    pixels = (np.clip(p, 0, old - 1).astype(np.int32) for p in (first, first + 1))
+    low, high = (
+        (p[:, None] * np.int32(channels) + np.arange(channels, dtype=np.int32)).reshape(-1)
+        for p in pixels
+    )
+    share = np.repeat(place - first, channels)
+    return _Places(low, high, share, (low.ctypes.data, high.ctypes.data, share.ctypes.data))
+
+
+@functools.cache
+def _loop() -> Callable[..., None] | None:
+    """The compiled loop, or None."""
+    loaded = library.load()
+    function: Any = getattr(loaded.compiled, "meshflow_bilinear", None) if loaded else None
+    if function is not None:
+        address, number = ctypes.c_void_p, ctypes.c_int64
+        function.argtypes = [
+            *(address, ctypes.c_int, number, address, address, address, number),
+            *(address, address, address, number, address),
+        ]
+        function.restype = None
+    return function
+
+
+def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """An image in another size.
+
+    Args:
+      image: numbers [height, width, channels], without a size of 0.
+      height: the new height.
+      width: the new width.
+
+    Returns:
+      float32 [height, width, channels].
+    """
+    channels = image.shape[2]
+    across = _places(width, image.shape[1], channels)
+    down = _places(height, image.shape[0], 1)
+    loop = _loop()
+    if image.dtype != np.uint8 or loop is None:
+        image = image.astype(np.float32, copy=False)
+    image = np.ascontiguousarray(image).reshape(len(image), -1)
+    out = np.empty((height, width * channels), np.float32)
+    if loop is None:
+        left, right = (image.take(i, 1) for i in across[:2])
+        # In place, for these arrays are what takes the time.
+        right -= left
+        right *= across.share
+        right += left
+        upper, lower = (right.take(i, 0) for i in down[:2])
+        lower -= upper
+        lower *= down.share[:, None]
+        np.add(upper, lower, out=out)
+    else:
+        loop(
+            image.ctypes.data,
+            image.dtype == np.uint8,
+            image.shape[1],
+            *across.addresses,
+            out.shape[1],
+            *down.addresses,
+            height,
+            out.ctypes.data,
+        )
+    return out.reshape(height, width, channels)

@@ -1,0 +1,104 @@
+"""The loops of input pipelines give what NumPy gives, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshflow.kernels import rows
+
+compiled = pytest.mark.skipif(rows._loops() is None, reason="the loops are not built here")
+
+
+def by_numpy(function):
+    saved, rows._loops = rows._loops, lambda: None
+    try:
+        return function()
+    finally:
+        rows._loops = saved
+
+
+@st.composite
+def sources(draw):
+    """Arrays of any layout: whole, views with steps, reversed, transposed."""
+    dtype = np.dtype(draw(st.sampled_from((*rows.TYPES, "float16", "complex64"))))
+    shape = draw(st.lists(st.integers(1, 5), max_size=3))
+    count = draw(st.integers(1, 9))
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    numbers = rng.integers(-120, 120, (2 * count, *shape))
+    array = (numbers * (0.37 if dtype.kind == "f" else 1)).astype(dtype)
+    layout = draw(st.sampled_from(("whole", "stepped", "reversed", "columns")))
+    if layout == "stepped":
+        array = array[::2]
+    elif layout == "reversed":
+        array = array[::-1]
+    elif layout == "columns" and array.ndim > 1:
+        array = np.asfortranarray(array)
+    return array
+
+
+@st.composite
+def steps(draw, size):
+    found = []
+    for name in draw(st.lists(st.sampled_from(sorted(rows.OPERATIONS)), max_size=4)):
+        value = draw(st.floats(-5, 5, width=32).filter(lambda v: abs(v) > 1e-3))
+        whole = np.linspace(value, value + 3, size, dtype=np.float32)
+        found.append(rows.Step(name, whole if draw(st.booleans()) else np.array(value, "f4")))
+    return tuple(found)
+
+
+@compiled
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_rows_are_taken_and_computed_as_by_numpy(data):
+    array = data.draw(sources())
+    index = np.array(data.draw(st.lists(st.integers(0, len(array) - 1), min_size=1, max_size=12)))
+    size = int(np.prod(array.shape[1:]))
+    todo = data.draw(st.none() | steps(size))
+    if array.dtype.kind == "c":
+        todo = None
+    dtype = array.dtype if todo is None else np.float32
+
+    def result():
+        out = np.full((len(index), *array.shape[1:]), 7, dtype)
+        return rows.take(array, index, out, todo).tobytes()
+
+    found = result()
+    assert found == by_numpy(result)
+    if todo is None:
+        assert found == array[index].tobytes()
+
+
+@compiled
+def test_many_rows_are_divided_among_threads():
+    array = np.random.default_rng(0).integers(0, 255, (2000, 700), np.uint8)
+    index = np.random.default_rng(1).permutation(2000)
+    step = rows.Step("div", np.array(255, "f4"))
+    out = rows.take(array, index, np.empty(array.shape, "f4"), (step,))
+    np.testing.assert_array_equal(out, array[index].astype("f4") / np.float32(255))
+
+
+@pytest.mark.parametrize("loops", [True, False])
+def test_a_row_that_is_not_there(monkeypatch, loops):
+    if not loops:
+        monkeypatch.setattr(rows, "_loops", lambda: None)
+    with pytest.raises(IndexError):
+        rows.take(np.zeros((3, 2)), np.array([0, 3]), np.empty((2, 2)))
+
+
+@compiled
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 20), st.integers(0, 60), st.integers(0, 99))
+def test_draws_of_a_shuffle(size, count, seed):
+    rng = np.random.default_rng(seed)
+    draws, items = rng.random(count), np.arange(100, 100 + count)
+
+    def exchanged():
+        buffer = np.arange(size)
+        found = rows.exchange(draws, items, buffer)
+        drained = rows.drain(np.random.default_rng(seed).random(size), buffer.copy())
+        return found.tolist(), buffer.tolist(), drained.tolist()
+
+    assert exchanged() == by_numpy(exchanged)
+    found, _, drained = exchanged()
+    assert sorted(found + drained) == sorted([*range(size), *items])
