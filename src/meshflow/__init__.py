@@ -250,6 +250,7 @@ _LAZY = (
         "image",
         "io",
         "keras",
+        "lookup",
         "mixed_precision",
         "signal",
     ),

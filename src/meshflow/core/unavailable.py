@@ -20,7 +20,6 @@ NAMES: dict[str, str] = {
     "lite": _FORMATS,
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
-    "lookup": _LATER,
     "mlir": "see the MLIR of jax.jit(...).lower(...).",
     "profiler": _LATER,
     "quantization": _LATER,
