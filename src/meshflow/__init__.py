@@ -240,6 +240,7 @@ from meshflow.ops.tensor_array import TensorArray
 # Loaded when first used: they cost time to import, and many programs need only some.
 _LAZY = (
     *(
+        "audio",
         "autodiff",
         "autograph",
         "compat",
@@ -254,7 +255,7 @@ _LAZY = (
         "mixed_precision",
         "signal",
     ),
-    *("sparse", "test", "tpu", "train", "types", "version"),
+    *("sparse", "summary", "test", "tpu", "train", "types", "version"),
 )
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.

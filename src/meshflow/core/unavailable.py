@@ -12,7 +12,6 @@ NAMES: dict[str, str] = {
     "CriticalSection": "functions run in program order; use threading.Lock.",
     "RaggedTensorSpec": RAGGED_HELP,
     "SparseTensorSpec": "sparse tensors are containers only; use tf.sparse.to_dense and tf.TensorSpec.",
-    "audio": _LATER,
     "edit_distance": _LATER,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
     "feature_column": "use Keras layers for preprocessing.",
@@ -28,7 +27,6 @@ NAMES: dict[str, str] = {
     "raw_ops": "use the public function of the same op.",
     "saved_model": _FORMATS,
     "sets": _LATER,
-    "summary": _LATER,
     "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
 }
 
