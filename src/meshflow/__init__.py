@@ -71,15 +71,12 @@ from meshflow.core.names import get_current_name_scope, name_scope
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.symbolic_gradients import gradients, hessians
-from meshflow.core.tape import GradientTape, UnconnectedGradients
+from meshflow.core.tape import GradientTape
+from meshflow.core.targets import UnconnectedGradients
 from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.core.trace import init_scope
-from meshflow.core.variable import (
-    Variable,
-    VariableAggregation,
-    VariableSynchronization,
-    variable_creator_scope,
-)
+from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variable_creation import variable_creator_scope
 from meshflow.core import indexing as _indexing
 from meshflow.ops import operators as _operators
 from meshflow.ops.array import (

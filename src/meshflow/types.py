@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.function import ConcreteFunction, Function
+from meshflow.core.concrete_function import ConcreteFunction
+from meshflow.core.function import Function
 from meshflow.core.specs import TypeSpec
 from meshflow.core.tensor import Tensor
 

@@ -406,3 +406,9 @@ def test_python_is_called_in_the_order_of_the_program():
 
     run(tf.constant(3))
     assert seen == [3, 0, 2, 3, 1, 6, 0, 9]
+
+
+def test_specs_of_unknown_rank():
+    power = tf.function(lambda a, b: a**b).get_concrete_function(tf.TensorSpec(None), 2)
+    assert power.structured_outputs.shape.rank is None
+    assert float(power(tf.constant(3.0))) == 9 and power(tf.ones([2, 3])).shape == [2, 3]

@@ -33,6 +33,7 @@ _SENT = (
     "JAX_",
     "XLA_",
     "NCCL_",
+    "GLOO_",
     "NPROC",
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
@@ -87,7 +88,7 @@ class Job:
         per_host = -(-workers // max(len(hosts), 1))
         self._hosts = [hosts[i // per_host] if hosts else "localhost" for i in range(workers)]
         self._local = all(_is_local(h) for h in self._hosts)
-        self._address = address or ("127.0.0.1" if self._local else socket.getfqdn())
+        self._address = address or ("127.0.0.1" if self._local else _reached_from(self._hosts))
         self._devices, self._port, self._gpus = devices, port, gpus
         self._visible = [self._own_gpus(number) for number in range(workers)]
         self._output = output or sys.stdout
@@ -116,8 +117,9 @@ class Job:
 
     def _run_once(self, restarts: int) -> None:
         ports = [self._port + i if self._port else free_port() for i in range(self._count)]
+        # Workers beside the launcher have its address: "localhost" would be somebody else elsewhere.
         addresses = [
-            f"{'127.0.0.1' if self._local else host}:{port}"
+            f"{self._address if _is_local(host) else _without_user(host)}:{port}"
             for host, port in zip(self._hosts, ports, strict=True)
         ]
         supervisor = Supervisor(addresses, self._watchdog, self._address)
@@ -246,6 +248,25 @@ class Job:
 
 def _is_local(host: str) -> bool:
     return host in _LOCAL or host == socket.gethostname()
+
+
+def _without_user(host: str) -> str:
+    return host.rpartition("@")[2]
+
+
+def _reached_from(hosts: Sequence[str]) -> str:
+    """By which address other machines reach this one."""
+    for host in hosts:
+        if _is_local(host):
+            continue
+        # Nothing is sent: the system only says which device leads there.
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked,
+        ):
+            asked.connect((_without_user(host), 22))
+            return asked.getsockname()[0]
+    return socket.getfqdn()
 
 
 def _gpus() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from meshflow.core.concrete_function import Settings
 from meshflow.core.devices import (
     LogicalDevice,
     PhysicalDevice,
@@ -11,7 +12,6 @@ from meshflow.core.devices import (
     kinds,
     make_virtual_cpus,
 )
-from meshflow.core.function import Settings
 
 
 class LogicalDeviceConfiguration(NamedTuple):

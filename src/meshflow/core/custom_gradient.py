@@ -12,8 +12,10 @@ import jax
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
-from meshflow.core.tape import FunctionNode, is_differentiable, no_tapes
+from meshflow.core.dispatch import apply
+from meshflow.core.nodes import FunctionNode, is_differentiable
+from meshflow.core.operation import Op
+from meshflow.core.tape import no_tapes
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, is_array_like, trace
 from meshflow.core.variable import Variable

@@ -10,8 +10,7 @@ the compiled op's identity. For every call the dispatcher
    function is traced, on the host when all operands are known while tracing,
 4. tells the active gradient tapes.
 
-The gradient of an op is again an op (`Gradient`), whose array function is `jax.vjp` of the
-first: so gradients of any order are recorded like everything else.
+What an op is stands in `operation`, how operands are converted in `operands`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,18 @@ from typing import Any, TypeVar, overload
 import jax
 import numpy as np
 
-from meshflow.core import convert, errors
+from meshflow.core import errors, symbolic
 from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import DType, string
+from meshflow.core.dtypes import string
+from meshflow.core.operands import (
+    as_operand_list,
+    check_kinds,
+    flat_tensors,
+    static_value,
+    unify,
+    unify_lists,
+)
+from meshflow.core.operation import Op, is_inexact
 from meshflow.core.places import about_places, different_places
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
@@ -35,170 +42,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OPERAND_ANNOTATIONS = ("TensorLike", "TensorLike | None")
 OPERAND_LIST_ANNOTATIONS = ("Sequence[TensorLike]", "Sequence[TensorLike] | TensorLike")
-
-# Symbolic tensor types of other packages (Keras) and the function that takes their calls.
-_symbolic_types: tuple[type, ...] = ()
-_symbolic_handler: Callable[..., Any] | None = None
-
-
-def register_symbolic(kind: type, handler: Callable[..., Any]) -> None:
-    """Sends every op call that has an argument of type `kind` to `handler(public_op, args, kwargs)`."""
-    global _symbolic_types, _symbolic_handler
-    _symbolic_types = (kind,)
-    _symbolic_handler = handler
-
-
-class Op:
-    """An operation: a name, an array function, and the rules for its operands.
-
-    Attributes:
-      name: the name shown in errors, traces and profiles.
-      differentiable: False when TensorFlow defines no gradient (its gradient is None).
-      strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
-        them), "joins" two, or None.
-      constant: whether known operands make a known result. Not so when it does more than compute
-        one, when other replicas take part, or when it says where values lie.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        call: Callable[..., Any],
-        *,
-        differentiable: bool = True,
-        heavy: bool = False,
-        strings: str | None = None,
-        constant: bool = True,
-    ) -> None:
-        self.name = name
-        self.call = call
-        self.differentiable = differentiable
-        self.strings = strings
-        # Computes it by NumPy on host arrays; gives None where it does not.
-        self.host: Callable[..., Any] | None = None
-        # A heavy op keeps what its gradient needs instead of computing the op again.
-        self.heavy = heavy
-        self.constant = constant
-        self._compiled: dict[Any, Callable[..., Any]] = {}
-        self._gradients: dict[Any, Gradient] = {}
-        self._residual: dict[Any, Callable[..., Any]] = {}
-
-    def bound(self, static: tuple[Any, ...]) -> Callable[..., Any]:
-        """The array function of the operands alone."""
-        call = self.call
-
-        def run(*operands: Any) -> Any:
-            return call(operands, static)
-
-        run.__name__ = run.__qualname__ = self.name
-        return run
-
-    def compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
-        """`bound(static)`, compiled once per static arguments."""
-        function = self._compiled.get(static)
-        if function is None:
-            function = self._compiled[static] = jax.jit(self.bound(static))
-        return function
-
-    def gradient(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Gradient:
-        """The op that maps (operands, output gradients) to the gradients of the wanted operands."""
-        key = static, wanted
-        if key not in self._gradients:
-            self._gradients[key] = Gradient(self, static, wanted)
-        return self._gradients[key]
-
-    def residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
-        """A function of the operands giving the outputs and the pullback to the wanted operands."""
-        key = static, wanted
-        if key not in self._residual:
-            self._residual[key] = functools.partial(_forward, self.bound(static), wanted)
-        return self._residual[key]
-
-    def compiled_residual(
-        self, static: tuple[Any, ...], wanted: tuple[bool, ...]
-    ) -> Callable[..., Any]:
-        """`residual`, compiled."""
-        key = static, wanted, "compiled"
-        if key not in self._residual:
-            self._residual[key] = jax.jit(self.residual(static, wanted))
-        return self._residual[key]
-
-
-@functools.cache
-def _inexact_dtype(dtype: Any) -> bool:
-    return bool(jax.numpy.issubdtype(dtype, jax.numpy.inexact))
-
-
-def is_inexact(value: Any) -> bool:
-    """Whether an array has a floating or complex dtype."""
-    if value.dtype == object:
-        return False
-    return _inexact_dtype(value.dtype)
-
-
-def of_wanted(
-    run: Callable[..., Any], wanted: tuple[bool, ...], operands: Any
-) -> tuple[Callable[..., Any], list[Any]]:
-    """`run` as a function of the wanted operands alone, and these.
-
-    The function returns the inexact outputs, and as a second result what rebuilds all outputs:
-    their leaves and a function of them.
-    """
-    leaves, tree = jax.tree.flatten(operands)
-
-    def function(*differentiated: Any) -> Any:
-        supply = iter(differentiated)
-        full = [next(supply) if w else leaf for leaf, w in zip(leaves, wanted, strict=True)]
-        outputs = run(*jax.tree.unflatten(tree, full))
-        flat, out_tree = jax.tree.flatten(outputs)
-        inexact = [o for o in flat if is_inexact(o)]
-        return inexact, (flat, jax.tree_util.Partial(functools.partial(_rebuild, out_tree)))
-
-    return function, [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
-
-
-def _forward(run: Callable[..., Any], wanted: tuple[bool, ...], *operands: Any) -> Any:
-    """Outputs of `run` and the pullback from its inexact outputs to the wanted operands."""
-    function, chosen = of_wanted(run, wanted, operands)
-    _, pullback, (flat, rebuild) = jax.vjp(function, *chosen, has_aux=True)
-    return rebuild(flat), pullback
-
-
-def _rebuild(tree: Any, leaves: Any) -> Any:
-    return jax.tree.unflatten(tree, leaves)
-
-
-class Gradient(Op):
-    """The gradient of `op` with fixed static arguments, itself an op.
-
-    Its operands are (operands of `op`, one gradient or None per inexact output).
-    """
-
-    def __init__(self, op: Op, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
-        run = op.bound(static)
-
-        def call(operands: Any, _: Any) -> Any:
-            inputs, cotangents = operands
-            outputs, pullback = _forward(run, wanted, *inputs)
-            inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
-            return list(pull(pullback, inexact, cotangents))
-
-        super().__init__(f"grad_{op.name}", call, constant=op.constant)
-
-
-def pull(
-    pullback: Callable[..., Any], outputs: Sequence[Any], cotangents: Sequence[Any]
-) -> tuple[Any, ...]:
-    """Applies a JAX pullback under TensorFlow's conventions.
-
-    A missing output gradient counts as zeros, and complex gradients are conjugated: TensorFlow
-    returns conj(f'(z)) * g where JAX returns f'(z) * g.
-    """
-    full = [
-        jax.numpy.zeros(o.shape, o.dtype) if c is None else jax.numpy.conj(c)
-        for o, c in zip(outputs, cotangents, strict=True)
-    ]
-    return tuple(jax.numpy.conj(g) for g in pullback(full))
 
 
 def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
@@ -324,17 +167,6 @@ def _captured(trace: Any, operand: Any) -> Any:
     return trace.value_of(operand)
 
 
-def flat_tensors(operands: Iterable[Any]) -> list[Tensor]:
-    """The tensors of an operand list, in JAX's pytree order."""
-    found: list[Tensor] = []
-    for operand in operands:
-        if isinstance(operand, (list, tuple)):
-            found.extend(flat_tensors(operand))
-        elif operand is not None:
-            found.append(operand)
-    return found
-
-
 def _watched(operands: Sequence[Any]) -> bool:
     """Whether a tape of this level watches an operand."""
     inputs = flat_tensors(operands)
@@ -373,7 +205,7 @@ def _apply_recorded(
     op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]
 ) -> Any:
     """Runs an op while gradient tapes look on."""
-    from meshflow.core.tape import Node
+    from meshflow.core.nodes import Node
 
     inputs = flat_tensors(operands)
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
@@ -406,99 +238,6 @@ def _apply_recorded(
 
 def _is_tensor(value: Any) -> bool:
     return type(value) is Tensor
-
-
-# ---- operands and static arguments ---------------------------------------------------------
-
-
-def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.DtypeMismatchError:
-    """The error for operands of different dtypes, naming both."""
-    return errors.DtypeMismatchError(
-        f"cannot compute {name} as input #{index}(zero-based) was expected to be a {expected.name} "
-        f"tensor but is a {got.name} tensor [Op:{name}]. Use tf.cast to convert one of them."
-    )
-
-
-class Rules:
-    """How the operands of an op relate in dtype.
-
-    Attributes:
-      promote: when set, replaces the strict rule (the NumPy front end sets it): called with the
-        operands before conversion, returns converted ones.
-    """
-
-    promote: Callable[[list[Any]], list[Any]] | None = None
-
-
-def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
-    """Converts operands to tensors; those at the positions `same` must share one dtype.
-
-    Python numbers take the dtype of the first tensor among them.
-    """
-    if Rules.promote is not None and len(same) > 1:
-        promoted = Rules.promote([operands[i] for i in same])
-        for i, value in zip(same, promoted, strict=True):
-            operands[i] = value
-    for i, operand in enumerate(operands):
-        if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
-            operands[i] = operand._as_tensor()
-    hint = next((d for d in (_known_dtype(operands[i]) for i in same) if d is not None), None)
-    for i, operand in enumerate(operands):
-        if type(operand) is not Tensor and operand is not None:
-            operands[i] = _convert(operand, hint if i in same else None)
-            if hint is None and i in same:
-                hint = operands[i].dtype
-    if len(same) > 1 and hint is not None:
-        for i in same:
-            tensor = operands[i]
-            if tensor is not None and tensor._value.dtype != hint.dtype:
-                raise mismatch(name, i, hint, tensor.dtype)
-    return operands
-
-
-def _known_dtype(operand: Any) -> DType | None:
-    if type(operand) is Tensor:
-        return operand.dtype
-    if isinstance(operand, (list, tuple)):
-        return next((d for d in map(_known_dtype, operand) if d is not None), None)
-    return operand.dtype if hasattr(operand, "_as_tensor") else None
-
-
-def _convert(operand: Any, hint: DType | None) -> Tensor:
-    if hint is not None and isinstance(operand, (bool, int, float, complex)):
-        return convert.from_python(operand, hint)
-    return convert_to_tensor(operand, dtype_hint=hint)
-
-
-def static_value(value: Any, name: str = "argument") -> Any:
-    """A hashable Python value for a static argument; known tensors become numbers and tuples.
-
-    Raises:
-      TypeError: when the value is a tensor that is only known at run time.
-    """
-    kind = type(value)
-    if value is None or kind in (int, str, bool, float, DType):
-        return value
-    if isinstance(value, (list, tuple)):
-        return tuple(static_value(v, name) for v in value)
-    if hasattr(value, "_as_tensor"):
-        value = value._as_tensor()
-    if isinstance(value, Tensor):
-        if isinstance(value._value, jax.core.Tracer):
-            raise TypeError(
-                f"`{name}` must be known when the function is traced (shapes and axes are static "
-                f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
-                f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
-            )
-        value = np.asarray(value._value)
-    if isinstance(value, (np.ndarray, jax.Array)):
-        value = np.asarray(value).tolist()
-        return static_value(value, name) if isinstance(value, list) else value
-    if isinstance(value, np.generic):
-        return value.item()
-    if hasattr(value, "as_list") and not callable(value):
-        return tuple(value.as_list())
-    return value
 
 
 @overload
@@ -598,8 +337,8 @@ def op(
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        if _symbolic_types and has_symbolic(args, kwargs):
-            return _symbolic_handler(public, args, kwargs)  # type: ignore[misc]
+        if symbolic.types and symbolic.has_symbolic(args, kwargs):
+            return symbolic.handler(public, args, kwargs)  # type: ignore[misc]
         values = [*args, *defaults[len(args) :]]
         for key, value in kwargs.items():
             i = position.get(key, -1)
@@ -615,12 +354,12 @@ def op(
         operands = [values[i] for i in operand_at]
         if list_at:
             for k in list_at:
-                operands[k] = _as_operand_list(public_name, names[operand_at[k]], operands[k])
-            operands = _unify_lists(public_name, operands, same_at, list_at)
+                operands[k] = as_operand_list(public_name, names[operand_at[k]], operands[k])
+            operands = unify_lists(public_name, operands, same_at, list_at)
         else:
             operands = unify(public_name, operands, same_at)
         if kinds is not None:
-            _check_kinds(public_name, operands, same_at, kinds)
+            check_kinds(public_name, operands, same_at, kinds)
         static = tuple([static_value(values[i], names[i]) for i in static_at])
         try:
             return apply(the_op, operands, static)
@@ -641,90 +380,6 @@ def _annotation(parameter: inspect.Parameter) -> str:
         if isinstance(annotation, str)
         else getattr(annotation, "__name__", str(annotation))
     )
-
-
-def also_symbolic(function: F) -> F:
-    """Hands the call of a function that is no op to Keras when an argument is a symbolic Keras tensor.
-
-    Args:
-      function: a public function that needs its arguments' values, such as `tf.zeros` its shape's.
-    """
-
-    @functools.wraps(function)
-    def public(*args: Any, **kwargs: Any) -> Any:
-        if _symbolic_types and has_symbolic(args, kwargs):
-            return _symbolic_handler(public, args, kwargs)  # type: ignore[misc]
-        return function(*args, **kwargs)
-
-    return public  # type: ignore[return-value]
-
-
-def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is, or a nested list or dictionary of arguments holds, a Keras tensor."""
-    for value in args:
-        if isinstance(value, _symbolic_types):
-            return True
-        if isinstance(value, (list, tuple)) and has_symbolic(value, {}):
-            return True
-        if isinstance(value, dict) and has_symbolic(value.values(), {}):
-            return True
-    return bool(kwargs) and has_symbolic(kwargs.values(), {})
-
-
-def _as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return list(value)
-    if isinstance(value, Tensor) or hasattr(value, "_as_tensor") or isinstance(value, np.ndarray):
-        return list(convert_to_tensor(value)) if value.shape else [value]
-    raise TypeError(f"{op_name}: `{name}` must be a list of tensors, got {type(value).__name__}.")
-
-
-def _unify_lists(
-    op_name: str, operands: list[Any], same: Sequence[int], list_at: set[int]
-) -> list[Any]:
-    """`unify` where some operands are lists: their items are unified like separate operands."""
-    flat: list[Any] = []
-    flat_same: list[int] = []
-    for k, operand in enumerate(operands):
-        items = operand if k in list_at else [operand]
-        if k in same:
-            flat_same.extend(range(len(flat), len(flat) + len(items)))
-        flat.extend(items)
-    flat = unify(op_name, flat, flat_same)
-    supply = iter(flat)
-    return [
-        [next(supply) for _ in operand] if k in list_at else next(supply)
-        for k, operand in enumerate(operands)
-    ]
-
-
-def _check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kinds: str) -> None:
-    for i in same:
-        operand = operands[i]
-        for tensor in operand if isinstance(operand, list) else (operand,):
-            if tensor is not None and _kind(tensor.dtype) not in kinds:
-                words = [_KIND_WORDS[k] for k in kinds]
-                raise errors.DtypeMismatchError(
-                    f"{op_name}: input #{i} has dtype {tensor.dtype.name}, expected "
-                    f"{' or '.join(words)}. Use tf.cast to convert it. [Op:{op_name}]"
-                )
-
-
-_KIND_WORDS = {
-    "b": "bool",
-    "s": "string",
-    "i": "an integer type",
-    "f": "a floating-point type",
-    "c": "a complex type",
-}
-
-
-def _kind(dtype: DType) -> str:
-    if dtype.is_floating:
-        return "f"
-    if dtype.is_integer:
-        return "i"
-    return {"bool": "b", "string": "s"}.get(dtype.name, "c")
 
 
 def explain(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:

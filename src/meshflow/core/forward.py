@@ -17,15 +17,11 @@ import jax
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, of_wanted
-from meshflow.core.tape import (
-    FunctionNode,
-    GradientTape,
-    Node,
-    UnconnectedGradients,
-    as_unconnected,
-    zeros_like,
-)
+from meshflow.core.dispatch import apply
+from meshflow.core.nodes import FunctionNode, Node
+from meshflow.core.operation import Op, of_wanted
+from meshflow.core.tape import GradientTape
+from meshflow.core.targets import UnconnectedGradients, as_unconnected, zeros_like
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 

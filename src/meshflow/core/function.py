@@ -1,9 +1,7 @@
 """`tf.function`: trace once per input signature, then run compiled.
 
 A `Function` holds one `ConcreteFunction` per signature: the structure of the arguments, shapes
-and dtypes of tensors, and the values of everything else. A `ConcreteFunction` owns a `Traced`
-and its compiled form, in which variables that the function writes are donated, so that XLA
-updates them in place.
+and dtypes of tensors, and the values of everything else (see `call_arguments`).
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import functools
 import gc
 import inspect
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,274 +17,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import dtypes, host_calls, nest
+from meshflow.core import nest
+from meshflow.core.call_arguments import (
+    CallArguments,
+    becomes_tensor,
+    spec_of,
+)
+from meshflow.core.concrete_function import ConcreteFunction, Settings
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Rules
-from meshflow.core.errors import DtypeMismatchError, NotFiniteError
-from meshflow.core.fetching import lost_worker
-from meshflow.core.places import about_places, different_places
-from meshflow.core.pulls import Source
-from meshflow.core.rewriting import Rewriting, rewritten
+from meshflow.core.identity import IdentityWeakDict
 from meshflow.core.shapes import TensorShape
-from meshflow.core.signatures import describe, heading, match, named_specs
+from meshflow.core.sized_later import SizedLater
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced, trace
-from meshflow.core.variable import Variable, VariableNeedsEagerError
+from meshflow.core.trace import trace
+from meshflow.core.variable import Variable
+from meshflow.core.variable_creation import VariableNeedsEagerError
 
 _log = logging.getLogger("meshflow")
-
-
-class Settings:
-    """Process-wide switches of `tf.config`.
-
-    Attributes:
-      run_eagerly: functions run as plain Python.
-      progress: called whenever a compiled function was started; set by who watches this process.
-    """
-
-    run_eagerly = False
-    progress: Callable[[], None] | None = None
-
-
-class Signed:
-    """A function for one signature: how it is called and printed.
-
-    Attributes:
-      name: the function's name.
-      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
-    """
-
-    name: str
-    structured_input_signature: tuple[Any, Any]
-    _parameters: Sequence[str] = ()
-
-    @property
-    def structured_outputs(self) -> Any:
-        """The result structure with specs for tensors."""
-        raise NotImplementedError
-
-    @property
-    def _any_traced(self) -> Traced:
-        """The traced function, or one of several that differ in sizes only."""
-        raise NotImplementedError
-
-    @property
-    def inputs(self) -> list[Any]:
-        """Specs of the tensor arguments, then the captures."""
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        return [*specs, *self.captured_inputs]
-
-    @property
-    def outputs(self) -> list[TensorSpec]:
-        """Specs of the result tensors."""
-        return [s for s in nest.flatten(self.structured_outputs) if isinstance(s, TensorSpec)]
-
-    @property
-    def output_shapes(self) -> Any:
-        """Shapes of the results."""
-        return nest.map_structure(
-            lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs
-        )
-
-    @property
-    def output_dtypes(self) -> Any:
-        """Dtypes of the results."""
-        return nest.map_structure(
-            lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs
-        )
-
-    @property
-    def captured_inputs(self) -> list[Any]:
-        """Outer tensors and variables that the function uses."""
-        return list(self._any_traced.captures)
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """Variables that the function reads or writes."""
-        return tuple(c for c in self.captured_inputs if isinstance(c, Variable))
-
-    @property
-    def trainable_variables(self) -> tuple[Variable, ...]:
-        """The trainable ones among `variables`."""
-        return tuple(v for v in self.variables if v.trainable)
-
-    @property
-    def graph(self) -> Any:
-        """The computation as a JAX `ClosedJaxpr`."""
-        return self._any_traced.closed
-
-    def _tensor_arguments(self, specs: Sequence[Any], args: Any, kwargs: Any) -> list[Any]:
-        """The values of a call for the specs: written like the original call, or tensors only."""
-        try:
-            return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
-        except TypeError:
-            given = nest.flatten(args)
-            for spec in specs[len(given) :]:
-                if spec.name in kwargs:
-                    given.append(kwargs[spec.name])
-            if len(given) != len(specs) or len(given) != len(nest.flatten(args)) + len(kwargs):
-                raise
-            return given
-
-    def pretty_printed_signature(self, verbose: bool = True) -> str:
-        """What the function takes and returns, in several lines, or only its first when not verbose."""
-        signature = self.structured_input_signature
-        if not verbose:
-            return heading(self.name, signature, self._parameters)
-        return describe(self.name, signature, self._parameters, self.structured_outputs)
-
-    def __repr__(self) -> str:
-        return (
-            f"<ConcreteFunction {self.pretty_printed_signature(verbose=False)} at 0x{id(self):X}>"
-        )
-
-    def __str__(self) -> str:
-        return f"ConcreteFunction {self.pretty_printed_signature()}"
-
-
-class ConcreteFunction(Signed):
-    """A function traced for one input signature.
-
-    Attributes:
-      name: the function's name.
-      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
-      structured_outputs: the result structure with `TensorSpec`s for tensors.
-    """
-
-    def __init__(
-        self, traced: Traced, signature: tuple[Any, Any], parameters: Sequence[str] = ()
-    ) -> None:
-        self.name = traced.name
-        self.traced = traced
-        self._parameters = parameters
-        self.structured_input_signature = named_specs(signature, parameters)
-        written = {id(v) for v in traced.writes}
-        offset = len(traced.closed.in_avals) - len(traced.captures)
-        donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
-        self._donated = [c for c in traced.captures if id(c) in written]
-        # Variables whose shape may change, with the shape that was traced.
-        self.sized = [
-            (c, c._shape)
-            for c in traced.captures
-            if isinstance(c, Variable) and not c.shape.is_fully_defined()
-        ]
-        # Checks and other calls of Python: when one fails, the variables keep their values.
-        self._calls_python = bool(traced.closed.effects)
-        if self._calls_python:
-            donated, self._donated = [], []
-        self._donated_at = tuple(donated)
-        self._compile()
-
-    @property
-    def _any_traced(self) -> Traced:
-        return self.traced
-
-    def _compile(self, ordered: bool = True) -> None:
-        self._version = Rewriting.version
-        program = _named(self.traced, ordered)
-        self._compiled = jax.jit(program, donate_argnums=self._donated_at)
-
-    @property
-    def structured_outputs(self) -> Any:
-        """The result structure with specs for tensors."""
-        structure = self.traced.rebuild(self.traced.out_specs)
-        return nest.map_structure(
-            lambda leaf: TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf,
-            structure,
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function on arguments that fit its signature.
-
-        Raises:
-          TypeError: when the arguments do not fit.
-        """
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        given = self._tensor_arguments(specs, args, kwargs)
-        tensors = []
-        for spec, value in zip(specs, given, strict=True):
-            tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
-            if not spec.is_compatible_with(tensor):
-                raise DtypeMismatchError(
-                    f"{self.name} was traced for {spec}, got a tensor of shape {tensor.shape} and dtype "
-                    f"{tensor.dtype.name}."
-                )
-            tensors.append(tensor)
-        return self.run(tensors)
-
-    def run(self, tensors: Sequence[Tensor]) -> Any:
-        """Runs on tensors that are known to fit."""
-        if context.trace is not None or context.tapes:
-            return self.traced.call(tensors)
-        return self.run_arrays([t._value for t in tensors])
-
-    def run_arrays(self, arrays: list[Any]) -> Any:
-        """The short way: no tape, no enclosing trace."""
-        if self._version != Rewriting.version:
-            self._compile()
-        for variable in self._donated:
-            # A buffer that somebody else holds (a tensor read earlier) must survive the call.
-            if sys.getrefcount(variable._value) > 2:
-                variable._value = jax.numpy.array(variable._value, copy=True)
-        traced = self.traced
-        captured = [c._value for c in traced.captures]
-        if Settings.progress is not None:
-            Settings.progress()
-        try:
-            if self._calls_python:
-                outputs = self._finish([*arrays, *captured])
-            else:
-                outputs = self._compiled(*arrays, *captured)
-        except FloatingPointError as error:
-            raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
-            if about_places(error):
-                names = [f"argument {i}" for i in range(len(arrays))]
-                names += [getattr(c, "_shared_name", "") for c in traced.captures]
-                values = list(zip(names, [*arrays, *captured], strict=True))
-                raise different_places(self.name, values) from None
-            lost = lost_worker(error)
-            if lost is None:
-                raise
-            raise lost from error
-        count = len(traced.writes)
-        for variable, value in zip(traced.writes, outputs, strict=False):
-            variable._value = value
-        results = outputs[count:]
-        if context.placing is not None:
-            results = [context.placing(o) for o in results]
-        return traced.rebuild([Tensor(o) for o in results])
-
-    def _finish(self, arrays: list[Any]) -> Any:
-        try:
-            return host_calls.finish(self._compiled, *arrays)
-        except ValueError as error:
-            # Nothing ran: where the arguments lie is known only now.
-            if not host_calls.needs_no_order(error):
-                raise
-        self._compile(ordered=False)
-        return host_calls.finish(self._compiled, *arrays)
-
-
-def _named(traced: Traced, ordered: bool = True) -> Callable[..., Any]:
-    """The program with its name: new values of variables, which take the donated buffers, then results."""
-    from jax.extend.core import jaxpr_as_fun
-
-    closed = rewritten(traced.closed)
-    run = jaxpr_as_fun(closed if ordered else host_calls.unordered(closed))
-
-    def compiled(*arrays: Any) -> Any:
-        outputs = run(*arrays)
-        return [*outputs[traced.count :], *outputs[: traced.count]]
-
-    compiled.__name__ = compiled.__qualname__ = traced.name
-    return compiled
 
 
 class Function:
@@ -314,14 +62,15 @@ class Function:
         self._name = name or str(
             getattr(python_function, "__name__", type(python_function).__name__)
         )
+        self._arguments = CallArguments(
+            self._name, python_function, self.input_signature, method=instance is not None
+        )
         self._cache: dict[Any, ConcreteFunction] = {}
         self._later: dict[Any, SizedLater] = {}
-        self._kept: dict[int, Any] = {}
         self._bound = IdentityWeakDict()
         self._calls = 0
         self._recent_traces: list[int] = []
         self._created_variables = False
-        self._signature: inspect.Signature | None = None
         self._traceable: Callable[..., Any] | None = None
         del reduce_retracing  # every shape is compiled for itself under XLA
         functools.update_wrapper(self, python_function, updated=())
@@ -358,13 +107,13 @@ class Function:
         if Settings.run_eagerly:
             return self._call_python(self.python_function, args, kwargs)
         if self.input_signature is not None:
-            args, kwargs = self._fit_signature(args, kwargs)
+            args, kwargs = self._arguments.fit(args, kwargs)
         self._calls += 1
-        arrays, key = self._key(args, kwargs)
+        arrays, key = self._arguments.key(args, kwargs)
         concrete = self._cache.get(key)
         if concrete is None:
-            args, kwargs = self._canonical(args, kwargs)
-            arrays, key = self._key(args, kwargs)
+            args, kwargs = self._arguments.canonical(args, kwargs)
+            arrays, key = self._arguments.key(args, kwargs)
             concrete = self._cache.get(key)
             if concrete is None:
                 try:
@@ -377,111 +126,13 @@ class Function:
             concrete = self._with_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
             return concrete.run_arrays(arrays)
-        tensors = [leaf for leaf in nest.flatten((args, kwargs)) if _becomes_tensor(leaf)]
-        return concrete.run([_as_tensor(t) for t in tensors])
-
-    def _key(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
-        """Arrays among the arguments, and the cache key."""
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        arrays: list[Any] = []
-        key: list[Any] = []
-        for leaf in leaves:
-            shape = getattr(leaf, "shape", None)
-            if shape is None or type(leaf) is Variable or not hasattr(leaf, "dtype"):
-                key.append(self._static_key(leaf))
-            elif isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype != object:
-                arrays.append(leaf)
-                key.append((shape, leaf.dtype))
-            else:
-                key.append(self._static_key(leaf))
-        return arrays, (tree, tuple(key), Rules.promote, context.device, context.replicas)
-
-    def _static_key(self, leaf: Any) -> Any:
-        kind = type(leaf)
-        if kind in (int, float, bool, str, bytes, complex):
-            return kind, leaf
-        if isinstance(leaf, np.ndarray):
-            return "host", leaf.shape, tuple(leaf.ravel().tolist())
-        if isinstance(leaf, TypeSpec):
-            return leaf
-        if isinstance(leaf, Source):
-            return kind, leaf._kind()
-        # Objects are compared by identity and kept, so that an id is never used twice.
-        self._kept[id(leaf)] = leaf
-        return kind, id(leaf)
-
-    def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Arguments in the order of the signature, with arrays as tensors.
-
-        Defaults are filled in and keywords made positional, so that equal calls share a trace.
-        """
-        signature = self._python_signature()
-        if signature is not None:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            args, kwargs = bound.args, bound.kwargs
-        for leaf in nest.flatten((args, kwargs)):
-            if (
-                leaf is not None
-                and not isinstance(leaf, Tensor)
-                and not jax.tree_util.all_leaves([leaf])
-            ):
-                raise TypeError(
-                    f"{self._name} got an argument of type {type(leaf).__name__}, a JAX pytree whose "
-                    "arrays would be hidden from tracing. Pass its leaves (jax.tree.leaves) instead."
-                )
-        return nest.map_structure(_as_argument, (tuple(args), dict(kwargs)))
-
-    def _python_signature(self) -> inspect.Signature | None:
-        if self._signature is None:
-            try:
-                signature = inspect.signature(self.python_function)
-            except (TypeError, ValueError):
-                return None
-            if self._instance is not None:
-                parameters = list(signature.parameters.values())[1:]
-                signature = signature.replace(parameters=parameters)
-            self._signature = signature
-        return self._signature
-
-    def _parameter_names(self) -> list[str]:
-        """The names of the parameters that may be given by position."""
-        signature = self._python_signature()
-        if signature is None:
-            return []
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return [name for name, p in signature.parameters.items() if p.kind in kinds]
-
-    def _fit_signature(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Converts arguments to the declared input signature.
-
-        Raises:
-          TypeError: when the number or structure of arguments differs.
-          ValueError: when a shape or dtype does not fit.
-        """
-        declared: tuple[Any, ...] = self.input_signature  # type: ignore[assignment]
-        if kwargs:
-            signature = self._python_signature()
-            if signature is not None:
-                bound = signature.bind(*args, **kwargs)
-                args, kwargs = bound.args, bound.kwargs
-        if len(args) != len(declared) or kwargs:
-            raise TypeError(
-                f"{self._name} takes {len(declared)} positional arguments by its input_signature "
-                f"{declared}, got {len(args)}"
-                + (f" and keywords {sorted(kwargs)}" if kwargs else "")
-                + "."
-            )
-        parts = nest.flatten_up_to(declared, tuple(args))
-        fitted = [
-            _fit(self._name, s, v) for s, v in zip(nest.flatten(declared), parts, strict=True)
-        ]
-        return tuple(nest.pack_sequence_as(declared, fitted)), {}
+        tensors = [leaf for leaf in nest.flatten((args, kwargs)) if becomes_tensor(leaf)]
+        return concrete.run([convert_to_tensor(t) for t in tensors])
 
     # ---- tracing ---------------------------------------------------------------------------
 
     def _trace(self, args: Any, kwargs: Any, key: Any) -> ConcreteFunction:
-        signature = nest.map_structure(_spec_of, (args, kwargs))
+        signature = nest.map_structure(spec_of, (args, kwargs))
         created_before = self._created_variables
         created: list[Any] = []
         holders: list[Any] = [created]
@@ -507,7 +158,7 @@ class Function:
                 )
             self._created_variables = True
         traced.place_sources(nest.flatten((args, kwargs)))
-        concrete = ConcreteFunction(traced, signature, self._parameter_names())
+        concrete = ConcreteFunction(traced, signature, self._arguments.parameter_names())
         if not any(
             isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
         ):
@@ -601,11 +252,11 @@ class Function:
         """
         if self.input_signature is not None and not args and not kwargs:
             args = self.input_signature
-        args, kwargs = self._canonical(args, kwargs)
+        args, kwargs = self._arguments.canonical(args, kwargs)
         specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs):
             return self._sized_later(args, kwargs)  # type: ignore[return-value]
-        _, key = self._key(args, kwargs)
+        _, key = self._arguments.key(args, kwargs)
         concrete = self._cache.get(key)
         if concrete is None:
             try:
@@ -617,7 +268,7 @@ class Function:
         return concrete
 
     def _sized_later(self, args: Any, kwargs: Any) -> SizedLater:
-        _, key = self._key(args, kwargs)
+        _, key = self._arguments.key(args, kwargs)
         if key not in self._later:
             self._later[key] = SizedLater(self, args, kwargs)
         return self._later[key]
@@ -635,130 +286,9 @@ class Function:
         return f"<meshflow.function {self._name}>"
 
 
-class IdentityWeakDict:
-    """Values by object identity, dropped when the object goes; objects need not be hashable."""
-
-    def __init__(self) -> None:
-        self._items: dict[int, tuple[weakref.ref[Any], Any]] = {}
-
-    def get(self, key: Any) -> Any:
-        """The value for `key`, or None."""
-        found = self._items.get(id(key))
-        return None if found is None else found[1]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        number, items = id(key), self._items
-        items[number] = weakref.ref(key, lambda _: items.pop(number, None)), value
-
-
-class SizedLater(Signed):
-    """A concrete function whose specs have unknown sizes: traced for each size it meets.
-
-    Attributes:
-      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
-    """
-
-    def __init__(self, function: Function, args: Any, kwargs: Any) -> None:
-        self._function = function
-        self._template = (args, kwargs)
-        self.name = function._name
-        self._parameters = function._parameter_names()
-        self.structured_input_signature = named_specs(
-            nest.map_structure(_spec_of, (args, kwargs)), self._parameters
-        )
-
-    @property
-    def _any_traced(self) -> Traced:
-        return self._sized(2).traced
-
-    def _sized(self, size: int) -> ConcreteFunction:
-        args, kwargs = nest.map_structure(lambda s: _with_size(s, size), self._template)
-        return self._function.get_concrete_function(*args, **kwargs)
-
-    @property
-    def structured_outputs(self) -> Any:
-        """The result structure; sizes that vary with the input's are None."""
-        first, second = self._sized(2).structured_outputs, self._sized(3).structured_outputs
-        return nest.map_structure(
-            lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TensorSpec) else a,
-            first,
-            second,
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function on tensors that fit the specs."""
-        template = nest.flatten(self._template)
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
-        ]
-        given = iter(self._tensor_arguments(specs, args, kwargs))
-        full = []
-        for spec in template:
-            fits = isinstance(spec, TypeSpec) or _becomes_tensor(spec)
-            full.append(_fit(self.name, _spec_of(spec), next(given)) if fits else spec)
-        positional, named = nest.pack_sequence_as(self._template, full)
-        return self._function(*positional, **named)
-
-
-def _with_size(spec: Any, size: int) -> Any:
-    if not isinstance(spec, TensorSpec):
-        return spec
-    return TensorSpec([size if d is None else d for d in spec.shape], spec.dtype, spec.name)
-
-
 def _zeros_of(leaf: Any) -> Any:
     if isinstance(leaf, TensorSpec):
         return Tensor(jax.numpy.zeros(tuple(leaf.shape.as_list()), leaf.dtype.dtype))
-    return leaf
-
-
-def _fit(name: str, spec: Any, value: Any) -> Any:
-    if not isinstance(spec, TypeSpec):
-        return value
-    if isinstance(value, TensorSpec):
-        return value
-    if not isinstance(spec, TensorSpec):
-        if not spec.is_compatible_with(value):
-            raise _SignatureError(
-                f"Python inputs incompatible with input_signature of {name}: got {value!r}, expected {spec}."
-            )
-        return value
-    try:
-        tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name}: when input_signature is provided, all inputs must be convertible to tensors: {error}"
-        ) from error
-    if not spec.is_compatible_with(tensor):
-        raise _SignatureError(
-            f"Python inputs incompatible with input_signature of {name}: got a tensor of shape "
-            f"{tensor.shape} and dtype {tensor.dtype.name}, expected {spec}."
-        )
-    return tensor
-
-
-class _SignatureError(ValueError, TypeError):
-    """TensorFlow raises ValueError or TypeError for this, by version."""
-
-
-def _becomes_tensor(leaf: Any) -> bool:
-    if isinstance(leaf, Tensor):
-        return leaf.dtype is not dtypes.string
-    return isinstance(leaf, (np.ndarray, np.generic, jax.Array))
-
-
-def _as_tensor(leaf: Any) -> Tensor:
-    return leaf if isinstance(leaf, Tensor) else convert_to_tensor(leaf)
-
-
-def _as_argument(leaf: Any) -> Any:
-    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or (
-        not isinstance(leaf, (Tensor, Variable))
-        and hasattr(leaf, "__array__")
-        and not isinstance(leaf, type)
-        and not hasattr(leaf, "_is_tensor_like")
-    ):
-        return convert_to_tensor(leaf)
     return leaf
 
 
@@ -781,10 +311,6 @@ def _is_dropped(variables: list[Any], holders: list[Any]) -> bool:
         all(id(holder) in known or inspect.isframe(holder) for holder in gc.get_referrers(variable))
         for variable in variables
     )
-
-
-def _spec_of(leaf: Any) -> Any:
-    return TensorSpec.from_tensor(leaf) if _becomes_tensor(leaf) else leaf
 
 
 def function(

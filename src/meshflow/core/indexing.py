@@ -11,7 +11,8 @@ import numpy as np
 from meshflow.core import errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 
@@ -149,16 +150,34 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
     """`tensor[key]`; a key of booleans picks the elements where it is True."""
     mask = _as_mask(key)
     if mask is not None:
-        if mask.shape != tensor._value.shape[: mask.ndim]:
-            raise errors.InvalidValueError(
-                f"Shapes {tensor.shape[: mask.ndim]} and {mask.shape} are incompatible: a mask has the "
-                "first dimensions of what it picks from."
-            )
-        positions = [Tensor(p) for p in np.nonzero(mask)]
-        picked: Tensor = apply(_getitem, (tensor, *positions), (_HOLE,) * mask.ndim)
-        return picked
+        return picked(tensor, mask)
     template, dynamic = parse(tensor._value.shape, key)
     return apply(_getitem, (tensor, *dynamic), template)
+
+
+def picked(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
+    """The elements where a mask of known values is True.
+
+    Args:
+      tensor: the tensor to pick from.
+      mask: booleans in the shape of the dimensions from `axis` on.
+      axis: the first dimension that the mask covers.
+
+    Returns:
+      A tensor with one dimension in place of the masked ones.
+
+    Raises:
+      InvalidValueError: when the shapes do not fit.
+    """
+    shape = tensor._value.shape[axis : axis + mask.ndim]
+    if mask.shape != shape:
+        raise errors.InvalidValueError(
+            f"Shapes {shape} and {mask.shape} are incompatible: a mask has the dimensions of what it picks "
+            f"from, from axis {axis} on."
+        )
+    positions = [Tensor(p) for p in np.nonzero(mask)]
+    template = (("slice", None, None, None),) * axis + (_HOLE,) * mask.ndim
+    return apply(_getitem, (tensor, *positions), template)
 
 
 def _as_mask(key: Any) -> np.ndarray | None:

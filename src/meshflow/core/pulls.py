@@ -17,9 +17,10 @@ import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.context import context
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.host_calls import keep_error, keeping_errors
+from meshflow.core.operation import Op
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import TraceContext, bind_capture, enter

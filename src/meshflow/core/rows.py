@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from meshflow.core import nest
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 

@@ -12,13 +12,9 @@ from typing import Any
 
 from meshflow.core import nest
 from meshflow.core.context import context
-from meshflow.core.tape import (
-    FunctionNode,
-    GradientTape,
-    UnconnectedGradients,
-    as_unconnected,
-    is_differentiable,
-)
+from meshflow.core.nodes import FunctionNode, is_differentiable
+from meshflow.core.tape import GradientTape
+from meshflow.core.targets import UnconnectedGradients, as_unconnected
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import NeedsGraphTape, TraceContext
 

@@ -28,7 +28,8 @@ from jax.extend import core as jex_core
 
 from meshflow.core import errors, host_calls, nest
 from meshflow.core.context import context
-from meshflow.core.dispatch import Op, apply, is_inexact
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op, is_inexact
 from meshflow.core.rewriting import Rewriting, rewritten
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor

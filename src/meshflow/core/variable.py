@@ -7,7 +7,6 @@ While a function is traced, both go to the trace, which turns the variable into 
 
 from __future__ import annotations
 
-import contextlib
 import enum
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,12 @@ import numpy as np
 from meshflow.core import dtypes
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.tensor import Reference, Tensor, TensorLike
 from meshflow.core.trace import init_scope
+from meshflow.core.variable_rows import VariableRows
 
 if TYPE_CHECKING:
     from meshflow.core.operator_types import Operators
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     _Operators = Operators[Tensor]
 else:
     _Operators = object
+from meshflow.core.variable_creation import create_through, initial_array, scoped_name
 
 
 class VariableSynchronization(enum.Enum):
@@ -49,17 +51,10 @@ class VariableAggregation(enum.Enum):
     ONLY_FIRST_REPLICA = 3
 
 
-class VariableNeedsEagerError(Exception):
-    """A variable's initial value depends on ops being traced; the first call must run eagerly."""
-
-
-# How parts of a value are read and replaced; set by `meshflow.ops`, because these are ops themselves.
-parts: dict[str, Callable[..., Tensor]] = {}
-
 _cast = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))
 
 
-class Variable(_Operators):
+class Variable(VariableRows, _Operators):
     """A mutable tensor, shared by everything that refers to it.
 
     Args:
@@ -96,7 +91,7 @@ class Variable(_Operators):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         if cls is Variable and context.variable_creators:
-            return _create_through(list(context.variable_creators), args, kwargs)
+            return create_through(Variable, args, kwargs)
         return super().__new__(cls)
 
     def __init__(
@@ -134,7 +129,7 @@ class Variable(_Operators):
                     f"tf.Variable: {name_of} must be a tf.{kind.__name__}, got {given!r}."
                 )
         wanted = None if dtype is None else dtypes.as_dtype(dtype)
-        self._value = _initial_array(initial_value, wanted)
+        self._value = initial_array(initial_value, wanted)
         own = tuple(self._value.shape)
         self._static_shape = (
             TensorShape(own) if shape is None and validate_shape else as_shape(shape)
@@ -410,91 +405,6 @@ class Variable(_Operators):
         result = self._update(_subtract, delta, "assign_sub")
         return result if read_value else None
 
-    def _scatter(self, op: Op, sparse_delta: Any) -> Variable:
-        if not hasattr(sparse_delta, "indices"):
-            raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
-        return self._scatter_rows(op, sparse_delta.indices, sparse_delta.values)
-
-    def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Variable:
-        values = self._checked(updates, "scatter")
-        self._write(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
-        return self
-
-    def scatter_add(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Adds `tf.IndexedSlices` to rows of the variable."""
-        return self._scatter(_SCATTERS["add"], sparse_delta)
-
-    def scatter_sub(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Subtracts `tf.IndexedSlices` from rows of the variable."""
-        return self._scatter(_SCATTERS["sub"], sparse_delta)
-
-    def scatter_update(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Replaces rows of the variable by `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["set"], sparse_delta)
-
-    def scatter_max(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Takes the maximum of rows and `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["max"], sparse_delta)
-
-    def scatter_min(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Takes the minimum of rows and `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["min"], sparse_delta)
-
-    def scatter_mul(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Multiplies rows by `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["multiply"], sparse_delta)
-
-    def scatter_div(
-        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
-        """Divides rows by `tf.IndexedSlices`."""
-        return self._scatter(_SCATTERS["divide"], sparse_delta)
-
-    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
-        """Adds `updates` at coordinates `indices`, whose last dimension holds one coordinate each."""
-        return self._scatter_nd("add", indices, updates)
-
-    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
-        """Subtracts `updates` at coordinates; see `scatter_nd_add`."""
-        return self._scatter_nd("sub", indices, updates)
-
-    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
-        """Replaces what is at coordinates; see `scatter_nd_add`."""
-        return self._scatter_nd("update", indices, updates)
-
-    def scatter_nd_max(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
-        """Takes the maximum with `updates` at coordinates; see `scatter_nd_add`."""
-        return self._scatter_nd("max", indices, updates)
-
-    def scatter_nd_min(self, indices: Any, updates: Any, name: str | None = None) -> Variable:
-        """Takes the minimum with `updates` at coordinates; see `scatter_nd_add`."""
-        return self._scatter_nd("min", indices, updates)
-
-    def _scatter_nd(self, kind: str, indices: Any, updates: Any) -> Variable:
-        values = self._checked(updates, "scatter")
-        self._write(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
-        return self
-
-    def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
-        """The values at coordinates, as `tf.gather_nd` gives them."""
-        return parts["gather_nd"](self._as_tensor(), indices)
-
-    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
-        """The rows at `indices`, as `tf.gather` gives them."""
-        return parts["gather"](self._as_tensor(), indices)
-
     # ---- Python protocols ------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -549,95 +459,9 @@ def _restore(array: np.ndarray, trainable: bool, name: str) -> Variable:
     return Variable(array, trainable=trainable, name=name)
 
 
-def _initial_array(initial_value: Any, dtype: dtypes.DType | None) -> Any:
-    """The initial value as a device array, computed outside any trace."""
-    with init_scope():
-        value = initial_value() if callable(initial_value) else initial_value
-        if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
-            raise VariableNeedsEagerError(
-                "A tf.Variable made inside a traced function has an initial value computed by traced "
-                "ops. Pass a function (tf.Variable(lambda: ...)) or create the variable outside."
-            )
-        tensor = convert_to_tensor(value) if dtype is None else _converted(value, dtype)
-        array = tensor._value
-        if tensor.dtype is dtypes.string:
-            return array
-        # A fresh buffer: a compiled step may reuse it in place.
-        return jax.numpy.array(array, copy=True)
-
-
-def _converted(value: Any, dtype: dtypes.DType) -> Tensor:
-    return convert_to_tensor(value, dtype=dtype)
-
-
-def scoped_name(name: str) -> str:
-    """`name` inside the open name scopes, as in `"outer/inner/name"`."""
-    return "/".join([*context.names, name])
-
-
-def _create_through(creators: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variable:
-    """Calls the innermost creator with a `next_creator` that leads outwards to the constructor."""
-
-    def default(**final: Any) -> Variable:
-        saved, context.variable_creators = context.variable_creators, []
-        try:
-            return Variable(**final)
-        finally:
-            context.variable_creators = saved
-
-    create: Callable[..., Variable] = default
-    for creator in creators:
-        create = _link(creator, create)
-    names = ("initial_value", "trainable", "validate_shape", "caching_device", "name")
-    named = dict(zip(names, args, strict=False))
-    return create(**named, **kwargs)
-
-
-def _link(creator: Any, following: Callable[..., Variable]) -> Callable[..., Variable]:
-    return lambda **kwargs: creator(following, **kwargs)
-
-
-@contextlib.contextmanager
-def variable_creator_scope(variable_creator: Callable[..., Variable]) -> Iterator[None]:
-    """Lets a function stand in for `tf.Variable`'s constructor.
-
-    Args:
-      variable_creator: called as `variable_creator(next_creator, **kwargs)`; returns a variable.
-
-    Example:
-      >>> import meshflow as tf
-      >>> def frozen(next_creator, **kwargs):
-      ...     return next_creator(**{**kwargs, "trainable": False})
-      >>> with tf.variable_creator_scope(frozen):
-      ...     tf.Variable(1.0).trainable
-      False
-    """
-    context.variable_creators = [*context.variable_creators, variable_creator]
-    try:
-        yield
-    finally:
-        context.variable_creators = context.variable_creators[:-1]
-
-
 def _add_op(operands: Any, _: Any) -> Any:
     return jax.numpy.add(*operands)
 
 
 _add = Op("assign_add", _add_op)
 _subtract = Op("assign_sub", lambda operands, _: jax.numpy.subtract(*operands))
-
-
-def _scatter_op(kind: str) -> Op:
-    def call(operands: Any, _: Any) -> Any:
-        array, indices, values = operands
-        if kind == "sub":
-            return array.at[indices].add(-values)
-        # Quotients of integers stay integers, rounded towards zero.
-        return getattr(array.at[indices], kind)(values).astype(array.dtype)
-
-    return Op(f"scatter_{kind}", call)
-
-
-_SCATTERS = {
-    kind: _scatter_op(kind) for kind in ("add", "sub", "set", "max", "min", "multiply", "divide")
-}

@@ -4,27 +4,30 @@ from typing import Any
 
 from meshflow.core.unavailable import NotAvailableError
 from meshflow.distribute import cluster_resolver, experimental
+from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
     CrossDeviceOps,
     HierarchicalCopyAllReduce,
     NcclAllReduce,
     ReductionToOneDevice,
 )
+from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
     DistributedDataset,
     DistributedIterator,
     InputContext,
     ValueContext,
 )
-from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
-from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
-from meshflow.distribute.replica import ReduceOp, ReplicaContext
-from meshflow.distribute.strategy import (
+from meshflow.distribute.local_strategies import (
     CentralStorageStrategy,
     MirroredStrategy,
     OneDeviceStrategy,
+)
+from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
+from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
+from meshflow.distribute.replica import ReplicaContext
+from meshflow.distribute.strategy import (
     Strategy,
-    StrategyExtended,
     experimental_set_strategy,
     get_replica_context,
     get_strategy,

@@ -20,18 +20,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 
 from meshflow.core import random
+from meshflow.core.concrete_function import Settings
 from meshflow.core.errors import DeadlineExceededError, InvalidValueError, UnavailableError
-from meshflow.core.function import Settings
 
 __all__ = [
     "COORDINATOR",
     "LEAVING",
     "TIMEOUT",
+    "WATCHDOG",
     "MeetingPoint",
     "bind_address",
     "join_cluster",
@@ -40,7 +42,11 @@ __all__ = [
 
 # Set by `meshflow launch`: the address of its meeting point.
 COORDINATOR = "MESHFLOW_COORDINATOR"
+# Also: for how many seconds worker and launcher may not hear each other.
+WATCHDOG = "MESHFLOW_WATCHDOG"
 TIMEOUT = "MESHFLOW_JOIN_TIMEOUT"
+# The network device for sums between CPUs, for machines with several; the variable that PyTorch reads.
+INTERFACE = "GLOO_SOCKET_IFNAME"
 # How often a worker tells its launcher that it lives.
 _BEAT = 0.2
 # How long a worker that is ready to leave waits for the others.
@@ -295,10 +301,10 @@ def _start_service(port: int, workers: int) -> Any:
     )
 
 
-def _connect(service: str, index: int, workers: int) -> None:
+def _connect(service: str, index: int, workers: int, here: str) -> None:
     # Private, and in this module only: in JAX's own `initialize` worker 0 always hosts the service,
     # which then ends with that worker.
-    from jax._src import distributed
+    from jax._src import distributed, xla_bridge
     from jax._src.lib import _jax
 
     state = distributed.global_state
@@ -308,6 +314,18 @@ def _connect(service: str, index: int, workers: int) -> None:
     )
     state.client.connect()
     _exit_at_once_after_errors()
+    # By itself gloo listens where this machine's own name leads, on many machines the loopback device.
+    interface = os.environ.get(INTERFACE)
+    where = {"interface": interface} if interface else {"hostname": here}
+    collectives = _jax.make_gloo_tcp_collectives(distributed_client=state.client, **where)
+    xla_bridge.register_backend_factory(
+        "cpu", partial(xla_bridge.make_cpu_client, collectives), fail_quietly=False
+    )
+
+
+def _local_address(connection: socket.socket) -> str:
+    """By which address the other side reaches this machine."""
+    return connection.getsockname()[0].removeprefix("::ffff:")
 
 
 _joined: list[Any] = []
@@ -351,6 +369,7 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
     if launcher:
         hello["addresses"] = None
         service, connection = _meet(launcher, hello, tasks[index], "the launcher", timeout)
+        here = _local_address(connection)
         _report(connection)
     elif index == 0:
         port = _address(addresses[0])[1]
@@ -362,13 +381,15 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
 
         distributed.global_state.service = _start_service(port, len(tasks))
         point.release(addresses[0])
+        here = next(map(_local_address, point.connections.values()), "localhost")
         point.close()
         service = f"localhost:{port}"
     else:
         service, connection = _meet(addresses[0], hello, tasks[index], tasks[0], timeout)
+        here = _local_address(connection)
         connection.close()
     if len(tasks) > 1:
-        _connect(service, index, len(tasks))
+        _connect(service, index, len(tasks), here)
         _share_seeds()
     _joined.extend(cluster)
 
@@ -403,6 +424,12 @@ def _report(connection: socket.socket) -> None:
             time.sleep(_BEAT)
 
     Settings.progress = progress
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # A network that is gone closes no connection: without this, sending "succeeds" for minutes.
+        silent = float(os.environ.get(WATCHDOG, 600))
+        connection.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(silent * 1000), 1)
+        )
     threading.Thread(target=work, name="meshflow report", daemon=True).start()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshflow.core.composite import IndexedSlices
 from meshflow.core.convert import convert_to_tensor
-from meshflow.distribute.replica import ReduceOp
+from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.values import PerReplica
 
 __all__ = [

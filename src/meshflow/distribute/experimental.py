@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.distribute.input import ValueContext
+from meshflow.distribute.local_strategies import CentralStorageStrategy
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
 from meshflow.distribute.saving import PreemptionCheckpointHandler, TerminationConfig
-from meshflow.distribute.strategy import CentralStorageStrategy
 from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
 
 __all__ = [

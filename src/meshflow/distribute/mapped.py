@@ -18,13 +18,15 @@ from jax.extend import core as jex_core
 
 from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.operation import Op
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, fill, trace
 from meshflow.core.variable import Variable
-from meshflow.distribute.replica import AXIS, ReplicaContext, SizeWantedError, entered
+from meshflow.distribute.collectives import AXIS
+from meshflow.distribute.replica import ReplicaContext, SizeWantedError, entered
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 

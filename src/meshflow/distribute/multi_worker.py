@@ -11,19 +11,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.fetching import replicated
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable, _initial_array
+from meshflow.core.variable import Variable
+from meshflow.core.variable_creation import initial_array
 from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
+from meshflow.distribute.collectives import ReduceOp, divisible
 from meshflow.distribute.coordination import COORDINATOR, join_cluster
+from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
+from meshflow.distribute.joining import replica_axes
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
-from meshflow.distribute.replica import ReduceOp, SyncOnReadVariable, divisible
-from meshflow.distribute.strategy import Strategy, StrategyExtended, replica_axes
+from meshflow.distribute.replica_variables import SyncOnReadVariable
+from meshflow.distribute.strategy import Strategy
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import device_name
@@ -136,7 +141,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             dtype = kwargs.get("dtype")
             wanted = None if dtype is None else dtypes.as_dtype(dtype)
             with init_scope():
-                array = np.asarray(_initial_array(kwargs["initial_value"], wanted))
+                array = np.asarray(initial_array(kwargs["initial_value"], wanted))
                 kwargs["initial_value"] = Tensor(self.same_everywhere(array))
         return super()._create_variable(next_creator, **kwargs)
 

@@ -17,7 +17,7 @@ from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
 __all__ = ["run"]
 
 # Settings of this process that workers on other machines need too.
-_SENT = ("JAX_", "XLA_", "NCCL_", "MESHFLOW_")
+_SENT = ("JAX_", "XLA_", "NCCL_", "GLOO_", "MESHFLOW_")
 # Of an error in one worker and the death of another, the death is the reason; it may be seen later.
 _DEATH_IS_SEEN_WITHIN = 3.0
 

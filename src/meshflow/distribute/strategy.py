@@ -7,155 +7,38 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import numpy as np
 
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.devices import devices_of, main_kind
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.function import Function, IdentityWeakDict
-from meshflow.core.variable import (
-    Variable,
-    VariableAggregation,
-    VariableSynchronization,
-    variable_creator_scope,
-)
+from meshflow.core.function import Function
+from meshflow.core.identity import IdentityWeakDict
+from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variable_creation import variable_creator_scope
+from meshflow.distribute.collectives import AXIS
+from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
     DistributedDataset,
     InputContext,
     ValueContext,
 )
+from meshflow.distribute.joining import Joining, require_cross_replica
 from meshflow.distribute.mapped import run_replicas
-from meshflow.distribute.replica import (
-    AXIS,
-    MirroredVariable,
-    ReduceOp,
-    ReplicaContext,
-    SyncOnReadVariable,
-    divisible,
-    entered,
-    gatherable,
-    spanning,
-    stacks,
-)
-from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.distribute.replica import ReplicaContext, entered, stacks
+from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
+from meshflow.distribute.values import PerReplica, map_replicas
 from meshflow.ops.nn.cross_entropy import Replicas
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.layout import Layout
-from meshflow.placement.mesh import Mesh, device_name, jax_device, line
+from meshflow.placement.mesh import Mesh, line
 
 __all__ = [
-    "MirroredStrategy",
-    "OneDeviceStrategy",
     "Strategy",
-    "StrategyExtended",
     "experimental_set_strategy",
     "get_replica_context",
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
 ]
-
-
-class StrategyExtended:
-    """The less used part of a strategy, `Strategy.extended`.
-
-    Args:
-      strategy: the strategy.
-    """
-
-    experimental_require_static_shapes = False
-
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
-
-    @property
-    def worker_devices(self) -> tuple[str, ...]:
-        """Names of the devices that replicas run on."""
-        return tuple(device_name(d) for d in self._strategy._devices)
-
-    parameter_devices = worker_devices
-
-    def reduce_to(
-        self, reduce_op: Any, value: Any, destinations: Any = None, options: Any = None
-    ) -> Any:
-        """`Strategy.reduce` over replicas.
-
-        Args:
-          reduce_op: `ReduceOp` or its name.
-          value: a value of replicas.
-          destinations: accepted.
-          options: accepted.
-        """
-        return self._strategy.reduce(reduce_op, value, axis=None)
-
-    def batch_reduce_to(
-        self, reduce_op: Any, value_destination_pairs: Any, options: Any = None
-    ) -> list[Any]:
-        """`reduce_to` of several values.
-
-        Args:
-          reduce_op: `ReduceOp` or its name.
-          value_destination_pairs: pairs (value, destination).
-          options: accepted.
-        """
-        return [self.reduce_to(reduce_op, v, d) for v, d in value_destination_pairs]
-
-    def update(
-        self,
-        var: Any,
-        fn: Callable[..., Any],
-        args: Any = (),
-        kwargs: Any = None,
-        group: bool = True,
-    ) -> Any:
-        """Calls `fn(var, *args, **kwargs)` to update a variable.
-
-        Args:
-          var: the variable.
-          fn: the function.
-          args: its arguments.
-          kwargs: its keyword arguments.
-          group: accepted.
-        """
-        return fn(var, *args, **(kwargs or {}))
-
-    def variable_created_in_scope(self, v: Any) -> bool:
-        """Whether a variable was made in this strategy's scope.
-
-        Args:
-          v: the variable.
-        """
-        return getattr(v, "_distribute_strategy", None) is self._strategy
-
-    def call_for_each_replica(
-        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """`Strategy.run`.
-
-        Args:
-          fn: the function.
-          args: its arguments.
-          kwargs: its keyword arguments.
-        """
-        return self._strategy.run(fn, args, kwargs)
-
-    def value_container(self, value: Any) -> Any:
-        """The value itself.
-
-        Args:
-          value: a value.
-        """
-        return value
-
-    @contextmanager
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Does nothing: all variables are on all devices.
-
-        Args:
-          colocate_with_variable: a variable.
-        """
-        yield
 
 
 class Scope:
@@ -179,7 +62,7 @@ class Scope:
         return self._open.pop().__exit__(*error)
 
 
-class Strategy:
+class Strategy(Joining):
     """Synchronous training on the devices of a mesh; the base of all strategies.
 
     Args:
@@ -307,7 +190,7 @@ class Strategy:
           2.0
         """
         kwargs = kwargs or {}
-        _require_cross_replica("run")
+        require_cross_replica("run")
         if not callable(fn):
             raise TypeError(f"Strategy.run: `fn` must be callable, got {fn!r}.")
         with self._running():
@@ -343,90 +226,6 @@ class Strategy:
             return make()
 
     # ---- bringing values together ----------------------------------------------------------
-
-    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
-        """Sum or mean of the replicas' values.
-
-        Args:
-          reduce_op: `ReduceOp` or its name.
-          value: what `run` returned.
-          axis: an axis, or several, to reduce within each replica too; a mean is then over all elements.
-
-        Returns:
-          The same structure with one tensor for each `PerReplica`. A mean of integers is a float.
-
-        Raises:
-          InvalidArgumentError: when `axis` is None and the replicas' shapes differ.
-        """
-        from meshflow.ops.math import add_n, reduce_mean, reduce_sum
-
-        _require_cross_replica("reduce")
-        mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
-        reducer = reduce_mean if mean else reduce_sum
-
-        def reduced(leaf: Any) -> Any:
-            if not isinstance(leaf, PerReplica):
-                tensor = convert_to_tensor(leaf)
-                if axis is not None:
-                    tensor = reducer(divisible(tensor) if mean else tensor, axis)
-                # The same value on every replica counts once for each.
-                if self.num_replicas_in_sync > 1 and not mean and axis is None:
-                    tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)
-                return tensor
-            if isinstance(leaf, Stacked):
-                stacked = divisible(leaf.stacked) if mean else leaf.stacked
-                return reducer(stacked, replica_axes(axis))
-            values = [convert_to_tensor(v) for v in leaf.values]
-            if axis is not None:
-                # Replicas may have different numbers of elements: all of them count alike.
-                values = [divisible(v) if mean else v for v in values]
-                total = add_n([reduce_sum(v, axis) for v in values])
-                count = sum(_count(v, axis) for v in values)
-                return total / np.asarray(count, total.dtype.dtype) if mean else total
-            whole = stack(values)
-            if not isinstance(whole, Stacked):
-                raise InvalidArgumentError(
-                    f"Strategy.reduce: the replicas' values have different shapes "
-                    f"{[tuple(v.shape.as_list()) for v in values]}; pass axis=0 to reduce each first."
-                )
-            return reducer(divisible(whole.stacked) if mean else whole.stacked, 0)
-
-        return map_replicas(reduced, value)
-
-    def gather(self, value: Any, axis: int) -> Any:
-        """The replicas' values joined along an axis.
-
-        Args:
-          value: what `run` returned.
-          axis: the axis.
-
-        Returns:
-          The same structure with one tensor for each `PerReplica`.
-        """
-        from meshflow.ops.array import concat
-
-        _require_cross_replica("gather")
-
-        def joined(leaf: Any) -> Any:
-            if not isinstance(leaf, PerReplica):
-                tensor = gatherable(leaf, "gather")
-                return concat([tensor] * self.num_replicas_in_sync, axis)
-            values = [gatherable(v, "gather") for v in leaf.values]
-            _check_joinable(values, axis)
-            return concat(values, axis)
-
-        return map_replicas(joined, value)
-
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """This process's replicas' values as a tuple.
-
-        Args:
-          value: what `run` returned.
-        """
-        several = (PerReplica, MirroredVariable, SyncOnReadVariable)
-        return value.values if isinstance(value, several) else (value,)
-
-    unwrap = experimental_local_results
 
     def group(self, value: Any, name: str | None = None) -> None:
         """Nothing to do: everything runs in program order.
@@ -514,104 +313,8 @@ def _check_roles(arguments: dict[str, Any]) -> None:
         raise ValueError(f"Invalid variable aggregation mode: {total} for variable: {name}")
 
 
-def _require_cross_replica(method: str) -> None:
-    if spanning() is not None:
-        raise RuntimeError(
-            f"Strategy.{method}: Method requires being in cross-replica context, use "
-            "get_replica_context().merge_call(), or ReplicaContext.all_reduce and all_gather."
-        )
-
-
-def replica_axes(axis: Any) -> list[int]:
-    """Axes of stacked values of replicas: that of the replicas, and those within each."""
-    inner = [] if axis is None else np.atleast_1d(axis).tolist()
-    return [0, *(a + 1 if a >= 0 else a for a in inner)]
-
-
-def _count(tensor: Any, axis: Any) -> int:
-    """The number of elements that a reduction over some axes makes one of."""
-    sizes = tensor.shape.as_list()
-    axes = {int(a) % len(sizes) for a in np.atleast_1d(axis)} if sizes else set()
-    return int(np.prod([sizes[a] for a in axes], dtype=np.int64))
-
-
-def _check_joinable(values: Sequence[Any], axis: int) -> None:
-    shapes = [tuple(v.shape.as_list()) for v in values]
-    if len({len(shape) for shape in shapes}) > 1:
-        raise InvalidArgumentError(
-            f"Strategy.gather: Ranks of all input tensors should match, got replicas' shapes {shapes}."
-        )
-    rank = len(shapes[0])
-    for dim in range(rank):
-        if dim != axis % max(rank, 1) and len({shape[dim] for shape in shapes}) > 1:
-            raise InvalidArgumentError(
-                f"Strategy.gather: Dimension {dim} in both shapes must be equal, but the replicas' shapes "
-                f"are {shapes}, joined along axis {axis}."
-            )
-
-
 def _only(leaf: Any) -> Any:
     return leaf.values[0] if isinstance(leaf, PerReplica) else leaf
-
-
-class OneDeviceStrategy(Strategy):
-    """Everything on one device.
-
-    Args:
-      device: its name, such as "CPU:0".
-    """
-
-    def __init__(self, device: str) -> None:
-        self._start([jax_device(device)])
-
-
-class MirroredStrategy(Strategy):
-    """A replica on each of several devices of this machine, with variables on all.
-
-    Args:
-      devices: device strings; default all GPUs or TPUs, or all CPUs there are.
-      cross_device_ops: accepted; XLA chooses the collectives.
-
-    Raises:
-      ValueError: for a device that does not exist or is given twice.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.distribute.MirroredStrategy(["CPU:0"]).num_replicas_in_sync
-      1
-    """
-
-    def __init__(self, devices: Sequence[Any] | None = None, cross_device_ops: Any = None) -> None:
-        del cross_device_ops
-        if isinstance(devices, str):
-            devices = [devices]
-        found = devices_of(main_kind()) if devices is None else [jax_device(d) for d in devices]
-        if not found:
-            raise InvalidValueError("MirroredStrategy: `devices` must have at least one device.")
-        self._start(found)
-
-
-class CentralStorageStrategy(MirroredStrategy):
-    """Variables on one device, computation on several.
-
-    Every device keeps a copy of the variables here: what is computed is the same, and nothing is
-    fetched from one device at every use.
-
-    Args:
-      compute_devices: devices that compute; default all there are.
-      parameter_device: the device of variables; accepted.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.distribute.experimental.CentralStorageStrategy(["CPU:0"]).num_replicas_in_sync
-      1
-    """
-
-    def __init__(
-        self, compute_devices: Sequence[str] | None = None, parameter_device: str | None = None
-    ) -> None:
-        super().__init__(compute_devices)
-        self._parameter_device = parameter_device
 
 
 _default: list[Strategy] = []

@@ -20,6 +20,7 @@ from meshflow.distribute.coordination import (
     COORDINATOR,
     LEAVING,
     TIMEOUT,
+    WATCHDOG,
     MeetingPoint,
     bind_address,
     messages,
@@ -117,7 +118,11 @@ class Supervisor:
         Args:
           restarts: how often the job was started again.
         """
-        return {COORDINATOR: f"{self._host}:{self._point.port}", RESTARTS: str(restarts)}
+        return {
+            COORDINATOR: f"{self._host}:{self._point.port}",
+            RESTARTS: str(restarts),
+            WATCHDOG: str(self._watchdog),
+        }
 
     def _meet(self) -> None:
         """Waits for the workers, if they want to meet, and then listens to them."""

@@ -13,8 +13,8 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.distribute import tpu_system
 from meshflow.distribute.cluster_resolver.tpu import TPUClusterResolver
-from meshflow.distribute.replica import AXIS
-from meshflow.distribute.strategy import MirroredStrategy
+from meshflow.distribute.collectives import AXIS
+from meshflow.distribute.local_strategies import MirroredStrategy
 from meshflow.placement.mesh import Mesh, device_name
 
 __all__ = ["TPUStrategy"]

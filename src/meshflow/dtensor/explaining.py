@@ -9,9 +9,10 @@ from typing import Any
 import jax
 
 from meshflow.core import nest
+from meshflow.core.concrete_function import ConcreteFunction
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.function import ConcreteFunction, Function
+from meshflow.core.function import Function
 from meshflow.dtensor.collectives import Collective, collectives_of
 
 __all__ = ["Explanation", "explain"]
@@ -141,7 +142,7 @@ def _traced(fn: Any, args: Any, kwargs: Any) -> tuple[ConcreteFunction, list[Any
         return fn, [convert_to_tensor(a)._value for a in nest.flatten((args, kwargs))]
     function: Any = fn if isinstance(fn, Function) else Function(fn)
     concrete = function.get_concrete_function(*args, **kwargs)
-    arrays, _ = function._key(*function._canonical(args, kwargs))
+    arrays, _ = function._arguments.key(*function._arguments.canonical(args, kwargs))
     return concrete, arrays
 
 

@@ -16,7 +16,9 @@ from meshflow.core import errors, nest
 from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, static_value
+from meshflow.core.dispatch import apply
+from meshflow.core.operands import static_value
+from meshflow.core.operation import Op
 from meshflow.core.staging import branches, logic, loops
 from meshflow.core.staging.branches import Merge
 from meshflow.core.staging.loop_state import Invariants

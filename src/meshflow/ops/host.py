@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch import Op
+from meshflow.core.operation import Op
 from meshflow.ops import random_ops
 from meshflow.ops.array import gather_scatter, shaping
 from meshflow.ops.image import geometry
-from meshflow.ops.math import arithmetic, clipping
+from meshflow.ops.math import arithmetic, casting, clipping, comparison, division
 
 # What a compiled program is worth its call for.
 _MOST = 1 << 22
@@ -107,14 +107,14 @@ _TABLE: list[tuple[Any, Callable[..., Any]]] = [
     (arithmetic.add, _elementwise(np.add)),
     (arithmetic.subtract, _elementwise(np.subtract)),
     (arithmetic.multiply, _elementwise(np.multiply)),
-    (arithmetic.truediv, _elementwise(np.divide, "f")),
+    (division.truediv, _elementwise(np.divide, "f")),
     (arithmetic.maximum, _elementwise(np.maximum)),
     (arithmetic.minimum, _elementwise(np.minimum)),
-    (arithmetic.less, _elementwise(np.less)),
-    (arithmetic.less_equal, _elementwise(np.less_equal)),
-    (arithmetic.greater, _elementwise(np.greater)),
-    (arithmetic.greater_equal, _elementwise(np.greater_equal)),
-    (arithmetic._cast, _cast),
+    (comparison.less, _elementwise(np.less)),
+    (comparison.less_equal, _elementwise(np.less_equal)),
+    (comparison.greater, _elementwise(np.greater)),
+    (comparison.greater_equal, _elementwise(np.greater_equal)),
+    (casting._cast, _cast),
     (clipping.clip_by_value, _elementwise(_clipped)),
     (gather_scatter._select, _select),
     (geometry.flip_left_right, _flip(-2)),

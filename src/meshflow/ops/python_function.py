@@ -13,10 +13,11 @@ from jax.experimental import io_callback
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, is_inexact
+from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import error_of_python
 from meshflow.core.host_calls import host_calls_are_ordered, keeping_errors
+from meshflow.core.operation import Op, is_inexact
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 
@@ -40,6 +41,8 @@ def _specs(Tout: Any, name: str) -> list[TensorSpec]:
 
 def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     """The results of a Python function, which must be as declared."""
+    if not specs:
+        return []
     flat = list(results) if isinstance(results, (list, tuple)) else [results]
     if len(flat) != len(specs):
         raise ValueError(

@@ -10,10 +10,11 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import also_symbolic, op
+from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.random import op_key, random_key, set_seed
+from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
 

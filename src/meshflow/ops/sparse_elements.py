@@ -12,9 +12,9 @@ import numpy as np
 
 from meshflow.core.composite import SparseTensor
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import static_value
 from meshflow.core.dtypes import int64
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 

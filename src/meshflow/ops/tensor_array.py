@@ -18,8 +18,10 @@ from jax import lax
 from meshflow.core import errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, static_value
+from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.operands import static_value
+from meshflow.core.operation import Op
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.staging.growing import count_of_index
 from meshflow.core.staging.logic import is_symbolic

@@ -12,8 +12,9 @@ import numpy as np
 from jax.experimental.shard_alike import shard_alike
 
 from meshflow.core.context import context
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.placement.mesh import Mesh, mesh_of
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 
 _and = Op("logical_and", lambda o, _: jnp.logical_and(*o), differentiable=False)

@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.core.context import context
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced
 

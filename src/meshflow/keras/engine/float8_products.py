@@ -18,7 +18,8 @@ import numpy as np
 
 from meshflow.core.context import context
 from meshflow.core.custom_gradient import custom_gradient
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.tape import no_tapes
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope

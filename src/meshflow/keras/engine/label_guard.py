@@ -9,7 +9,7 @@ import numpy as np
 from meshflow.core import nest
 
 if TYPE_CHECKING:
-    from meshflow.keras.engine.training import Trainer
+    from meshflow.keras.engine.compiling import Compiling
 
 
 class LabelGuard:
@@ -19,7 +19,7 @@ class LabelGuard:
       model: a compiled model; its losses and output shapes say which labels are checked.
     """
 
-    def __init__(self, model: Trainer) -> None:
+    def __init__(self, model: Compiling) -> None:
         self._model = model
         self._classes: list[tuple[str, int | None]] | None = None
 

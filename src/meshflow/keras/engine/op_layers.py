@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core import dispatch, nest
+from meshflow.core import nest, symbolic
 from meshflow.core.indexing import getitem
 from meshflow.core.variable import Variable
 from meshflow.keras import backend
@@ -97,7 +97,7 @@ class TFOpLambda(Layer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the op, or adds the call to the graph when an argument is symbolic."""
-        if not dispatch.has_symbolic(args, kwargs):
+        if not symbolic.has_symbolic(args, kwargs):
             return self.call_function(*args, **kwargs)
         outputs = shape_inference.infer(self.call_function, args, kwargs)
         Node(self, args, kwargs, outputs)
@@ -194,4 +194,4 @@ KerasTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]
 _unhashable = KerasTensor.__hash__
 install(KerasTensor)
 KerasTensor.__hash__ = _unhashable  # type: ignore[method-assign]
-dispatch.register_symbolic(KerasTensor, call_op)
+symbolic.register_symbolic(KerasTensor, call_op)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshflow.core import random
-from meshflow.core.variable import VariableNeedsEagerError
+from meshflow.core.variable_creation import VariableNeedsEagerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

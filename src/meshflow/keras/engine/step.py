@@ -17,12 +17,12 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.autograph.status import switched
+from meshflow.core.concrete_function import ConcreteFunction, Settings
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.function import ConcreteFunction, Settings
 from meshflow.core.rewriting import Rewriting
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
-from meshflow.core.variable import VariableNeedsEagerError
+from meshflow.core.variable_creation import VariableNeedsEagerError
 
 
 class CompiledStep:

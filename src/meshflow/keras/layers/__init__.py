@@ -15,6 +15,8 @@ from meshflow.keras.layers import bidirectional as _bidirectional
 from meshflow.keras.layers import convolutional as _convolutional
 from meshflow.keras.layers import core as _core
 from meshflow.keras.layers import einsum_dense as _einsum_dense
+from meshflow.keras.layers import embedding as _embedding
+from meshflow.keras.layers import gated_cells as _gated_cells
 from meshflow.keras.layers import merging as _merging
 from meshflow.keras.layers import normalization as _normalization
 from meshflow.keras.layers import pooling as _pooling
@@ -22,6 +24,7 @@ from meshflow.keras.layers import recurrent as _recurrent
 from meshflow.keras.layers import recurrent_cells as _recurrent_cells
 from meshflow.keras.layers import recurrent_layers as _recurrent_layers
 from meshflow.keras.layers import regularization as _regularization
+from meshflow.keras.layers import reshaping as _reshaping
 from meshflow.keras.layers import separable_convolution as _separable_convolution
 from meshflow.keras.layers import transposed_convolution as _transposed_convolution
 from meshflow.keras.layers import wrappers as _wrappers
@@ -31,6 +34,8 @@ from meshflow.keras.layers.bidirectional import *
 from meshflow.keras.layers.convolutional import *
 from meshflow.keras.layers.core import *
 from meshflow.keras.layers.einsum_dense import *
+from meshflow.keras.layers.embedding import *
+from meshflow.keras.layers.gated_cells import *
 from meshflow.keras.layers.merging import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
@@ -38,6 +43,7 @@ from meshflow.keras.layers.recurrent import *
 from meshflow.keras.layers.recurrent_cells import *
 from meshflow.keras.layers.recurrent_layers import *
 from meshflow.keras.layers.regularization import *
+from meshflow.keras.layers.reshaping import *
 from meshflow.keras.layers.separable_convolution import *
 from meshflow.keras.layers.transposed_convolution import *
 from meshflow.keras.layers.wrappers import *
@@ -49,6 +55,8 @@ _MODULES = (
     _convolutional,
     _core,
     _einsum_dense,
+    _embedding,
+    _gated_cells,
     _merging,
     _normalization,
     _pooling,
@@ -56,6 +64,7 @@ _MODULES = (
     _recurrent_cells,
     _recurrent_layers,
     _regularization,
+    _reshaping,
     _separable_convolution,
     _transposed_convolution,
     _wrappers,

@@ -1,14 +1,13 @@
-"""Dense, activation, embedding and reshaping layers."""
+"""Dense, activation, masking and layers of a function."""
 
 from __future__ import annotations
 
-import math as _python_math
+import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
@@ -17,21 +16,10 @@ from meshflow.keras import activations, backend, constraints, identify, initiali
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.float8_products import product
 from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.python_code import dumped, loaded
 from meshflow.ops import array, math, nn
 
-__all__ = [
-    "Activation",
-    "ActivityRegularization",
-    "Dense",
-    "Embedding",
-    "Flatten",
-    "Identity",
-    "Lambda",
-    "Masking",
-    "Permute",
-    "RepeatVector",
-    "Reshape",
-]
+__all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Lambda", "Masking"]
 
 
 class Dense(Layer):
@@ -223,133 +211,6 @@ class ActivityRegularization(Identity):
         return {**super().get_config(), "l1": self.l1, "l2": self.l2}
 
 
-class Flatten(Layer):
-    """All dimensions but the batch in one.
-
-    Args:
-      data_format: 'channels_first' moves channels last before flattening.
-      **kwargs: arguments of `Layer`.
-    """
-
-    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.data_format = backend.standard_data_format(data_format)
-        self.input_spec = InputSpec(min_ndim=1)
-
-    def call(self, inputs: Any) -> Any:
-        """The flat tensor."""
-        rank = len(inputs.shape)
-        if self.data_format == "channels_first" and rank > 2:
-            inputs = array.transpose(inputs, [0, *range(2, rank), 1])
-        return array.reshape(inputs, [inputs.shape[0], int(np.prod(inputs.shape.as_list()[1:]))])
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, product of the other sizes]."""
-        batch, *sizes = TensorShape(input_shape).as_list()
-        return TensorShape([batch, None if None in sizes else int(np.prod(sizes, dtype=np.int64))])
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "data_format": self.data_format}
-
-
-class Reshape(Layer):
-    """Another shape for each example.
-
-    Args:
-      target_shape: sizes without the batch; one may be -1.
-      **kwargs: arguments of `Layer`.
-    """
-
-    def __init__(self, target_shape: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.target_shape = tuple(target_shape)
-
-    def call(self, inputs: Any) -> Any:
-        """The reshaped tensor."""
-        return array.reshape(inputs, [inputs.shape[0], *self._sizes(inputs.shape.as_list()[1:])])
-
-    def _sizes(self, sizes: list[Any]) -> list[Any]:
-        if None in sizes:
-            return [None if s == -1 else s for s in self.target_shape]
-        total = int(np.prod(sizes, dtype=np.int64))
-        known = int(np.prod([s for s in self.target_shape if s != -1], dtype=np.int64))
-        if (-1 not in self.target_shape and known != total) or known == 0 or total % known:
-            raise ValueError(
-                f"total size of new array must be unchanged, input_shape = {sizes}, output_shape = {list(self.target_shape)} (layer {self.name})"
-            )
-        return [total // known if s == -1 else s for s in self.target_shape]
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, *target_shape]."""
-        batch, *sizes = TensorShape(input_shape).as_list()
-        return TensorShape([batch, *self._sizes(sizes)])
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "target_shape": self.target_shape}
-
-
-class Permute(Layer):
-    """Dimensions in another order.
-
-    Args:
-      dims: positions of the dimensions, counted from 1, without the batch.
-      **kwargs: arguments of `Layer`.
-    """
-
-    def __init__(self, dims: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dims = tuple(dims)
-        if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
-            raise ValueError(
-                f"Invalid permutation argument `dims` for Permute Layer. The set of indices in `dims` must be consecutive and start from 1. Received dims={dims}"
-            )
-        self.input_spec = InputSpec(ndim=len(self.dims) + 1)
-
-    def call(self, inputs: Any) -> Any:
-        """The permuted tensor."""
-        return array.transpose(inputs, (0, *self.dims))
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The permuted shape."""
-        sizes = TensorShape(input_shape).as_list()
-        return TensorShape([sizes[0], *(sizes[d] for d in self.dims)])
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "dims": self.dims}
-
-
-class RepeatVector(Layer):
-    """Repeats a vector n times: [batch, features] to [batch, n, features].
-
-    Args:
-      n: number of repetitions.
-      **kwargs: arguments of `Layer`.
-    """
-
-    def __init__(self, n: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if not isinstance(n, int):
-            raise TypeError(f"Expected an integer value for `n`, got {type(n)}.")
-        self.n = n
-        self.input_spec = InputSpec(ndim=2)
-
-    def call(self, inputs: Any) -> Any:
-        """The repeated vectors."""
-        return array.tile(array.expand_dims(inputs, 1), [1, self.n, 1])
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, n, features]."""
-        batch, size = TensorShape(input_shape).as_list()
-        return TensorShape([batch, self.n, size])
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {**super().get_config(), "n": self.n}
-
-
 class Lambda(Layer):
     """Applies a Python function of tensors. Variables it uses are not tracked.
 
@@ -390,27 +251,35 @@ class Lambda(Layer):
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration; a lambda is refused.
-
-        Raises:
-          NotImplementedError: for an anonymous function, which no file can name.
-        """
-        name = getattr(self.function, "__name__", "<lambda>")
-        if name == "<lambda>":
-            raise NotImplementedError(
-                f"Layer {self.name}: a Lambda layer of an anonymous function cannot be serialized. Use a named function registered with tf.keras.utils.register_keras_serializable, or a Layer subclass."
-            )
+        """The configuration: a registered function's name, or the code of another one."""
+        config = {**super().get_config(), "arguments": self.arguments}
+        name = identify.get_registered_name(self.function)
+        if identify.get_registered_object(name) is self.function or not isinstance(
+            self.function, types.FunctionType
+        ):
+            return {**config, "function": name}
         return {
-            **super().get_config(),
-            "function": identify.get_registered_name(self.function),
-            "arguments": self.arguments,
+            **config,
+            "function": dumped(self.function),
+            "function_type": "lambda",
+            "module": self.function.__module__,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Lambda:
-        """The layer with a configuration; the function must be registered or given."""
+        """The layer with a configuration; a function that is named must be registered or given.
+
+        Raises:
+          ValueError: for a function's code when a file is loaded in safe mode.
+        """
         config = dict(config)
-        config["function"] = identify.lookup(config["function"], {}, "function", custom_objects)
+        function, module = config["function"], config.pop("module", None)
+        for unused in ("function_type", "output_shape_type", "output_shape_module"):
+            config.pop(unused, None)
+        if isinstance(function, (list, tuple)):
+            config["function"] = loaded(function, module, custom_objects or {})
+        else:
+            config["function"] = identify.lookup(function, {}, "function", custom_objects)
         return cls(**config)
 
 
@@ -446,95 +315,3 @@ class Masking(Layer):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         return {**super().get_config(), "mask_value": self.mask_value}
-
-
-class Embedding(Layer):
-    """Vectors for numbers.
-
-    Args:
-      input_dim: how many numbers there are.
-      output_dim: size of the vectors.
-      embeddings_initializer: initializer of the table, shape (input_dim, output_dim).
-      embeddings_regularizer: penalty on the table.
-      activity_regularizer: penalty on the output.
-      embeddings_constraint: projection of the table.
-      mask_zero: whether the number 0 is padding, to be masked.
-      input_length: length of sequences, when fixed.
-      sparse: accepted.
-      **kwargs: arguments of `Layer`.
-    """
-
-    def __init__(
-        self,
-        input_dim: int,
-        output_dim: int,
-        embeddings_initializer: Any = "uniform",
-        embeddings_regularizer: Any = None,
-        activity_regularizer: Any = None,
-        embeddings_constraint: Any = None,
-        mask_zero: bool = False,
-        input_length: Any = None,
-        sparse: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        if (
-            "input_shape" not in kwargs
-            and "batch_input_shape" not in kwargs
-            and input_length is not None
-        ):
-            kwargs["input_shape"] = (input_length,)
-        if input_dim <= 0 or output_dim <= 0:
-            raise ValueError(
-                f"Both `input_dim` and `output_dim` should be positive, Received input_dim = {input_dim} and output_dim = {output_dim}"
-            )
-        kwargs["autocast"] = False
-        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        self.input_dim, self.output_dim, self.mask_zero, self.input_length = (
-            input_dim,
-            output_dim,
-            mask_zero,
-            input_length,
-        )
-        self.embeddings_initializer = initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = constraints.get(embeddings_constraint)
-        self.supports_masking = mask_zero
-
-    def build(self, input_shape: Any = None) -> None:
-        """Creates the table."""
-        self.embeddings = self.add_weight(
-            "embeddings",
-            (self.input_dim, self.output_dim),
-            initializer=self.embeddings_initializer,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-        )
-        self.built = True
-
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """True where the number is not 0, if 0 is padding."""
-        return math.not_equal(inputs, 0) if self.mask_zero else None
-
-    def call(self, inputs: Any) -> Any:
-        """The vectors."""
-        if not inputs.dtype.is_integer:
-            inputs = math.cast(inputs, "int32")
-        return nn.embedding_lookup(self.embeddings, inputs)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """[*input shape, output_dim]."""
-        return TensorShape([*TensorShape(input_shape).as_list(), self.output_dim])
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        return {
-            **super().get_config(),
-            "input_dim": self.input_dim,
-            "output_dim": self.output_dim,
-            **weight_config(self, "embeddings"),
-            "mask_zero": self.mask_zero,
-            "input_length": self.input_length,
-        }
-
-
-_ = (_python_math, convert_to_tensor)

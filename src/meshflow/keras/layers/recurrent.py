@@ -14,6 +14,7 @@ from meshflow.keras import backend
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.keras.layers import recurrent_cells as cells
+from meshflow.keras.layers.gated_cells import GatedCell
 from meshflow.ops import array
 
 __all__ = ["RNN"]
@@ -234,7 +235,7 @@ class RNN(Layer):
                 states,
                 go_backwards=self.go_backwards,
                 mask=mask,
-                constants=constants if not isinstance(self.cell, cells._GatedCell) else None,
+                constants=constants if not isinstance(self.cell, GatedCell) else None,
                 unroll=self.unroll,
                 time_major=self.time_major,
                 zero_output_for_mask=self.zero_output_for_mask,
@@ -262,7 +263,7 @@ class RNN(Layer):
     def _step(self, inputs: Any, first: Any, constants: Any, training: Any) -> tuple[Any, Any]:
         """The sequences to loop over, and what is done in each step."""
         cell = self.cell
-        if isinstance(cell, cells._GatedCell) and type(cell).call is cells._GatedCell.call:
+        if isinstance(cell, GatedCell) and type(cell).call is GatedCell.call:
             keep = cell.masks(first, training)
             time_keep = keep[0]
             if time_keep is not None and self.time_major:

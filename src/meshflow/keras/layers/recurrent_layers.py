@@ -7,8 +7,8 @@ from typing import Any
 from meshflow.keras import regularizers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
 from meshflow.keras.layers.recurrent import RNN
-from meshflow.keras.layers.recurrent_cells import GRUCell, LSTMCell, SimpleRNNCell
 
 __all__ = ["GRU", "LSTM", "SimpleRNN"]
 

@@ -9,10 +9,12 @@ import numpy as np
 
 from meshflow.core.composite import IndexedSlices
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
-from meshflow.keras.optimizers.base import Optimizer, densified
+from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.hooks import densified
 
 __all__ = ["OptaxOptimizer"]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.variable import Variable
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.ops import math

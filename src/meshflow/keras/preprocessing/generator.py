@@ -12,11 +12,8 @@ from meshflow.keras.preprocessing.affine import (
     apply_brightness_shift,
     apply_channel_shift,
 )
-from meshflow.keras.preprocessing.iterators import (
-    DataFrameIterator,
-    DirectoryIterator,
-    NumpyArrayIterator,
-)
+from meshflow.keras.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
+from meshflow.keras.preprocessing.iterators import NumpyArrayIterator
 
 __all__ = ["ImageDataGenerator"]
 

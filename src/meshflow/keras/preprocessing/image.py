@@ -11,13 +11,9 @@ from meshflow.keras.preprocessing.affine import (
     random_shift,
     random_zoom,
 )
+from meshflow.keras.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
 from meshflow.keras.preprocessing.generator import ImageDataGenerator
-from meshflow.keras.preprocessing.iterators import (
-    DataFrameIterator,
-    DirectoryIterator,
-    Iterator,
-    NumpyArrayIterator,
-)
+from meshflow.keras.preprocessing.iterators import Iterator, NumpyArrayIterator
 from meshflow.keras.utils.images import (
     array_to_img,
     img_to_array,

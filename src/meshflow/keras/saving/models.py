@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from meshflow.checkpoint.storage import read_folder, write_folder
-from meshflow.keras import identify
+from meshflow.keras import identify, python_code
 from meshflow.keras.saving import hdf5, keras3, optimizer_state
 from meshflow.keras.saving.configuration import (
     KERAS_VERSION,
@@ -119,6 +119,7 @@ def load_model(
     custom_objects: Any = None,
     compile: bool = True,
     options: Any = None,
+    safe_mode: bool = True,
     **kwargs: Any,
 ) -> Any:
     """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`.
@@ -128,14 +129,15 @@ def load_model(
       custom_objects: classes and functions by name.
       compile: whether the model is compiled as it was.
       options: ignored.
-      **kwargs: ignored (`safe_mode` and others).
+      safe_mode: False lets the code of `Lambda` layers in `.keras` files run; in others it does.
+      **kwargs: ignored.
 
     Returns:
       The model.
 
     Raises:
       OSError: when there is no such file.
-      ValueError: when the file holds no model.
+      ValueError: when the file holds no model, or the code of a function in safe mode.
     """
     path = os.fspath(filepath)
     if not os.path.exists(path):
@@ -144,7 +146,8 @@ def load_model(
         if os.path.isdir(path):
             return _load_folder(path, custom_objects, compile)
         if zipfile.is_zipfile(path):
-            return _load_archive(path, custom_objects, compile)
+            with python_code.safe_mode(safe_mode):
+                return _load_archive(path, custom_objects, compile)
         try:
             file = hdf5.h5py().File(path, "r")
         except OSError as error:

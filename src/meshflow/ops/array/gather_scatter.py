@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import variable
+from meshflow.core import variable_rows
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
+from meshflow.core.indexing import picked
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -314,15 +316,7 @@ def boolean_mask(
     if not known.ndim:
         raise ValueError("boolean_mask: the mask cannot be a scalar.")
     axis = 0 if axis is None else int(axis) % tensor.ndim
-    shape = tensor._value.shape
-    if tuple(shape[axis : axis + known.ndim]) != known.shape:
-        raise ValueError(
-            f"Shapes {tuple(shape[axis:])} and {known.shape} are incompatible: the mask must cover the tensor from axis {axis}."
-        )
-    from meshflow.ops.array.shaping import reshape
-
-    flat = reshape(tensor, (*shape[:axis], known.size, *shape[axis + known.ndim :]))
-    return gather(flat, np.flatnonzero(known), axis=axis)
+    return picked(tensor, known, axis)
 
 
 def dynamic_partition(
@@ -342,7 +336,8 @@ def dynamic_partition(
 
 def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
     """Interleaves rows: row `indices[m][i]` of the result is `data[m][i]`; later ones win."""
-    from meshflow.ops.array.shaping import concat, reshape
+    from meshflow.ops.array.joining import concat
+    from meshflow.ops.array.shaping import reshape
 
     numbers = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
     rows = []
@@ -355,7 +350,7 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
     return gather(concat(rows, 0), order)
 
 
-variable.parts.update(
+variable_rows.parts.update(
     gather=gather,
     gather_nd=gather_nd,
     scatter_nd_add=tensor_scatter_nd_add,

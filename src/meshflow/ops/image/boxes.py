@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.dtypes import float32
 from meshflow.core.errors import InvalidValueError, OutOfRangeError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [

@@ -127,7 +127,7 @@ def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tens
 
 
 def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
-    from meshflow.core.dispatch import static_value
+    from meshflow.core.operands import static_value
     from meshflow.ops.math import cast, floor
 
     value = convert_to_tensor(value)

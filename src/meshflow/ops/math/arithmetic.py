@@ -1,4 +1,4 @@
-"""Arithmetic, comparison and logic of two operands, and matrix products."""
+"""Arithmetic of two operands."""
 
 from __future__ import annotations
 
@@ -7,64 +7,32 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from meshflow.core.composite import IndexedSlices, SparseTensor
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
-from meshflow.core.dtypes import DType, as_dtype, float32, float64
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.math.division import is_integer, known_array
 
 __all__ = [
     "accumulate_n",
     "add",
     "add_n",
-    "approximate_equal",
     "atan2",
     "betainc",
-    "cast",
-    "complex",
-    "cross",
-    "divide",
-    "divide_no_nan",
-    "equal",
-    "floordiv",
-    "floormod",
-    "greater",
-    "greater_equal",
     "igamma",
     "igammac",
-    "less",
-    "less_equal",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_or_bitwise_and",
-    "logical_or_bitwise_not",
-    "logical_or_bitwise_or",
-    "logical_or_bitwise_xor",
-    "logical_xor",
-    "matmul",
     "maximum",
     "minimum",
-    "mod",
     "multiply",
     "multiply_no_nan",
     "nextafter",
-    "not_equal",
     "polygamma",
     "pow",
-    "realdiv",
-    "saturate_cast",
     "scalar_mul",
     "squared_difference",
     "subtract",
-    "tensordot",
-    "truediv",
-    "truncatediv",
-    "truncatemod",
     "xdivy",
     "xlog1py",
     "xlogy",
@@ -173,125 +141,6 @@ def accumulate_n(
     return add_n(inputs)
 
 
-@op(kinds="ifc")
-def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Divides as Python 3 does: integers give floats (float64 from 32 bits on).
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.truediv(7, 2).numpy()
-      np.float64(3.5)
-    """
-    return jnp.divide(*_divisible(x, y))
-
-
-def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
-    """Integers as floats, others as they are."""
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-        return x, y
-    kind = jnp.float32 if x.dtype.itemsize <= 2 else jnp.float64
-    return x.astype(kind), y.astype(kind)
-
-
-def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Any:
-    """Divides as Python 3 does, see `truediv`."""
-    return truediv(x, y)
-
-
-def _known(value: Any) -> np.ndarray | None:
-    """The numbers of an operand, None while they are only known at run time."""
-    array = convert_to_tensor(value)._value
-    return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
-
-
-def _divided(result: Any, y: Any, what: str) -> Any:
-    """The result, unless it comes from a division of integers by zero."""
-    if isinstance(result, Tensor) and result.dtype.is_integer:
-        divisor = _known(y)
-        if divisor is not None and (divisor == 0).any():
-            raise InvalidArgumentError(f"Integer division by zero [Op:{what}]")
-    return result
-
-
-@op(kinds="if", name="floordiv", differentiable=False)
-def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
-    return jnp.floor_divide(x, y)
-
-
-def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Divides and rounds towards minus infinity.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.math.floordiv(-7, 2).numpy()
-      np.int32(-4)
-    """
-    return _divided(_floordiv(x, y), y, "floordiv")
-
-
-@op(kinds="if", name="floormod")
-def _floormod(x: TensorLike, y: TensorLike) -> Tensor:
-    return jnp.mod(x, y)
-
-
-def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Remainder with the sign of the divisor, as in Python."""
-    return _divided(_floormod(x, y), y, "floormod")
-
-
-mod = floormod
-
-
-@op(kinds="if", name="truncatediv", differentiable=False)
-def _truncatediv(x: TensorLike, y: TensorLike) -> Tensor:
-    return jax.lax.div(*jnp.broadcast_arrays(x, y)) if _integers(x) else jnp.trunc(x / y)
-
-
-def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y` rounded towards zero.
-
-    Example:
-      >>> import meshflow as tf
-      >>> int(tf.truncatediv(-7, 2))
-      -3
-    """
-    return _divided(_truncatediv(x, y), y, "truncatediv")
-
-
-@op(kinds="if", name="truncatemod")
-def _truncatemod(x: TensorLike, y: TensorLike) -> Tensor:
-    return jax.lax.rem(*jnp.broadcast_arrays(x, y))
-
-
-def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `truncatediv`, which has the sign of x."""
-    return _divided(_truncatemod(x, y), y, "truncatemod")
-
-
-@op(kinds="fc")
-def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y` of floats."""
-    return x / y
-
-
-def _integers(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.integer))
-
-
-@op(kinds="ifc")
-def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y`, and 0 where `y` is 0.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.math.divide_no_nan([1.0, 1.0], [2.0, 0.0]).numpy()
-      array([0.5, 0. ], dtype=float32)
-    """
-    x, y = _divisible(x, y)
-    safe = jnp.where(y == 0, jnp.ones((), y.dtype), y)
-    return jnp.where(y == 0, jnp.zeros((), x.dtype), x / safe)
-
-
 @jax.custom_jvp
 def _power(x: Any, y: Any) -> Any:
     """x^y; as in TensorFlow, y has no gradient where x has no real logarithm, instead of NaN."""
@@ -318,7 +167,7 @@ _power.defjvp(_power_slope, symbolic_zeros=True)
 
 @op(kinds="ifc", name="pow")
 def _pow(x: TensorLike, y: TensorLike) -> Tensor:
-    if _integers(x):
+    if is_integer(x):
         return jnp.power(x, y)
     return _power(*jnp.broadcast_arrays(x, y))
 
@@ -331,7 +180,7 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """
     result = _pow(x, y)
     if isinstance(result, Tensor) and result.dtype.is_integer:
-        power = _known(y)
+        power = known_array(y)
         if power is not None and (power < 0).any():
             raise InvalidArgumentError(
                 "Integers to negative integer powers are not allowed [Op:Pow]"
@@ -426,267 +275,3 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None
     """Regularized incomplete beta function."""
     # As in TensorFlow, only x has a gradient.
     return jax.scipy.special.betainc(jax.lax.stop_gradient(a), jax.lax.stop_gradient(b), x)
-
-
-@op(differentiable=False, strings="compares")
-def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether elements are equal."""
-    return jnp.equal(x, y)
-
-
-@op(differentiable=False, strings="compares")
-def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether elements differ."""
-    return jnp.not_equal(x, y)
-
-
-@op(kinds="if", differentiable=False)
-def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x < y`."""
-    return jnp.less(x, y)
-
-
-@op(kinds="if", differentiable=False)
-def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x <= y`."""
-    return jnp.less_equal(x, y)
-
-
-@op(kinds="if", differentiable=False)
-def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x > y`."""
-    return jnp.greater(x, y)
-
-
-@op(kinds="if", differentiable=False)
-def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x >= y`."""
-    return jnp.greater_equal(x, y)
-
-
-@op(differentiable=False)
-def approximate_equal(
-    x: TensorLike, y: TensorLike, tolerance: float = 1e-05, name: str | None = None
-) -> Tensor:
-    """Whether elements differ by less than `tolerance`."""
-    return jnp.abs(x - y) < tolerance
-
-
-@op(kinds="b", differentiable=False)
-def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether both elements are true."""
-    return jnp.logical_and(x, y)
-
-
-@op(kinds="b", differentiable=False)
-def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether either element is true."""
-    return jnp.logical_or(x, y)
-
-
-@op(kinds="b", differentiable=False)
-def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether exactly one element is true."""
-    return jnp.logical_xor(x, y)
-
-
-@op(kinds="b", differentiable=False)
-def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether the element is false."""
-    return jnp.logical_not(x)
-
-
-@op(kinds="bi", differentiable=False)
-def logical_or_bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x & y`: logical for booleans, bit by bit for integers."""
-    return jnp.bitwise_and(x, y)
-
-
-@op(kinds="bi", differentiable=False)
-def logical_or_bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x | y`: logical for booleans, bit by bit for integers."""
-    return jnp.bitwise_or(x, y)
-
-
-@op(kinds="bi", differentiable=False)
-def logical_or_bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x ^ y`: logical for booleans, bit by bit for integers."""
-    return jnp.bitwise_xor(x, y)
-
-
-@op(kinds="bi", differentiable=False)
-def logical_or_bitwise_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """`~x`: logical for booleans, bit by bit for integers."""
-    return jnp.invert(x)
-
-
-@op(same=(), name="cast")
-def _cast(x: TensorLike, dtype: DType) -> Tensor:
-    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(
-        dtype.dtype, jnp.complexfloating
-    ):
-        x = jnp.real(x)
-    if dtype.is_bool:
-        return x != 0
-    return jax.lax.convert_element_type(x, dtype.dtype)
-
-
-def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
-    """Converts to another dtype; floats become integers by dropping the fraction.
-
-    Args:
-      x: a tensor.
-      dtype: the dtype of the result.
-      name: ignored.
-
-    Returns:
-      A tensor of the shape of `x`; `x` itself when it has the dtype.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.cast([1.8, -1.8], tf.int32).numpy()
-      array([ 1, -1], dtype=int32)
-    """
-    wanted = as_dtype(dtype)
-    if isinstance(x, Tensor) and x.dtype is wanted:
-        return x
-    if isinstance(x, (SparseTensor, IndexedSlices)):
-        return x.with_values(cast(x.values, wanted))
-    return _cast(convert_to_tensor(x) if x is None else x, wanted)
-
-
-@op(same=(), name="saturate_cast")
-def _saturate_cast(value: TensorLike, dtype: DType) -> Tensor:
-    if jnp.issubdtype(value.dtype, jnp.complexfloating) and not dtype.is_complex:
-        value = jnp.real(value)
-    if dtype.is_complex or dtype.is_bool:
-        return value.astype(dtype.dtype)
-    low, high = _ends(value.dtype, dtype)
-    return jnp.clip(value, low, high).astype(dtype.dtype)
-
-
-def _ends(own: Any, wanted: DType) -> tuple[Any, Any]:
-    """The least and largest numbers of dtype `own` that `wanted` can hold."""
-    if own == jnp.bool_:
-        return False, True
-    if jnp.issubdtype(own, jnp.integer):
-        if wanted.is_floating:
-            return None, None
-        limits = jnp.iinfo(own)
-        return max(int(limits.min), int(wanted.min)), min(int(limits.max), int(wanted.max))
-    floats = jnp.finfo(own)
-    low = max(float(floats.min), float(wanted.min))
-    high = min(float(floats.max), float(wanted.max))
-    # Rounding to the nearest may lead out of the range: step back to the number before.
-    ends = np.asarray([low, high], own)
-    outside = ends.astype(np.float64) > high
-    ends = np.where(outside, np.nextafter(ends, np.zeros((), own)), ends)
-    return ends[0], ends[1]
-
-
-def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
-    """Converts to another dtype, clipping to its range first."""
-    return _saturate_cast(value, as_dtype(dtype))
-
-
-@op(kinds="f")
-def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
-    """Complex numbers from real and imaginary parts."""
-    return jax.lax.complex(*jnp.broadcast_arrays(real, imag))
-
-
-@op
-def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """Cross product along the last dimension, of size 3."""
-    if a.shape[-1:] != (3,) or a.shape != b.shape:
-        raise InvalidValueError(
-            "Cross-products are only defined for two tensors of one shape whose last size is 3, got "
-            f"{list(a.shape)} and {list(b.shape)}."
-        )
-    return jnp.cross(a, b)
-
-
-@op(kinds="ifc")
-def matmul(
-    a: TensorLike,
-    b: TensorLike,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    adjoint_a: bool = False,
-    adjoint_b: bool = False,
-    a_is_sparse: bool = False,
-    b_is_sparse: bool = False,
-    output_type: Any = None,
-    name: str | None = None,
-) -> Tensor:
-    """Matrix product, over any batch dimensions.
-
-    Args:
-      a: tensor of shape [..., m, k].
-      b: tensor of shape [..., k, n], of the same dtype.
-      transpose_a: whether `a` is transposed first.
-      transpose_b: whether `b` is transposed first.
-      adjoint_a: whether `a` is conjugated and transposed first.
-      adjoint_b: whether `b` is conjugated and transposed first.
-      a_is_sparse: ignored.
-      b_is_sparse: ignored.
-      output_type: dtype of the result; default that of the operands.
-      name: ignored.
-
-    Returns:
-      Tensor of shape [..., m, n].
-
-    Raises:
-      InvalidArgumentError: when ranks are below 2 or inner sizes differ.
-      ValueError: when both transpose and adjoint are asked for.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.matmul([[1.0, 2.0]], [[3.0], [4.0]]).numpy()
-      array([[11.]], dtype=float32)
-    """
-    if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
-        raise ValueError(
-            "Only one of transpose_a and adjoint_a (transpose_b and adjoint_b) can be True."
-        )
-    if a.ndim < 2 or b.ndim < 2:
-        raise InvalidValueError(
-            f"In[0] and In[1] of matmul must have at least 2 dimensions, got shapes {list(a.shape)} and "
-            f"{list(b.shape)}."
-        )
-    a = (
-        jnp.conj(jnp.swapaxes(a, -1, -2))
-        if adjoint_a
-        else jnp.swapaxes(a, -1, -2)
-        if transpose_a
-        else a
-    )
-    b = (
-        jnp.conj(jnp.swapaxes(b, -1, -2))
-        if adjoint_b
-        else jnp.swapaxes(b, -1, -2)
-        if transpose_b
-        else b
-    )
-    if a.shape[-1] != b.shape[-2]:
-        raise InvalidValueError(
-            f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"
-        )
-    result = jnp.matmul(a, b)
-    return result if output_type is None else result.astype(as_dtype(output_type).dtype)
-
-
-@op
-def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
-    """Sums products over the given dimensions of `a` and `b`.
-
-    Args:
-      a: a tensor.
-      b: a tensor of the same dtype.
-      axes: a number n (last n of `a` with first n of `b`) or a pair of dimension lists.
-      name: ignored.
-    """
-    return jnp.tensordot(a, b, axes)
-
-
-_ = (float32, float64)

@@ -86,7 +86,8 @@ def clip_by_global_norm(
     """
     norm = global_norm(t_list) if use_norm is None else use_norm
     scale = _global_scale(norm, clip_norm)
-    from meshflow.ops.math.arithmetic import cast, multiply
+    from meshflow.ops.math.arithmetic import multiply
+    from meshflow.ops.math.casting import cast
 
     return [None if t is None else multiply(_dense(t), cast(scale, t.dtype)) for t in t_list], norm
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.math.arithmetic import cast
+from meshflow.ops.math.casting import cast
 
 __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
 

@@ -276,7 +276,8 @@ def count_nonzero(
 ) -> Tensor:
     """Number of elements that are not zero (of strings: not empty)."""
     from meshflow.core.convert import convert_to_tensor
-    from meshflow.ops.math.arithmetic import cast, not_equal
+    from meshflow.ops.math.casting import cast
+    from meshflow.ops.math.comparison import not_equal
 
     if not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
@@ -353,7 +354,7 @@ def bincount(
       ValueError: for another axis.
     """
     from meshflow.core.convert import convert_to_tensor
-    from meshflow.ops.math.arithmetic import cast
+    from meshflow.ops.math.casting import cast
 
     arr = convert_to_tensor(arr)
     arr = arr if arr.dtype.is_integer else cast(arr, int64)
@@ -400,7 +401,7 @@ def confusion_matrix(
       InvalidArgumentError: for class numbers out of range, when they are known.
     """
     from meshflow.core.convert import convert_to_tensor
-    from meshflow.ops.math.arithmetic import cast
+    from meshflow.ops.math.casting import cast
 
     labels = cast(convert_to_tensor(labels), int64)
     predictions = cast(convert_to_tensor(predictions), int64)

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.math.arithmetic import cast
+from meshflow.ops.math.casting import cast
 
 __all__ = [
     "segment_max",

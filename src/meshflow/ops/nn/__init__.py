@@ -10,6 +10,8 @@ from meshflow.ops.nn.ctc import *
 from meshflow.ops.nn.ctc import __all__ as _ctc
 from meshflow.ops.nn.ctc_decoding import *
 from meshflow.ops.nn.ctc_decoding import __all__ as _ctc_decoding
+from meshflow.ops.nn.depthwise_convolution import *
+from meshflow.ops.nn.depthwise_convolution import __all__ as _depthwise_convolution
 from meshflow.ops.nn.embedding import *
 from meshflow.ops.nn.embedding import __all__ as _embedding
 from meshflow.ops.nn.morphology import *
@@ -20,8 +22,20 @@ from meshflow.ops.nn.pooling import *
 from meshflow.ops.nn.pooling import __all__ as _pooling
 from meshflow.ops.nn.sampling import *
 from meshflow.ops.nn.sampling import __all__ as _sampling
+from meshflow.ops.nn.transposed_convolution import *
+from meshflow.ops.nn.transposed_convolution import __all__ as _transposed_convolution
 
 __all__ = [
-    *(*_activation, *_convolution, *_cross_entropy, *_ctc, *_ctc_decoding, *_embedding),
-    *(*_morphology, *_normalization, *_pooling, *_sampling),
+    *_activation,
+    *_convolution,
+    *_cross_entropy,
+    *_ctc,
+    *_ctc_decoding,
+    *_depthwise_convolution,
+    *_embedding,
+    *_morphology,
+    *_normalization,
+    *_pooling,
+    *_sampling,
+    *_transposed_convolution,
 ]

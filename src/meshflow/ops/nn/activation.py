@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.random import op_key, random_key
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh

@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
-    _channels_first,
+    channels_first,
     check_window_fits,
     padding_pairs,
     spatial_sizes,
@@ -98,7 +99,7 @@ def _pool(
     rank: int | None,
     dilations: Any = None,
 ) -> Tensor:
-    first = _channels_first(data_format)
+    first = channels_first(data_format)
     if rank is None:
         rank = len(input.shape) - 2
     window = spatial_sizes(ksize, rank, first, "ksize")
@@ -313,7 +314,7 @@ def pool(
       ValueError: for another pooling type, or dilations together with strides.
     """
     rank = len(static_value(window_shape, "window_shape"))
-    first = _channels_first(data_format)
+    first = channels_first(data_format)
     steps = spatial_sizes(strides, rank, first, "strides")
     apart = spatial_sizes(dilations, rank, first, "dilations")
     if max(steps) > 1 and max(apart) > 1:

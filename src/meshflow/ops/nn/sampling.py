@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op, static_value
+from meshflow.core.dispatch import op
 from meshflow.core.dtypes import float32, int64
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.random import op_key, random_key
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array, math

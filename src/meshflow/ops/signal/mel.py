@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dispatch import static_value
 from meshflow.core.dtypes import as_dtype, float32
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.signal.cosine import dct
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import from_python
-from meshflow.core.dispatch import static_value
 from meshflow.core.dtypes import DType, as_dtype, float32
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor
 
 __all__ = [

@@ -18,7 +18,9 @@ from meshflow.core.autograph.runtime.iterables import (
     note_range,
 )
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply, unify
+from meshflow.core.dispatch import apply
+from meshflow.core.operands import unify
+from meshflow.core.operation import Op
 from meshflow.core.staging.logic import is_symbolic, scalar_bool
 from meshflow.core.tensor import Tensor
 

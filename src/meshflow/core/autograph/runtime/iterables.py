@@ -12,8 +12,9 @@ from jax import lax
 
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import Op, apply
+from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.operation import Op
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements
 from meshflow.core.tensor import Tensor

@@ -9,7 +9,7 @@ from meshflow.core.autograph.runtime.branches import if_stmt
 from meshflow.core.autograph.runtime.iterables import staged_elements
 from meshflow.core.autograph.runtime.layout import Layout, label, place_of, plain
 from meshflow.core.context import context
-from meshflow.core.dispatch import static_value
+from meshflow.core.operands import static_value
 from meshflow.core.staging import loops
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loop_state import Invariants

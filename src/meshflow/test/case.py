@@ -1,9 +1,8 @@
-"""`tf.test`: the base class of test cases, and questions about what is there."""
+"""`tf.test.TestCase`: assertions about tensors, arrays and nested structures of them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random as python_random
 import re
 import unittest
@@ -12,26 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core import config, nest
-from meshflow.core.assertions import MoreAssertions
+from meshflow.core import nest
 from meshflow.core.composite import IndexedSlices, SparseTensor
-from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import OpError
-from meshflow.core.tape import GradientTape
+from meshflow.test.assertions import MoreAssertions
 
-__all__ = [
-    "TestCase",
-    "compute_gradient",
-    "disable_with_predicate",
-    "gpu_device_name",
-    "is_built_with_cuda",
-    "is_built_with_gpu_support",
-    "is_built_with_rocm",
-    "is_built_with_xla",
-    "is_cpu_target_available",
-    "is_gpu_available",
-    "main",
-]
+__all__ = ["TestCase", "main"]
+
 
 _SEED = 87654321
 
@@ -297,54 +283,6 @@ def _array(value: Any) -> np.ndarray:
     return array.astype(object) if array.dtype.kind == "S" else array
 
 
-def compute_gradient(
-    f: Callable[..., Any], x: Any, delta: float | None = None
-) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Jacobians of a function, by gradient tape and by central differences.
-
-    Args:
-      f: takes tensors, returns a tensor.
-      x: list of arguments.
-      delta: step of the differences; default 1/1024.
-
-    Returns:
-      (theoretical, numerical): tuples of arrays [size of the result, size of the argument].
-
-    Raises:
-      ValueError: when `x` is not a list.
-
-    Example:
-      >>> import meshflow as tf
-      >>> exact, numeric = tf.test.compute_gradient(tf.square, [tf.constant([3.0])])
-      >>> float(exact[0][0, 0])
-      6.0
-    """
-    if not isinstance(x, (list, tuple)):
-        raise ValueError(f"`x` must be a list of arguments, got {type(x).__name__}.")
-    delta = 1.0 / 1024 if delta is None else delta
-    arguments = [convert_to_tensor(v) for v in x]
-    with GradientTape(persistent=True) as tape:
-        tape.watch(arguments)
-        y = convert_to_tensor(f(*arguments))
-    size = int(np.prod(y.shape.as_list(), dtype=int))
-    exact, numeric = [], []
-    for which, argument in enumerate(arguments):
-        found = tape.jacobian(y, argument, unconnected_gradients="zero")
-        exact.append(found.numpy().reshape(size, -1))
-        base = argument.numpy()
-        columns = []
-        for position in np.ndindex(*base.shape):
-            sides = []
-            for sign in (1, -1):
-                moved = base.copy()
-                moved[position] += sign * delta
-                values = [*arguments[:which], convert_to_tensor(moved), *arguments[which + 1 :]]
-                sides.append(np.asarray(convert_to_tensor(f(*values)).numpy()).reshape(-1))
-            columns.append((sides[0] - sides[1]) / (2 * delta))
-        numeric.append(np.stack(columns, 1) if columns else np.zeros((size, 0), base.dtype))
-    return tuple(exact), tuple(numeric)
-
-
 def main(argv: list[str] | None = None) -> None:
     """Runs the tests of the calling program.
 
@@ -352,71 +290,3 @@ def main(argv: list[str] | None = None) -> None:
       argv: arguments for `unittest`; default the program's own.
     """
     unittest.main(argv=argv)
-
-
-def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
-    """Whether there is a GPU.
-
-    Args:
-      cuda_only: ignored.
-      min_cuda_compute_capability: ignored.
-    """
-    return bool(config.list_physical_devices("GPU"))
-
-
-def gpu_device_name() -> str:
-    """The first GPU's name, or an empty text."""
-    return "/device:GPU:0" if is_gpu_available() else ""
-
-
-def is_built_with_cuda() -> bool:
-    """Whether JAX's CUDA plugin is installed."""
-    import importlib.util
-
-    return any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13))
-
-
-def is_built_with_rocm() -> bool:
-    """Whether JAX's ROCm plugin is installed."""
-    import importlib.util
-
-    return any(importlib.util.find_spec(f"jax_rocm{v}_plugin") for v in (60, 7))
-
-
-def is_built_with_gpu_support() -> bool:
-    """Whether a GPU plugin of JAX is installed."""
-    return is_built_with_cuda() or is_built_with_rocm()
-
-
-def is_built_with_xla() -> bool:
-    """Always True."""
-    return True
-
-
-def is_cpu_target_available(target: str) -> bool:
-    """Whether XLA compiles for a processor family; known only for the machine's own.
-
-    Args:
-      target: 'x86_64' or 'aarch64'.
-    """
-    return os.uname().machine == target
-
-
-def disable_with_predicate(pred: Callable[[], bool], skip_message: str) -> Callable[..., Any]:
-    """A decorator of tests that skips them when a condition holds.
-
-    Args:
-      pred: called when the test starts.
-      skip_message: the reason.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if pred():
-                self.skipTest(skip_message)
-            return function(self, *args, **kwargs)
-
-        wrapped.__name__ = function.__name__
-        return wrapped
-
-    return decorate

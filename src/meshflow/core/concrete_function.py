@@ -1,0 +1,277 @@
+"""`ConcreteFunction`: a traced function for one input signature, compiled.
+
+It owns a `Traced` and its compiled form, in which variables that the function writes are donated,
+so that XLA updates them in place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from meshflow.core import host_calls, nest
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import DtypeMismatchError, NotFiniteError
+from meshflow.core.fetching import lost_worker
+from meshflow.core.places import about_places, different_places
+from meshflow.core.rewriting import Rewriting, rewritten
+from meshflow.core.signatures import describe, heading, match, named_specs
+from meshflow.core.specs import TensorSpec, TypeSpec
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import Traced
+from meshflow.core.variable import Variable
+
+
+class Settings:
+    """Process-wide switches of `tf.config`.
+
+    Attributes:
+      run_eagerly: functions run as plain Python.
+      progress: called whenever a compiled function was started; set by who watches this process.
+    """
+
+    run_eagerly = False
+    progress: Callable[[], None] | None = None
+
+
+class Signed:
+    """A function for one signature: how it is called and printed.
+
+    Attributes:
+      name: the function's name.
+      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
+    """
+
+    name: str
+    structured_input_signature: tuple[Any, Any]
+    _parameters: Sequence[str] = ()
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result structure with specs for tensors."""
+        raise NotImplementedError
+
+    @property
+    def _any_traced(self) -> Traced:
+        """The traced function, or one of several that differ in sizes only."""
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Specs of the tensor arguments, then the captures."""
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
+        return [*specs, *self.captured_inputs]
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        """Specs of the result tensors."""
+        return [s for s in nest.flatten(self.structured_outputs) if isinstance(s, TensorSpec)]
+
+    @property
+    def output_shapes(self) -> Any:
+        """Shapes of the results."""
+        return nest.map_structure(
+            lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
+
+    @property
+    def output_dtypes(self) -> Any:
+        """Dtypes of the results."""
+        return nest.map_structure(
+            lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
+
+    @property
+    def captured_inputs(self) -> list[Any]:
+        """Outer tensors and variables that the function uses."""
+        return list(self._any_traced.captures)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Variables that the function reads or writes."""
+        return tuple(c for c in self.captured_inputs if isinstance(c, Variable))
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The trainable ones among `variables`."""
+        return tuple(v for v in self.variables if v.trainable)
+
+    @property
+    def graph(self) -> Any:
+        """The computation as a JAX `ClosedJaxpr`."""
+        return self._any_traced.closed
+
+    def _tensor_arguments(self, specs: Sequence[Any], args: Any, kwargs: Any) -> list[Any]:
+        """The values of a call for the specs: written like the original call, or tensors only."""
+        try:
+            return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
+        except TypeError:
+            given = nest.flatten(args)
+            for spec in specs[len(given) :]:
+                if spec.name in kwargs:
+                    given.append(kwargs[spec.name])
+            if len(given) != len(specs) or len(given) != len(nest.flatten(args)) + len(kwargs):
+                raise
+            return given
+
+    def pretty_printed_signature(self, verbose: bool = True) -> str:
+        """What the function takes and returns, in several lines, or only its first when not verbose."""
+        signature = self.structured_input_signature
+        if not verbose:
+            return heading(self.name, signature, self._parameters)
+        return describe(self.name, signature, self._parameters, self.structured_outputs)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConcreteFunction {self.pretty_printed_signature(verbose=False)} at 0x{id(self):X}>"
+        )
+
+    def __str__(self) -> str:
+        return f"ConcreteFunction {self.pretty_printed_signature()}"
+
+
+class ConcreteFunction(Signed):
+    """A function traced for one input signature.
+
+    Attributes:
+      name: the function's name.
+      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
+      structured_outputs: the result structure with `TensorSpec`s for tensors.
+    """
+
+    def __init__(
+        self, traced: Traced, signature: tuple[Any, Any], parameters: Sequence[str] = ()
+    ) -> None:
+        self.name = traced.name
+        self.traced = traced
+        self._parameters = parameters
+        self.structured_input_signature = named_specs(signature, parameters)
+        written = {id(v) for v in traced.writes}
+        offset = len(traced.closed.in_avals) - len(traced.captures)
+        donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
+        self._donated = [c for c in traced.captures if id(c) in written]
+        # Variables whose shape may change, with the shape that was traced.
+        self.sized = [
+            (c, c._shape)
+            for c in traced.captures
+            if isinstance(c, Variable) and not c.shape.is_fully_defined()
+        ]
+        # Checks and other calls of Python: when one fails, the variables keep their values.
+        self._calls_python = bool(traced.closed.effects)
+        if self._calls_python:
+            donated, self._donated = [], []
+        self._donated_at = tuple(donated)
+        self._compile()
+
+    @property
+    def _any_traced(self) -> Traced:
+        return self.traced
+
+    def _compile(self, ordered: bool = True) -> None:
+        self._version = Rewriting.version
+        program = _named(self.traced, ordered)
+        self._compiled = jax.jit(program, donate_argnums=self._donated_at)
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result structure with specs for tensors."""
+        structure = self.traced.rebuild(self.traced.out_specs)
+        return nest.map_structure(
+            lambda leaf: TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf,
+            structure,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on arguments that fit its signature.
+
+        Raises:
+          TypeError: when the arguments do not fit.
+        """
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
+        given = self._tensor_arguments(specs, args, kwargs)
+        tensors = []
+        for spec, value in zip(specs, given, strict=True):
+            tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
+            if not spec.is_compatible_with(tensor):
+                raise DtypeMismatchError(
+                    f"{self.name} was traced for {spec}, got a tensor of shape {tensor.shape} and dtype "
+                    f"{tensor.dtype.name}."
+                )
+            tensors.append(tensor)
+        return self.run(tensors)
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """Runs on tensors that are known to fit."""
+        if context.trace is not None or context.tapes:
+            return self.traced.call(tensors)
+        return self.run_arrays([t._value for t in tensors])
+
+    def run_arrays(self, arrays: list[Any]) -> Any:
+        """The short way: no tape, no enclosing trace."""
+        if self._version != Rewriting.version:
+            self._compile()
+        for variable in self._donated:
+            # A buffer that somebody else holds (a tensor read earlier) must survive the call.
+            if sys.getrefcount(variable._value) > 2:
+                variable._value = jax.numpy.array(variable._value, copy=True)
+        traced = self.traced
+        captured = [c._value for c in traced.captures]
+        if Settings.progress is not None:
+            Settings.progress()
+        try:
+            if self._calls_python:
+                outputs = self._finish([*arrays, *captured])
+            else:
+                outputs = self._compiled(*arrays, *captured)
+        except FloatingPointError as error:
+            raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            if about_places(error):
+                names = [f"argument {i}" for i in range(len(arrays))]
+                names += [getattr(c, "_shared_name", "") for c in traced.captures]
+                values = list(zip(names, [*arrays, *captured], strict=True))
+                raise different_places(self.name, values) from None
+            lost = lost_worker(error)
+            if lost is None:
+                raise
+            raise lost from error
+        count = len(traced.writes)
+        for variable, value in zip(traced.writes, outputs, strict=False):
+            variable._value = value
+        results = outputs[count:]
+        if context.placing is not None:
+            results = [context.placing(o) for o in results]
+        return traced.rebuild([Tensor(o) for o in results])
+
+    def _finish(self, arrays: list[Any]) -> Any:
+        try:
+            return host_calls.finish(self._compiled, *arrays)
+        except ValueError as error:
+            # Nothing ran: where the arguments lie is known only now.
+            if not host_calls.needs_no_order(error):
+                raise
+        self._compile(ordered=False)
+        return host_calls.finish(self._compiled, *arrays)
+
+
+def _named(traced: Traced, ordered: bool = True) -> Callable[..., Any]:
+    """The program with its name: new values of variables, which take the donated buffers, then results."""
+    from jax.extend.core import jaxpr_as_fun
+
+    closed = rewritten(traced.closed)
+    run = jaxpr_as_fun(closed if ordered else host_calls.unordered(closed))
+
+    def compiled(*arrays: Any) -> Any:
+        outputs = run(*arrays)
+        return [*outputs[traced.count :], *outputs[: traced.count]]
+
+    compiled.__name__ = compiled.__qualname__ = traced.name
+    return compiled

@@ -1,0 +1,100 @@
+"""What a tape holds: one node for every recorded op or call, which maps gradients of outputs to gradients of inputs.
+
+A node keeps a JAX pullback when it has one (ops in traced code and calls of compiled functions),
+which saves computing the op again; when another tape is looking on, the gradient is taken by the
+recorded `Gradient` op instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from meshflow.core.context import context
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op, pull
+from meshflow.core.tensor import Tensor
+
+
+class Node:
+    """One recorded op: enough to map gradients of its outputs to gradients of its inputs."""
+
+    __slots__ = ("_inexact", "inputs", "op", "operands", "outputs", "pullback", "static", "wanted")
+
+    def __init__(
+        self,
+        op: Op,
+        operands: Sequence[Any],
+        static: tuple[Any, ...],
+        inputs: list[Tensor],
+        wanted: tuple[bool, ...],
+        outputs: list[Tensor],
+        pullback: Callable[..., Any] | None,
+    ) -> None:
+        self.op = op
+        self.operands = operands
+        self.static = static
+        self.inputs = [t for t, w in zip(inputs, wanted, strict=True) if w]
+        self.wanted = wanted
+        self.outputs = [o for o in outputs if is_differentiable(o)]
+        self.pullback = pullback
+
+    def backward(self, cotangents: list[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of `inputs`, from one gradient (or None) per output."""
+        if self.pullback is not None and not context.tapes and not context.outer_tapes:
+            given = [None if c is None else value_in_context(c) for c in cotangents]
+            outputs = [_Like(o._value.shape, o._value.dtype) for o in self.outputs]
+            if context.trace is None:
+                return [Tensor(g) for g in _pull_compiled(self.pullback, tuple(outputs), given)]
+            return [Tensor(g) for g in pull(self.pullback, outputs, given)]
+        gradient = self.op.gradient(self.static, self.wanted)
+        return apply(gradient, (list(self.operands), cotangents))
+
+
+def value_in_context(tensor: Tensor) -> Any:
+    """The array of a tensor as the current trace sees it."""
+    return tensor._value if context.trace is None else context.trace.value_of(tensor)
+
+
+class _Like:
+    """Shape and dtype of an output, hashable so that it can be a static argument."""
+
+    def __init__(self, shape: Any, dtype: Any) -> None:
+        self.shape, self.dtype = tuple(shape), dtype
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Like) and (self.shape, self.dtype) == (other.shape, other.dtype)
+
+
+_pull_compiled = jax.jit(
+    lambda pullback, outputs, cotangents: pull(pullback, outputs, cotangents), static_argnums=1
+)
+
+
+class FunctionNode:
+    """A recorded call with a gradient given by a Python function of tensors.
+
+    Used for `custom_gradient` and for reading variables.
+    """
+
+    __slots__ = ("backward", "inputs", "outputs")
+
+    def __init__(
+        self,
+        inputs: list[Any],
+        outputs: list[Tensor],
+        backward: Callable[[list[Tensor | None]], Sequence[Tensor | None]],
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.backward = backward
+
+
+def is_differentiable(value: Any) -> bool:
+    """Whether a tensor or variable has a floating or complex dtype."""
+    return value.dtype.is_floating or value.dtype.is_complex

@@ -1,0 +1,115 @@
+"""`Strategy.extended`: what library code asks of a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from meshflow.placement.mesh import device_name
+
+__all__ = ["StrategyExtended"]
+
+if TYPE_CHECKING:
+    from meshflow.distribute.strategy import Strategy
+
+
+class StrategyExtended:
+    """The less used part of a strategy, `Strategy.extended`.
+
+    Args:
+      strategy: the strategy.
+    """
+
+    experimental_require_static_shapes = False
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Names of the devices that replicas run on."""
+        return tuple(device_name(d) for d in self._strategy._devices)
+
+    parameter_devices = worker_devices
+
+    def reduce_to(
+        self, reduce_op: Any, value: Any, destinations: Any = None, options: Any = None
+    ) -> Any:
+        """`Strategy.reduce` over replicas.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value: a value of replicas.
+          destinations: accepted.
+          options: accepted.
+        """
+        return self._strategy.reduce(reduce_op, value, axis=None)
+
+    def batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any = None
+    ) -> list[Any]:
+        """`reduce_to` of several values.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value_destination_pairs: pairs (value, destination).
+          options: accepted.
+        """
+        return [self.reduce_to(reduce_op, v, d) for v, d in value_destination_pairs]
+
+    def update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: Any = (),
+        kwargs: Any = None,
+        group: bool = True,
+    ) -> Any:
+        """Calls `fn(var, *args, **kwargs)` to update a variable.
+
+        Args:
+          var: the variable.
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+          group: accepted.
+        """
+        return fn(var, *args, **(kwargs or {}))
+
+    def variable_created_in_scope(self, v: Any) -> bool:
+        """Whether a variable was made in this strategy's scope.
+
+        Args:
+          v: the variable.
+        """
+        return getattr(v, "_distribute_strategy", None) is self._strategy
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """`Strategy.run`.
+
+        Args:
+          fn: the function.
+          args: its arguments.
+          kwargs: its keyword arguments.
+        """
+        return self._strategy.run(fn, args, kwargs)
+
+    def value_container(self, value: Any) -> Any:
+        """The value itself.
+
+        Args:
+          value: a value.
+        """
+        return value
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Does nothing: all variables are on all devices.
+
+        Args:
+          colocate_with_variable: a variable.
+        """
+        yield

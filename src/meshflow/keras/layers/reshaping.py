@@ -1,0 +1,142 @@
+"""Layers that change shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.shapes import TensorShape
+from meshflow.keras import backend
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.ops import array
+
+__all__ = ["Flatten", "Permute", "RepeatVector", "Reshape"]
+
+
+class Flatten(Layer):
+    """All dimensions but the batch in one.
+
+    Args:
+      data_format: 'channels_first' moves channels last before flattening.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.data_format = backend.standard_data_format(data_format)
+        self.input_spec = InputSpec(min_ndim=1)
+
+    def call(self, inputs: Any) -> Any:
+        """The flat tensor."""
+        rank = len(inputs.shape)
+        if self.data_format == "channels_first" and rank > 2:
+            inputs = array.transpose(inputs, [0, *range(2, rank), 1])
+        return array.reshape(inputs, [inputs.shape[0], int(np.prod(inputs.shape.as_list()[1:]))])
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[batch, product of the other sizes]."""
+        batch, *sizes = TensorShape(input_shape).as_list()
+        return TensorShape([batch, None if None in sizes else int(np.prod(sizes, dtype=np.int64))])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "data_format": self.data_format}
+
+
+class Reshape(Layer):
+    """Another shape for each example.
+
+    Args:
+      target_shape: sizes without the batch; one may be -1.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, target_shape: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target_shape = tuple(target_shape)
+
+    def call(self, inputs: Any) -> Any:
+        """The reshaped tensor."""
+        return array.reshape(inputs, [inputs.shape[0], *self._sizes(inputs.shape.as_list()[1:])])
+
+    def _sizes(self, sizes: list[Any]) -> list[Any]:
+        if None in sizes:
+            return [None if s == -1 else s for s in self.target_shape]
+        total = int(np.prod(sizes, dtype=np.int64))
+        known = int(np.prod([s for s in self.target_shape if s != -1], dtype=np.int64))
+        if (-1 not in self.target_shape and known != total) or known == 0 or total % known:
+            raise ValueError(
+                f"total size of new array must be unchanged, input_shape = {sizes}, output_shape = {list(self.target_shape)} (layer {self.name})"
+            )
+        return [total // known if s == -1 else s for s in self.target_shape]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[batch, *target_shape]."""
+        batch, *sizes = TensorShape(input_shape).as_list()
+        return TensorShape([batch, *self._sizes(sizes)])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "target_shape": self.target_shape}
+
+
+class Permute(Layer):
+    """Dimensions in another order.
+
+    Args:
+      dims: positions of the dimensions, counted from 1, without the batch.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, dims: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dims = tuple(dims)
+        if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
+            raise ValueError(
+                f"Invalid permutation argument `dims` for Permute Layer. The set of indices in `dims` must be consecutive and start from 1. Received dims={dims}"
+            )
+        self.input_spec = InputSpec(ndim=len(self.dims) + 1)
+
+    def call(self, inputs: Any) -> Any:
+        """The permuted tensor."""
+        return array.transpose(inputs, (0, *self.dims))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The permuted shape."""
+        sizes = TensorShape(input_shape).as_list()
+        return TensorShape([sizes[0], *(sizes[d] for d in self.dims)])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "dims": self.dims}
+
+
+class RepeatVector(Layer):
+    """Repeats a vector n times: [batch, features] to [batch, n, features].
+
+    Args:
+      n: number of repetitions.
+      **kwargs: arguments of `Layer`.
+    """
+
+    def __init__(self, n: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(n, int):
+            raise TypeError(f"Expected an integer value for `n`, got {type(n)}.")
+        self.n = n
+        self.input_spec = InputSpec(ndim=2)
+
+    def call(self, inputs: Any) -> Any:
+        """The repeated vectors."""
+        return array.tile(array.expand_dims(inputs, 1), [1, self.n, 1])
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[batch, n, features]."""
+        batch, size = TensorShape(input_shape).as_list()
+        return TensorShape([batch, self.n, size])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {**super().get_config(), "n": self.n}

@@ -1,0 +1,139 @@
+"""How an optimizer updates one variable: the hooks that subclasses define, in the styles of three Keras versions.
+
+`_resource_apply_dense(grad, var, apply_state)` (Keras 2), `update_step(gradient, variable)` (2.11), or
+`update_step(gradient, variable, learning_rate)` (Keras 3).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.composite import IndexedSlices
+from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
+from meshflow.keras.optimizers.hyper import Hyperparameters
+from meshflow.ops import math
+
+
+class UpdateHooks(Hyperparameters):
+    """The methods of `Optimizer` that update one variable; a base class of it."""
+
+    def _prepare(self, var_list: Sequence[Variable]) -> dict[Any, dict[str, Any]]:
+        """Scalars of this step, once for each device and dtype."""
+        state: dict[Any, dict[str, Any]] = {}
+        for var in var_list:
+            key = device_and_dtype(var)
+            if key not in state:
+                state[key] = {}
+                self._prepare_local(*key, state)
+        return state
+
+    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+        apply_state[var_device, var_dtype]["lr_t"] = self._decayed_lr(var_dtype)
+
+    def _fallback_apply_state(self, var_device: Any, var_dtype: Any) -> dict[str, Any]:
+        """The scalars, for a hook that was called without them."""
+        state: dict[Any, dict[str, Any]] = {(var_device, var_dtype): {}}
+        self._prepare_local(var_device, var_dtype, state)
+        return state[var_device, var_dtype]
+
+    def _apply_dense(self, grad: Tensor, var: Variable, state: Any) -> None:
+        cls = type(self)
+        hook: Callable[..., None]
+        extra: tuple[Any, ...]
+        if cls.update_step is UpdateHooks.update_step:
+            hook = self._resource_apply_dense
+            extra = (state,) if _accepts(cls._resource_apply_dense, "apply_state", 3) else ()
+        else:
+            hook = self.update_step
+            takes_rate = _accepts(cls.update_step, "learning_rate", 3)
+            extra = (state[device_and_dtype(var)]["lr_t"],) if takes_rate else ()
+        hook(grad, var, *extra)
+
+    def _apply_sparse(self, gradient: IndexedSlices, var: Variable, state: Any) -> None:
+        cls = type(self)
+        if cls.update_step is not UpdateHooks.update_step:
+            self._apply_dense(densified(gradient, var), var, state)
+            return
+        hook = cls._resource_apply_sparse_duplicate_indices
+        extra = {"apply_state": state} if _accepts(hook, "apply_state", 4) else {}
+        self._resource_apply_sparse_duplicate_indices(
+            gradient.values, var, gradient.indices, **extra
+        )
+
+    def _resource_apply_dense(self, grad: Any, var: Variable, apply_state: Any = None) -> Any:
+        """Updates one variable; subclasses of users override this or `update_step`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define `_resource_apply_dense` or `update_step`."
+        )
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: Any, var: Variable, indices: Any, **kwargs: Any
+    ) -> Any:
+        """Updates rows of one variable, some of them perhaps given twice."""
+        cls = type(self)
+        if cls._resource_apply_sparse is UpdateHooks._resource_apply_sparse:
+            slices = IndexedSlices(grad, indices)
+            return self._apply_dense(densified(slices, var), var, kwargs.get("apply_state"))
+        if not _accepts(cls._resource_apply_sparse, "apply_state", 4):
+            kwargs = {}
+        return self._resource_apply_sparse(*_summed(grad, var, indices), **kwargs)
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Variable, indices: Any, apply_state: Any = None
+    ) -> Any:
+        """Updates rows of one variable; without it the gradient is made dense."""
+        raise NotImplementedError("Must be implemented in subclasses.")
+
+    def _resource_scatter_add(self, x: Variable, i: Any, v: Any) -> Any:
+        return x.scatter_add(IndexedSlices(v, i)).value()
+
+    def _resource_scatter_update(self, x: Variable, i: Any, v: Any) -> Any:
+        return x.scatter_update(IndexedSlices(v, i)).value()
+
+    def update_step(self, gradient: Any, variable: Variable) -> Any:
+        """Updates one variable; the hook of Keras 2.11 and later.
+
+        Args:
+          gradient: a tensor.
+          variable: the variable.
+        """
+        self._apply_dense(gradient, variable, self._prepare([variable]))
+
+
+def device_and_dtype(var: Variable) -> tuple[Any, Any]:
+    """What the scalars of a step differ by."""
+    return var.device, var.dtype.base_dtype
+
+
+@functools.cache
+def _accepts(function: Callable[..., Any], name: str, position: int) -> bool:
+    """Whether a method takes an argument by name, or has so many positional ones besides self."""
+    parameters = list(inspect.signature(function).parameters.values())
+    kinds = {p.kind for p in parameters}
+    by_keyword = name in {p.name for p in parameters} or inspect.Parameter.VAR_KEYWORD in kinds
+    positional = [p for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    return by_keyword or len(positional) > position or inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def densified(slices: IndexedSlices, var: Variable) -> Tensor:
+    """A gradient of some rows of a variable as a tensor of its shape."""
+    return convert_to_tensor(IndexedSlices(slices.values, slices.indices, list(var.shape)))
+
+
+def _summed(grad: Any, var: Variable, indices: Any) -> tuple[Any, Variable, Any]:
+    """Values, variable and row numbers without repeats."""
+    if context.trace is None:
+        unique, position = np.unique(indices.numpy(), return_inverse=True)
+        where = convert_to_tensor(position.astype(np.int32).reshape(-1))
+        return math.unsorted_segment_sum(grad, where, len(unique)), var, convert_to_tensor(unique)
+    # How many rows there are is not known while a function is traced: all rows are given.
+    rows = np.arange(var.shape[0], dtype=indices.dtype.as_numpy_dtype)
+    return densified(IndexedSlices(grad, indices), var), var, convert_to_tensor(rows)

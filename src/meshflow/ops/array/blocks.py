@@ -1,0 +1,131 @@
+"""Blocks of space moved to depth or to the batch, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    "batch_to_space",
+    "depth_to_space",
+    "required_space_to_batch_paddings",
+    "space_to_batch",
+    "space_to_batch_nd",
+    "space_to_depth",
+]
+
+
+def space_to_depth(
+    input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
+) -> Tensor:
+    """Moves blocks of height and width into channels."""
+    return _space_to_depth(input, block_size, data_format)
+
+
+@op(same=(), name="space_to_depth", strings="moves")
+def _space_to_depth(input: TensorLike, block: int, data_format: str) -> Tensor:
+    x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
+    b, h, w, c = x.shape
+    if h % block or w % block:
+        raise InvalidValueError(
+            f"space_to_depth: height {h} and width {w} must be divisible by {block}."
+        )
+    x = x.reshape(b, h // block, block, w // block, block, c).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(b, h // block, w // block, block * block * c)
+    return jnp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
+
+
+def depth_to_space(
+    input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
+) -> Tensor:
+    """Moves channels into blocks of height and width; the inverse of `space_to_depth`."""
+    return _depth_to_space(input, block_size, data_format)
+
+
+@op(same=(), name="depth_to_space", strings="moves")
+def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
+    x = jnp.moveaxis(input, 1, -1) if data_format == "NCHW" else input
+    b, h, w, c = x.shape
+    if c % (block * block):
+        raise InvalidValueError(
+            f"depth_to_space: {c} channels must be divisible by {block * block}."
+        )
+    x = x.reshape(b, h, w, block, block, c // block**2).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(b, h * block, w * block, c // block**2)
+    return jnp.moveaxis(x, -1, 1) if data_format == "NCHW" else x
+
+
+@op(same=(), name="space_to_batch", strings="moves")
+def space_to_batch(
+    input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None
+) -> Tensor:
+    """Pads, then moves blocks of the spatial dimensions into the batch."""
+    blocks = (block_shape,) * len(paddings) if isinstance(block_shape, int) else block_shape
+    m = len(blocks)
+    x = jnp.pad(input, [(0, 0), *paddings, *[(0, 0)] * (input.ndim - 1 - m)])
+    batch, *spatial = x.shape
+    rest = spatial[m:]
+    parts = [v for s, b in zip(spatial[:m], blocks, strict=True) for v in (s // b, b)]
+    x = x.reshape(batch, *parts, *rest)
+    inner = [2 + 2 * i for i in range(m)]
+    outer = [1 + 2 * i for i in range(m)]
+    x = x.transpose(*inner, 0, *outer, *range(1 + 2 * m, x.ndim))
+    return x.reshape(
+        batch * int(np.prod(blocks)),
+        *[s // b for s, b in zip(spatial[:m], blocks, strict=True)],
+        *rest,
+    )
+
+
+@op(same=(), name="batch_to_space", strings="moves")
+def batch_to_space(
+    input: TensorLike, block_shape: Any, crops: Any, name: str | None = None
+) -> Tensor:
+    """Moves the batch back into blocks of the spatial dimensions, then crops."""
+    blocks = (block_shape,) * len(crops) if isinstance(block_shape, int) else block_shape
+    m = len(blocks)
+    batch = input.shape[0] // int(np.prod(blocks))
+    spatial, rest = input.shape[1 : m + 1], input.shape[m + 1 :]
+    x = input.reshape(*blocks, batch, *spatial, *rest)
+    order = [m] + [v for i in range(m) for v in (m + 1 + i, i)] + list(range(2 * m + 1, x.ndim))
+    x = x.transpose(order).reshape(
+        batch, *[s * b for s, b in zip(spatial, blocks, strict=True)], *rest
+    )
+    cuts = [slice(a, x.shape[1 + i] - b) for i, (a, b) in enumerate(crops)]
+    return x[(slice(None), *cuts)]
+
+
+space_to_batch_nd = space_to_batch
+
+
+def required_space_to_batch_paddings(
+    input_shape: Any, block_shape: Any, base_paddings: Any = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Paddings that make sizes divisible by block sizes, and the crops that undo them.
+
+    Args:
+      input_shape: n sizes.
+      block_shape: n block sizes.
+      base_paddings: n pairs: the least paddings; default none.
+      name: ignored.
+
+    Returns:
+      (paddings, crops), both int32 [n, 2].
+    """
+    sizes = np.asarray(static_value(input_shape, "input_shape"), np.int64)
+    blocks = np.asarray(static_value(block_shape, "block_shape"), np.int64)
+    base = np.zeros((len(sizes), 2), np.int64)
+    if base_paddings is not None:
+        base = np.asarray(static_value(base_paddings, "base_paddings"), np.int64)
+    more = -(sizes + base.sum(1)) % blocks
+    zeros = np.zeros_like(more)
+    paddings = base + np.stack([zeros, more], 1)
+    crops = np.stack([zeros, more], 1)
+    return Tensor(paddings.astype(np.int32)), Tensor(crops.astype(np.int32))

@@ -1,0 +1,157 @@
+"""What is known of a tensor (shape, rank, size), and what returns its argument as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.shapes import TensorShape
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    "ensure_shape",
+    "get_static_value",
+    "grad_pass_through",
+    "group",
+    "guarantee_const",
+    "identity",
+    "identity_n",
+    "no_op",
+    "rank",
+    "shape",
+    "shape_n",
+    "size",
+    "stop_gradient",
+    "tuple",
+]
+
+
+def _shape_of(value: Any) -> Any:
+    if hasattr(value, "_keras_history"):
+        return value.shape
+    return convert_to_tensor(value).shape
+
+
+def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Any:
+    """The shape as a vector of integers, known also while a function is traced.
+
+    Args:
+      input: a tensor.
+      out_type: dtype of the result.
+      name: ignored.
+
+    Returns:
+      A vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.shape(tf.zeros([2, 3])).numpy()
+      array([2, 3], dtype=int32)
+    """
+    if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
+        return shape_of_symbolic(input, as_dtype(out_type))
+    return Tensor(np.array(_shape_of(input).as_list(), as_dtype(out_type).dtype))
+
+
+def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
+    """The shapes of several tensors."""
+    return [shape(t, out_type) for t in input]
+
+
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of dimensions, an int32 scalar."""
+    return Tensor(np.array(_shape_of(input).rank, np.int32))
+
+
+def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
+    """The number of elements, a scalar."""
+    count = int(np.prod(_shape_of(input).as_list(), dtype=np.int64))
+    return Tensor(np.array(count, as_dtype(out_type).dtype))
+
+
+@op(same=(), strings="moves")
+def identity(input: TensorLike, name: str | None = None) -> Tensor:
+    """A tensor with the same value, recorded as an op of its own."""
+    return input
+
+
+def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
+    """`identity` of each tensor of a list."""
+    return [identity(t) for t in input]
+
+
+@op(same=(), differentiable=False, strings="moves")
+def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
+    """The same value, through which no gradient flows.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant(2.0)
+      >>> with tf.GradientTape() as tape:
+      ...     tape.watch(x)
+      ...     y = x * tf.stop_gradient(x)
+      >>> float(tape.gradient(y, x))
+      2.0
+    """
+    return jax.lax.stop_gradient(input)
+
+
+def grad_pass_through(f: Any) -> Any:
+    """A function with the value of `f` and the gradient of the identity."""
+
+    def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
+        x = convert_to_tensor(x)
+        return x + stop_gradient(f(x, *args, **kwargs) - x)
+
+    return wrapped
+
+
+def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+    """`x`, whose shape must be compatible.
+
+    Raises:
+      InvalidArgumentError: when it is not, naming both shapes.
+    """
+    tensor = convert_to_tensor(x)
+    if not TensorShape(shape).is_compatible_with(tensor.shape):
+        raise InvalidValueError(
+            f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}."
+        )
+    return tensor
+
+
+def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
+    """`identity`: XLA finds constants itself."""
+    return identity(input)
+
+
+def get_static_value(tensor: Any, partial: bool = False) -> Any:
+    """The value as a NumPy array if it is known now, else None."""
+    value = convert_to_tensor(tensor)._value
+    return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
+
+
+def no_op(name: str | None = None) -> None:
+    """Does nothing."""
+
+
+def group(*inputs: Any, **kwargs: Any) -> None:
+    """Nothing: ops run in program order already."""
+
+
+def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> list[Any]:
+    """The tensors as a list: ops run in program order already."""
+    return list(tensors)
+
+
+@op(same=(), differentiable=False, name="shape")
+def shape_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
+    """`tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
+    return np.array(input.shape, out_type.dtype)

@@ -1,0 +1,174 @@
+"""Tensors joined and taken apart: concat, stack, split, unstack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import convert, dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import axis_within
+
+__all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
+
+
+@op(name="concat", strings="moves")
+def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
+    axis = axis_within(axis, max(values[0].ndim, 1), "concat")
+    return jnp.concatenate(values, axis)
+
+
+def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
+    """Joins tensors along a dimension.
+
+    Args:
+      values: tensors of one dtype whose other sizes agree.
+      axis: the dimension.
+      name: ignored.
+
+    Returns:
+      A tensor.
+
+    Raises:
+      InvalidArgumentError: when shapes do not fit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.concat([[1, 2], [3]], 0).numpy()
+      array([1, 2, 3], dtype=int32)
+    """
+    if not isinstance(values, (list, tuple)):
+        values = [values]
+    return _concat(list(values), axis)
+
+
+@op(name="stack", strings="moves")
+def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
+    shapes = {v.shape for v in values}
+    if len(shapes) > 1:
+        raise InvalidValueError(f"Shapes of all inputs must match, got {sorted(shapes)} [Op:Pack]")
+    return jnp.stack(values, axis_within(axis, values[0].ndim + 1, "stack"))
+
+
+def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
+    """Joins tensors of one shape along a new dimension.
+
+    Args:
+      values: tensors of one shape and dtype.
+      axis: place of the new dimension.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.stack([1, 2]).numpy()
+      array([1, 2], dtype=int32)
+    """
+    values = list(values)
+    if not values:
+        return convert_to_tensor([], dtypes.float32)
+    if not any(hasattr(v, "dtype") for v in values):
+        # Numbers and lists share a dtype as they do in one nested list: 1 and 2.5 are floats.
+        try:
+            together = convert_to_tensor(values).dtype
+            values = [convert_to_tensor(v, dtype=together) for v in values]
+        except ValueError:
+            pass
+    return _stack(values, axis)
+
+
+def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
+    """`stack` along a new first dimension."""
+    return stack(values)
+
+
+def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
+    """A tensor from nested lists that hold tensors."""
+    items = [
+        _pack(v, dtype) if isinstance(v, (list, tuple)) and convert._holds_tensors(v) else v
+        for v in value
+    ]
+    if dtype is not None:
+        items = [convert_to_tensor(v, dtype_hint=dtype) for v in items]
+    result = stack(items)
+    if dtype is not None and result.dtype is not dtype:
+        raise TypeError(
+            f"Cannot convert a list of {result.dtype.name} tensors to dtype {dtype.name}: use tf.cast."
+        )
+    return result
+
+
+convert.pack = _pack
+
+
+@op(same=(), name="unstack", strings="moves")
+def _unstack(value: TensorLike, axis: int) -> Any:
+    axis = axis_within(axis, value.ndim, "unstack")
+    return [jax.lax.index_in_dim(value, i, axis, keepdims=False) for i in range(value.shape[axis])]
+
+
+def unstack(
+    value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack"
+) -> list[Tensor]:
+    """The parts of a tensor along a dimension, as a list.
+
+    Raises:
+      InvalidArgumentError: when `num` is given and is not the dimension's size.
+    """
+    parts = _unstack(value, axis)
+    if num is not None and num != len(parts):
+        raise InvalidValueError(
+            f"unstack: num is {num}, but dimension {axis} has size {len(parts)}. [Op:Unpack]"
+        )
+    return list(parts)
+
+
+@op(same=(), name="split", strings="moves")
+def _split(value: TensorLike, sizes: Any, axis: int) -> Any:
+    axis = axis_within(axis, value.ndim, "split")
+    total = value.shape[axis]
+    if isinstance(sizes, int):
+        if sizes <= 0 or total % sizes:
+            raise InvalidValueError(
+                f"Dimension size {total}, must be evenly divisible by {sizes} [Op:Split]"
+            )
+        sizes = (total // sizes,) * sizes
+    if -1 in sizes:
+        rest = total - sum(s for s in sizes if s != -1)
+        sizes = tuple(rest if s == -1 else s for s in sizes)
+    if sum(sizes) != total:
+        raise InvalidValueError(
+            f"split sizes {list(sizes)} must add up to {total}, the size of dimension {axis}."
+        )
+    return jnp.split(value, np.cumsum(sizes)[:-1].tolist(), axis)
+
+
+def split(
+    value: TensorLike,
+    num_or_size_splits: Any,
+    axis: int = 0,
+    num: int | None = None,
+    name: str = "split",
+) -> list[Tensor]:
+    """Splits a tensor along a dimension.
+
+    Args:
+      value: a tensor.
+      num_or_size_splits: number of equal parts, or a list of sizes, one of which may be -1.
+      axis: the dimension.
+      num: ignored.
+      name: ignored.
+
+    Returns:
+      A list of tensors.
+
+    Raises:
+      InvalidArgumentError: when the sizes do not fit.
+    """
+    return list(_split(value, num_or_size_splits, axis))

@@ -1,0 +1,228 @@
+"""Tensors made larger or shifted: tiled, padded, reversed, rolled, broadcast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
+from meshflow.core.shapes import TensorShape
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    "broadcast_dynamic_shape",
+    "broadcast_static_shape",
+    "broadcast_to",
+    "pad",
+    "repeat",
+    "reverse",
+    "reverse_sequence",
+    "roll",
+    "tile",
+]
+
+
+@op(same=(), name="tile", strings="moves")
+def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
+    """Repeats a tensor `multiples[i]` times along dimension i."""
+    if len(multiples) != input.ndim:
+        raise InvalidValueError(
+            f"tile needs one multiple per dimension ({input.ndim}), got {list(multiples)}."
+        )
+    if min(multiples, default=0) < 0:
+        raise InvalidValueError(f"tile: multiples must be >= 0, got {list(multiples)}.")
+    return jnp.tile(input, multiples)
+
+
+@op(same=(), name="repeat", strings="moves")
+def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """Repeats each element along a dimension; without `axis`, of the flattened tensor."""
+    if isinstance(repeats, tuple):
+        repeats = np.asarray(repeats)
+        if repeats.ndim > 1:
+            raise ValueError(f"repeats: shape {repeats.shape} must have rank at most 1.")
+    return jnp.repeat(input, repeats, axis=axis)
+
+
+def _check_pairs(tensor: Any, paddings: Any) -> None:
+    """Refuses paddings that are not one pair of sizes per dimension."""
+    if len(paddings) != tensor.ndim or any(len(p) != 2 or min(p) < 0 for p in paddings):
+        raise InvalidValueError(
+            f"paddings must be {tensor.ndim} pairs (before, after) of sizes that are not negative, "
+            f"one per dimension of the input, got {list(paddings)}. [Op:Pad]"
+        )
+
+
+@op(same=("tensor", "constant_values"), name="pad", strings="moves")
+def _pad_constant(tensor: TensorLike, constant_values: TensorLike, paddings: Any) -> Tensor:
+    _check_pairs(tensor, paddings)
+    return jnp.pad(tensor, paddings, constant_values=constant_values)
+
+
+@op(same=(), name="pad", strings="moves")
+def _pad_mirror(tensor: TensorLike, paddings: Any, mode: str) -> Tensor:
+    _check_pairs(tensor, paddings)
+    for pair, size in zip(paddings, tensor.shape, strict=True):
+        most = size - (mode == "reflect")
+        if max(pair) > most:
+            raise InvalidValueError(
+                f"paddings must be at most {most} for a dimension of size {size} in mode "
+                f"{mode.upper()}, got {list(pair)}. [Op:MirrorPad]"
+            )
+    return jnp.pad(tensor, paddings, mode=mode)
+
+
+def pad(
+    tensor: TensorLike,
+    paddings: Any,
+    mode: str = "CONSTANT",
+    constant_values: Any = 0,
+    name: str | None = None,
+) -> Tensor:
+    """Adds elements before and after, along each dimension.
+
+    Args:
+      tensor: a tensor.
+      paddings: one pair (before, after) per dimension.
+      mode: 'CONSTANT', 'REFLECT' (without the edge) or 'SYMMETRIC' (with it).
+      constant_values: the value in mode 'CONSTANT'.
+      name: ignored.
+
+    Returns:
+      A larger tensor.
+
+    Raises:
+      ValueError: for another mode.
+    """
+    mode = mode.upper()
+    pairs = static_value(paddings, "paddings")
+    if mode == "CONSTANT":
+        if hasattr(tensor, "_keras_history"):
+            return _pad_constant(tensor, constant_values, pairs)
+        tensor = convert_to_tensor(tensor)
+        if isinstance(constant_values, int) and constant_values == 0:
+            constant_values = np.zeros((), tensor.dtype.dtype)
+            if tensor.dtype is dtypes.string:
+                constant_values = b""
+        return _pad_constant(tensor, convert_to_tensor(constant_values, dtype=tensor.dtype), pairs)
+    if mode not in ("REFLECT", "SYMMETRIC"):
+        raise ValueError(
+            f"Value of argument `mode` expected to be one of 'CONSTANT', 'REFLECT' or 'SYMMETRIC'. Received {mode!r}."
+        )
+    return _pad_mirror(tensor, pairs, mode.lower())
+
+
+@op(same=(), name="reverse", strings="moves")
+def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
+    """Reverses the order along dimensions."""
+    return jnp.flip(tensor, axis)
+
+
+def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+    """Moves elements along dimensions; those pushed out come in at the other end.
+
+    Args:
+      input: a tensor.
+      shift: how far, an integer or one per axis; in a compiled function it may be computed there.
+      axis: the dimension or dimensions.
+      name: ignored.
+
+    Returns:
+      A tensor like `input`.
+
+    Raises:
+      InvalidArgumentError: when there is not one shift for each axis.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.roll([0, 1, 2, 3], shift=1, axis=0).numpy()
+      array([3, 0, 1, 2], dtype=int32)
+    """
+    if isinstance(shift, Tensor) and isinstance(shift._value, jax.core.Tracer):
+        return _rolled_by(input, shift, axis)
+    return _rolled(input, shift, axis)
+
+
+@op(same=(), name="roll", strings="moves")
+def _rolled(input: TensorLike, shift: Any, axis: Any) -> Tensor:
+    counts = [len(v) if isinstance(v, tuple) else None for v in (shift, axis)]
+    if counts[0] != counts[1] and {*counts} != {None, 1}:
+        raise InvalidValueError(
+            f"roll: shift and axis must have the same size, got {shift} and {axis}."
+        )
+    return jnp.roll(input, shift, axis)
+
+
+@op(same=(), name="roll")
+def _rolled_by(input: TensorLike, shift: TensorLike, axis: Any) -> Tensor:
+    count = len(axis) if isinstance(axis, tuple) else None
+    if shift.shape != (() if count is None else (count,)):
+        raise InvalidValueError(
+            f"roll: shift has shape {shift.shape} and axis is {axis}: there must be one shift for each."
+        )
+    return jnp.roll(input, shift, axis)
+
+
+@op(same=(), name="reverse_sequence", strings="moves")
+def reverse_sequence(
+    input: TensorLike,
+    seq_lengths: TensorLike,
+    seq_axis: Any = None,
+    batch_axis: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Reverses the first `seq_lengths[i]` elements of each example."""
+    seq_axis = 1 if seq_axis is None else seq_axis
+    batch_axis = 0 if batch_axis is None else batch_axis
+    moved = jnp.moveaxis(input, (batch_axis, seq_axis), (0, 1))
+    steps = jnp.arange(moved.shape[1])[None, :]
+    lengths = seq_lengths[:, None]
+    index = jnp.where(steps < lengths, lengths - 1 - steps, steps)
+    result = jnp.take_along_axis(
+        moved, index.reshape(index.shape + (1,) * (moved.ndim - 2)), axis=1
+    )
+    return jnp.moveaxis(result, (0, 1), (batch_axis, seq_axis))
+
+
+@op(same=(), name="broadcast_to", strings="moves")
+def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+    """Repeats a tensor to a larger shape, as broadcasting does."""
+    return jnp.broadcast_to(input, shape)
+
+
+def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> TensorShape:
+    """The shape that two shapes broadcast to.
+
+    Raises:
+      ValueError: when they do not broadcast.
+    """
+    return TensorShape(
+        np.broadcast_shapes(
+            tuple(TensorShape(shape_x).as_list()), tuple(TensorShape(shape_y).as_list())
+        )
+    )
+
+
+def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
+    """The shape that two shapes, given as integer tensors, broadcast to.
+
+    Raises:
+      InvalidArgumentError: when they do not broadcast.
+    """
+    sizes = [
+        tuple(int(v) for v in convert_to_tensor(s)._concrete("a shape")) for s in (shape_x, shape_y)
+    ]
+    try:
+        common = np.broadcast_shapes(*sizes)
+    except ValueError:
+        raise InvalidValueError(
+            f"Incompatible shapes for broadcasting: {list(sizes[0])} and {list(sizes[1])}"
+        ) from None
+    return convert_to_tensor(list(common), dtype=dtypes.int32)

@@ -1,0 +1,108 @@
+"""Parts of tensors by position: slices with sizes, slices with strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import apply
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.indexing import getitem
+from meshflow.core.operands import static_value
+from meshflow.core.operation import Op
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.array.joining import unstack
+
+__all__ = ["slice", "strided_slice"]
+
+_python_slice = slice
+
+
+def _slice_op(operands: Any, size: tuple[int, ...]) -> Any:
+    array, begins = operands
+    return jax.lax.dynamic_slice(array, begins, size)
+
+
+_SLICE = Op("slice", _slice_op, strings="moves")
+
+
+def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) -> Tensor:
+    """A block of a tensor; `begin` may be computed at run time, `size` may not.
+
+    Args:
+      input_: a tensor.
+      begin: first position in each dimension.
+      size: size in each dimension; -1 for all that remains (then `begin` must be known).
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: when the block leaves the tensor.
+    """
+    if hasattr(input_, "_keras_history"):
+        sizes = static_value(size)
+        return input_[
+            tuple(
+                _python_slice(b, None if s == -1 else b + s)
+                for b, s in zip(begin, sizes, strict=True)
+            )
+        ]
+    tensor = convert_to_tensor(input_)
+    sizes = static_value(size, "size")
+    if len(sizes) != tensor.ndim:
+        raise InvalidValueError(
+            f"slice: begin and size must have {tensor.ndim} numbers for a tensor of shape "
+            f"{tuple(tensor.shape)}, got size {list(sizes)}."
+        )
+    try:
+        begins = static_value(begin, "begin")
+    except TypeError:
+        begins = [
+            convert_to_tensor(b)
+            for b in (list(begin) if isinstance(begin, (list, tuple)) else unstack(begin))
+        ]
+        return apply(_SLICE, (tensor, begins), sizes)
+    for dim, (b, s, n) in enumerate(zip(begins, sizes, tensor._value.shape, strict=True)):
+        if b < 0 or (s != -1 and b + s > n):
+            raise InvalidValueError(
+                f"slice: begin {b} and size {s} leave dimension {dim} of size {n}. [Op:Slice]"
+            )
+    return getitem(
+        tensor,
+        tuple(
+            _python_slice(b, None if s == -1 else b + s) for b, s in zip(begins, sizes, strict=True)
+        ),
+    )
+
+
+def strided_slice(
+    input_: TensorLike,
+    begin: Any,
+    end: Any,
+    strides: Any = None,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    var: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """`input_[begin:end:strides]` in every dimension; the masks' bits change the meaning of entries."""
+    begins, ends = static_value(begin, "begin"), static_value(end, "end")
+    steps = static_value(strides, "strides") if strides is not None else (1,) * len(begins)
+    key: list[Any] = []
+    for i, (b, e, s) in enumerate(zip(begins, ends, steps, strict=True)):
+        bit = 1 << i
+        if ellipsis_mask & bit:
+            key.append(Ellipsis)
+        elif new_axis_mask & bit:
+            key.append(None)
+        elif shrink_axis_mask & bit:
+            key.append(b)
+        else:
+            key.append(
+                _python_slice(None if begin_mask & bit else b, None if end_mask & bit else e, s)
+            )
+    return getitem(convert_to_tensor(input_), tuple(key))

@@ -1,0 +1,146 @@
+"""Quotients and remainders, with TensorFlow's rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    "divide",
+    "divide_no_nan",
+    "floordiv",
+    "floormod",
+    "mod",
+    "realdiv",
+    "truediv",
+    "truncatediv",
+    "truncatemod",
+]
+
+
+@op(kinds="ifc")
+def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Divides as Python 3 does: integers give floats (float64 from 32 bits on).
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.truediv(7, 2).numpy()
+      np.float64(3.5)
+    """
+    return jnp.divide(*_divisible(x, y))
+
+
+def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
+    """Integers as floats, others as they are."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return x, y
+    kind = jnp.float32 if x.dtype.itemsize <= 2 else jnp.float64
+    return x.astype(kind), y.astype(kind)
+
+
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Any:
+    """Divides as Python 3 does, see `truediv`."""
+    return truediv(x, y)
+
+
+def known_array(value: Any) -> np.ndarray | None:
+    """The numbers of an operand, None while they are only known at run time."""
+    array = convert_to_tensor(value)._value
+    return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+
+def _divided(result: Any, y: Any, what: str) -> Any:
+    """The result, unless it comes from a division of integers by zero."""
+    if isinstance(result, Tensor) and result.dtype.is_integer:
+        divisor = known_array(y)
+        if divisor is not None and (divisor == 0).any():
+            raise InvalidArgumentError(f"Integer division by zero [Op:{what}]")
+    return result
+
+
+@op(kinds="if", name="floordiv", differentiable=False)
+def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
+    return jnp.floor_divide(x, y)
+
+
+def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Divides and rounds towards minus infinity.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.math.floordiv(-7, 2).numpy()
+      np.int32(-4)
+    """
+    return _divided(_floordiv(x, y), y, "floordiv")
+
+
+@op(kinds="if", name="floormod")
+def _floormod(x: TensorLike, y: TensorLike) -> Tensor:
+    return jnp.mod(x, y)
+
+
+def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Remainder with the sign of the divisor, as in Python."""
+    return _divided(_floormod(x, y), y, "floormod")
+
+
+mod = floormod
+
+
+@op(kinds="if", name="truncatediv", differentiable=False)
+def _truncatediv(x: TensorLike, y: TensorLike) -> Tensor:
+    return jax.lax.div(*jnp.broadcast_arrays(x, y)) if is_integer(x) else jnp.trunc(x / y)
+
+
+def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """`x / y` rounded towards zero.
+
+    Example:
+      >>> import meshflow as tf
+      >>> int(tf.truncatediv(-7, 2))
+      -3
+    """
+    return _divided(_truncatediv(x, y), y, "truncatediv")
+
+
+@op(kinds="if", name="truncatemod")
+def _truncatemod(x: TensorLike, y: TensorLike) -> Tensor:
+    return jax.lax.rem(*jnp.broadcast_arrays(x, y))
+
+
+def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """The remainder of `truncatediv`, which has the sign of x."""
+    return _divided(_truncatemod(x, y), y, "truncatemod")
+
+
+@op(kinds="fc")
+def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """`x / y` of floats."""
+    return x / y
+
+
+def is_integer(x: Any) -> bool:
+    """Whether an array's dtype is an integer one."""
+    return bool(jnp.issubdtype(x.dtype, jnp.integer))
+
+
+@op(kinds="ifc")
+def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """`x / y`, and 0 where `y` is 0.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.math.divide_no_nan([1.0, 1.0], [2.0, 0.0]).numpy()
+      array([0.5, 0. ], dtype=float32)
+    """
+    x, y = _divisible(x, y)
+    safe = jnp.where(y == 0, jnp.ones((), y.dtype), y)
+    return jnp.where(y == 0, jnp.zeros((), x.dtype), x / safe)

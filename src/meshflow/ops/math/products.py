@@ -1,0 +1,108 @@
+"""Products of matrices and vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = ["cross", "matmul", "tensordot"]
+
+
+@op
+def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
+    """Cross product along the last dimension, of size 3."""
+    if a.shape[-1:] != (3,) or a.shape != b.shape:
+        raise InvalidValueError(
+            "Cross-products are only defined for two tensors of one shape whose last size is 3, got "
+            f"{list(a.shape)} and {list(b.shape)}."
+        )
+    return jnp.cross(a, b)
+
+
+@op(kinds="ifc")
+def matmul(
+    a: TensorLike,
+    b: TensorLike,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    output_type: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Matrix product, over any batch dimensions.
+
+    Args:
+      a: tensor of shape [..., m, k].
+      b: tensor of shape [..., k, n], of the same dtype.
+      transpose_a: whether `a` is transposed first.
+      transpose_b: whether `b` is transposed first.
+      adjoint_a: whether `a` is conjugated and transposed first.
+      adjoint_b: whether `b` is conjugated and transposed first.
+      a_is_sparse: ignored.
+      b_is_sparse: ignored.
+      output_type: dtype of the result; default that of the operands.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [..., m, n].
+
+    Raises:
+      InvalidArgumentError: when ranks are below 2 or inner sizes differ.
+      ValueError: when both transpose and adjoint are asked for.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.matmul([[1.0, 2.0]], [[3.0], [4.0]]).numpy()
+      array([[11.]], dtype=float32)
+    """
+    if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
+        raise ValueError(
+            "Only one of transpose_a and adjoint_a (transpose_b and adjoint_b) can be True."
+        )
+    if a.ndim < 2 or b.ndim < 2:
+        raise InvalidValueError(
+            f"In[0] and In[1] of matmul must have at least 2 dimensions, got shapes {list(a.shape)} and "
+            f"{list(b.shape)}."
+        )
+    a = (
+        jnp.conj(jnp.swapaxes(a, -1, -2))
+        if adjoint_a
+        else jnp.swapaxes(a, -1, -2)
+        if transpose_a
+        else a
+    )
+    b = (
+        jnp.conj(jnp.swapaxes(b, -1, -2))
+        if adjoint_b
+        else jnp.swapaxes(b, -1, -2)
+        if transpose_b
+        else b
+    )
+    if a.shape[-1] != b.shape[-2]:
+        raise InvalidValueError(
+            f"Matrix size-incompatible: In[0]: {list(a.shape)}, In[1]: {list(b.shape)} [Op:MatMul]"
+        )
+    result = jnp.matmul(a, b)
+    return result if output_type is None else result.astype(as_dtype(output_type).dtype)
+
+
+@op
+def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) -> Tensor:
+    """Sums products over the given dimensions of `a` and `b`.
+
+    Args:
+      a: a tensor.
+      b: a tensor of the same dtype.
+      axes: a number n (last n of `a` with first n of `b`) or a pair of dimension lists.
+      name: ignored.
+    """
+    return jnp.tensordot(a, b, axes)

@@ -1,0 +1,131 @@
+"""Convolutions of each channel by itself, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.operands import static_value
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.nn.convolution import (
+    channels_first,
+    conv,
+    convolution,
+    padding_pairs,
+    spatial_sizes,
+)
+
+__all__ = [
+    "depthwise_conv2d",
+    "depthwise_conv2d_backprop_filter",
+    "depthwise_conv2d_backprop_input",
+    "separable_conv2d",
+]
+
+
+def depthwise_conv2d(
+    input: TensorLike,
+    filter: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """2-D convolution of each channel by itself.
+
+    Args:
+      input: tensor of shape [batch, height, width, in] (or channels first).
+      filter: tensor of shape [height, width, in, multiplier].
+      strides: step per spatial dimension.
+      padding: 'SAME', 'VALID' or explicit pairs.
+      data_format: 'NHWC' or 'NCHW'.
+      dilations: spacing of filter elements.
+      name: ignored.
+
+    Returns:
+      A tensor with in * multiplier channels.
+    """
+    from meshflow.ops.array import reshape
+
+    first = channels_first(data_format)
+    filter = convert_to_tensor(filter)
+    h, w, depth, multiplier = filter.shape
+    kernel = reshape(filter, [h, w, 1, depth * multiplier])
+    return conv(
+        input,
+        kernel,
+        spatial_sizes(strides, 2, first, "strides"),
+        padding_pairs(padding, 2, first),
+        spatial_sizes(dilations, 2, first, "dilations"),
+        first,
+        int(depth),
+    )
+
+
+def depthwise_conv2d_backprop_input(
+    input_sizes: Any,
+    filter: TensorLike,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
+    """Gradient of `depthwise_conv2d` with respect to an input of shape `input_sizes`."""
+    from meshflow.ops.array import zeros
+
+    sizes = static_value(input_sizes, "input_sizes")
+    like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
+    return _pull(
+        lambda x: depthwise_conv2d(x, filter, strides, padding, data_format, dilations),
+        like,
+        out_backprop,
+    )
+
+
+def depthwise_conv2d_backprop_filter(
+    input: TensorLike,
+    filter_sizes: Any,
+    out_backprop: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:
+    """Gradient of `depthwise_conv2d` with respect to a filter of shape `filter_sizes`."""
+    from meshflow.ops.array import zeros
+
+    sizes = static_value(filter_sizes, "filter_sizes")
+    like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
+    return _pull(
+        lambda w: depthwise_conv2d(input, w, strides, padding, data_format, dilations),
+        like,
+        out_backprop,
+    )
+
+
+def _pull(function: Any, at: Tensor, seed: Any) -> Any:
+    from meshflow.core.tape import GradientTape
+
+    with GradientTape() as tape:
+        tape.watch(at)
+        y = function(at)
+    return tape.gradient(y, at, output_gradients=convert_to_tensor(seed))
+
+
+def separable_conv2d(
+    input: TensorLike,
+    depthwise_filter: TensorLike,
+    pointwise_filter: TensorLike,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """A depthwise convolution, then one over channels only."""
+    x = depthwise_conv2d(input, depthwise_filter, strides, padding, data_format, dilations)
+    return convolution(x, pointwise_filter, 1, "VALID", data_format)

@@ -1,0 +1,158 @@
+"""Transposed convolutions: the gradient of a convolution with respect to its input, as an op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.nn.convolution import channels_first, numbers, padding_pairs, spatial_sizes
+
+__all__ = [
+    "atrous_conv2d_transpose",
+    "conv1d_transpose",
+    "conv2d_transpose",
+    "conv3d_transpose",
+    "conv_transpose",
+]
+
+
+def atrous_conv2d_transpose(
+    value: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    rate: int,
+    padding: str,
+    name: str | None = None,
+) -> Tensor:
+    """The transpose of `atrous_conv2d`; filters are [height, width, out, in]."""
+    return conv_transpose(value, filters, output_shape, 1, padding, "NHWC", rate)
+
+
+@op(name="conv_transpose", kinds="f")
+def _conv_transpose(
+    input: TensorLike,
+    filters: TensorLike,
+    output_sizes: Any,
+    strides: Any,
+    padding: Any,
+    dilations: Any,
+    channels_first: bool,
+    wanted: int | None,
+) -> Tensor:
+    """The gradient of `conv` with respect to its input; filters are [*spatial, out, in]."""
+    rank = filters.ndim - 2
+    channels = filters.shape[-2]
+    if wanted is not None and wanted != channels:
+        raise InvalidValueError(
+            f"conv_transpose: output_shape has {wanted} channels, the filters {channels}."
+        )
+    batch = input.shape[0]
+    shape = (batch, channels, *output_sizes) if channels_first else (batch, *output_sizes, channels)
+
+    def forward(x: Any) -> Any:
+        return jax.lax.conv_general_dilated(
+            x,
+            filters,
+            strides,
+            padding,
+            rhs_dilation=dilations,
+            dimension_numbers=numbers(channels_first, rank),
+        )
+
+    like = jax.ShapeDtypeStruct(shape, input.dtype)
+    expected = jax.eval_shape(forward, like)
+    if expected.shape != input.shape:
+        raise InvalidValueError(
+            f"conv_transpose: an output of shape {list(shape)} belongs to an input of shape {list(expected.shape)}, got {list(input.shape)}."
+        )
+    (result,) = jax.linear_transpose(forward, like)(input)
+    return result
+
+
+def conv_transpose(
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Transposed convolution: the gradient of a convolution with respect to its input.
+
+    Args:
+      input: tensor of shape [batch, *spatial, in] (or channels first).
+      filters: tensor of shape [*spatial, out, in].
+      output_shape: shape of the result, batch and channels included.
+      strides: step per spatial dimension of the convolution.
+      padding: 'SAME' or 'VALID', of the convolution.
+      data_format: such as 'NHWC' or 'NCHW'.
+      dilations: spacing of filter elements.
+      name: ignored.
+
+    Returns:
+      A tensor of `output_shape`.
+    """
+    rank = len(convert_to_tensor(filters).shape) - 2
+    first = channels_first(data_format)
+    sizes = static_value(output_shape, "output_shape")
+    spatial = (sizes[2:] if first else sizes[1:-1]) if len(sizes) == rank + 2 else sizes
+    return _conv_transpose(
+        input,
+        filters,
+        tuple(int(s) for s in spatial),
+        spatial_sizes(strides, rank, first, "strides"),
+        padding_pairs(padding, rank, first),
+        spatial_sizes(dilations, rank, first, "dilations"),
+        first,
+        int(sizes[1 if first else -1]) if len(sizes) == rank + 2 else None,
+    )
+
+
+def conv1d_transpose(
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Transposed convolution over one dimension; see `conv_transpose`."""
+    return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
+
+
+def conv2d_transpose(
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Transposed convolution over two dimensions; see `conv_transpose`."""
+    return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
+
+
+def conv3d_transpose(
+    input: TensorLike,
+    filters: TensorLike,
+    output_shape: Any,
+    strides: Any,
+    padding: Any = "SAME",
+    data_format: str = "NDHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Transposed convolution over three dimensions; see `conv_transpose`."""
+    return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)

@@ -1,0 +1,28 @@
+"""`tf.test`: the base class of test cases, and questions about what is there."""
+
+from meshflow.test.case import TestCase, main
+from meshflow.test.derivatives import compute_gradient
+from meshflow.test.machine import (
+    disable_with_predicate,
+    gpu_device_name,
+    is_built_with_cuda,
+    is_built_with_gpu_support,
+    is_built_with_rocm,
+    is_built_with_xla,
+    is_cpu_target_available,
+    is_gpu_available,
+)
+
+__all__ = [
+    "TestCase",
+    "compute_gradient",
+    "disable_with_predicate",
+    "gpu_device_name",
+    "is_built_with_cuda",
+    "is_built_with_gpu_support",
+    "is_built_with_rocm",
+    "is_built_with_xla",
+    "is_cpu_target_available",
+    "is_gpu_available",
+    "main",
+]
