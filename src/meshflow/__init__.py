@@ -252,10 +252,11 @@ _LAZY = (
         "image",
         "io",
         "keras",
+        "lookup",
         "mixed_precision",
         "signal",
     ),
-    *("saved_model", "sets", "sparse", "test", "tpu", "train", "types", "version"),
+    *("saved_model", "sets", "sparse", "summary", "test", "tpu", "train", "types", "version"),
 )
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.

@@ -1,6 +1,5 @@
-"""`tf.audio`."""
+"""`tf.audio`: WAV files."""
 
-from meshflow.ops import audio as _audio
-from meshflow.ops.audio import *  # noqa: F403
+from meshflow.ops.audio import decode_wav, encode_wav
 
-__all__ = sorted(_audio.__all__)
+__all__ = ["decode_wav", "encode_wav"]

@@ -278,3 +278,12 @@ def test_attributes_set_after_restoring_take_their_values(tmp_path):
     later.module.note = "no value"
     assert later.v.numpy() == 3 and later.module.inner.v.numpy() == 7
     status.assert_consumed()
+
+
+def test_generators(tmp_path):
+    generator = tf.random.Generator.from_seed(1)
+    path = tf.train.Checkpoint(generator=generator).write(str(tmp_path / "ckpt"))
+    expected = generator.normal([3]).numpy()
+    other = tf.random.Generator.from_seed(2)
+    tf.train.Checkpoint(generator=other).read(path).assert_consumed()
+    assert (other.normal([3]).numpy() == expected).all()

@@ -389,3 +389,26 @@ def test_texts_as_arguments():
         given, joined, equal = f(tf.constant(text))
         assert given.numpy() == text.encode() and joined.numpy() == text.encode() + b"b"
         assert bool(equal) is same
+
+
+def test_python_is_called_in_the_order_of_the_program():
+    seen = []
+
+    def note(x):
+        seen.append(int(x))
+        return np.int64(0)
+
+    @tf.function
+    def run(x):
+        for i in range(4):
+            tf.numpy_function(note, [x - i], tf.int64)
+            tf.py_function(note, [x * i], tf.int64)
+
+    run(tf.constant(3))
+    assert seen == [3, 0, 2, 3, 1, 6, 0, 9]
+
+
+def test_specs_of_unknown_rank():
+    power = tf.function(lambda a, b: a**b).get_concrete_function(tf.TensorSpec(None), 2)
+    assert power.structured_outputs.shape.rank is None
+    assert float(power(tf.constant(3.0))) == 9 and power(tf.ones([2, 3])).shape == [2, 3]

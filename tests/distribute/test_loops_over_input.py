@@ -143,3 +143,27 @@ def test_next_after_a_loop_that_computes_nothing(strategy):
 
     with pytest.raises(NotImplementedError, match=r"Use Dataset\.skip"):
         steps(iter(batches(strategy)))
+
+
+def test_steps_that_call_python(strategy, capfd):
+    seen = []
+
+    def note(x):
+        seen.append(sorted(x.tolist()))
+        return x
+
+    def replica(batch):
+        tf.print("replica", tf.reduce_sum(batch))
+        return tf.numpy_function(note, [batch], tf.TensorSpec([2], tf.float32))
+
+    @tf.function
+    def step(iterator):
+        found = strategy.run(replica, args=(next(iterator),))
+        sums = strategy.reduce("SUM", found, axis=None)
+        tf.print("together", sums)
+        return sums
+
+    assert step(iter(batches(strategy))).numpy().tolist() == [2.0, 4.0]
+    assert sorted(seen) == [[0.0, 1.0], [2.0, 3.0]]
+    lines = capfd.readouterr().err.splitlines()
+    assert {"replica 1", "replica 5", "together [2 4]"} <= set(lines)

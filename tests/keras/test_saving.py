@@ -174,9 +174,10 @@ def test_bad_files_and_models(tmp_path):
             return x
 
     with pytest.raises(ValueError, match="has not created its weights"):
-        Custom(3).save_weights(tmp_path / "x")
+        Custom(3).save_weights(tmp_path / "x.h5")
+    Custom(3).save_weights(tmp_path / "x")
     with pytest.raises(NotImplementedError, match="get_config"):
-        Custom(3).save(tmp_path / "x.keras")
+        Custom(np.ones(3)).save(tmp_path / "x.keras")
 
 
 def test_custom_layers_losses_and_scopes(tmp_path):
@@ -237,3 +238,38 @@ def test_h5py_is_optional(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r"meshflow\[keras\]"):
         functional().save_weights(tmp_path / "w.h5")
     functional().save_weights(tmp_path / "w")
+
+
+def test_subclasses_are_saved_with_their_arguments(tmp_path):
+    class Custom(tf.keras.Model):
+        def __init__(self, units, bias=True, **kwargs):
+            super().__init__(**kwargs)
+            self.dense = tf.keras.layers.Dense(units, use_bias=bias)
+
+        def call(self, x):
+            return self.dense(x)
+
+    model = Custom(3, bias=False, name="mine")
+    x = tf.ones([2, 4])
+    expected = model(x)
+    assert model.get_config() == {"units": 3, "bias": False, "name": "mine"}
+    model.save(tmp_path / "m.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras", custom_objects={"Custom": Custom})
+    assert loaded.name == "mine" and loaded.dense.use_bias is False
+    assert_close(loaded(x), expected)
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder"])
+def test_code_of_lambda_layers(tmp_path, name):
+    factor = 3.0
+    layer = tf.keras.layers.Lambda(lambda x, power=2: tf.pow(x, power) * factor)
+    model = tf.keras.Sequential([tf.keras.Input([2]), layer])
+    model.save(tmp_path / name)
+    if name == "m.keras":
+        with pytest.raises(ValueError, match="safe_mode=False"):
+            tf.keras.models.load_model(tmp_path / name)
+    loaded = tf.keras.models.load_model(tmp_path / name, safe_mode=False)
+    assert_close(loaded(tf.constant([[2.0, 3.0]])), [[12, 27]])
+    config = layer.get_config()
+    with pytest.raises(ValueError, match="another version of Python"):
+        tf.keras.layers.Lambda.from_config({**config, "function": ["eA==", None, None]})

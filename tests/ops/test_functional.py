@@ -180,3 +180,10 @@ def test_functions_with_branches_on_tensors():
     doubled, running = f(tf.constant([1, 3, 2]))
     assert doubled.numpy().tolist() == [-1, 6, 4]
     assert running.numpy().tolist() == [1, 3, 3]
+
+
+def test_vectorized_map_of_what_calls_python():
+    double = lambda x: tf.numpy_function(lambda v: v * 2, [x], tf.int32)
+    assert tf.vectorized_map(double, tf.constant([1, 2])).numpy().tolist() == [2, 4]
+    with pytest.raises(ValueError, match="calls Python"):
+        tf.vectorized_map(double, tf.constant([1, 2]), fallback_to_while_loop=False)

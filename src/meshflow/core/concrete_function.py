@@ -173,9 +173,10 @@ class ConcreteFunction(Signed):
     def _any_traced(self) -> Traced:
         return self.traced
 
-    def _compile(self) -> None:
+    def _compile(self, ordered: bool = True) -> None:
         self._version = Rewriting.version
-        self._compiled = jax.jit(_named(self.traced), donate_argnums=self._donated_at)
+        program = _named(self.traced, ordered)
+        self._compiled = jax.jit(program, donate_argnums=self._donated_at)
 
     @property
     def structured_outputs(self) -> Any:
@@ -227,7 +228,7 @@ class ConcreteFunction(Signed):
             Settings.progress()
         try:
             if self._calls_python:
-                outputs = host_calls.finish(self._compiled, *arrays, *captured)
+                outputs = self._finish([*arrays, *captured])
             else:
                 outputs = self._compiled(*arrays, *captured)
         except FloatingPointError as error:
@@ -250,12 +251,23 @@ class ConcreteFunction(Signed):
             results = [context.placing(o) for o in results]
         return traced.rebuild([Tensor(o) for o in results])
 
+    def _finish(self, arrays: list[Any]) -> Any:
+        try:
+            return host_calls.finish(self._compiled, *arrays)
+        except ValueError as error:
+            # Nothing ran: where the arguments lie is known only now.
+            if not host_calls.needs_no_order(error):
+                raise
+        self._compile(ordered=False)
+        return host_calls.finish(self._compiled, *arrays)
 
-def _named(traced: Traced) -> Callable[..., Any]:
+
+def _named(traced: Traced, ordered: bool = True) -> Callable[..., Any]:
     """The program with its name: new values of variables, which take the donated buffers, then results."""
     from jax.extend.core import jaxpr_as_fun
 
-    run = jaxpr_as_fun(ready(traced.closed))
+    closed = ready(traced.closed)
+    run = jaxpr_as_fun(closed if ordered else host_calls.unordered(closed))
 
     def compiled(*arrays: Any) -> Any:
         outputs = run(*arrays)

@@ -67,4 +67,7 @@ class SizedLater(Signed):
 def _with_size(spec: Any, size: int) -> Any:
     if not isinstance(spec, TensorSpec):
         return spec
+    if spec.shape.rank is None:
+        # Of unknown rank: other ranks stand for other sizes.
+        return TensorSpec([1] * (size - 2), spec.dtype, spec.name)
     return TensorSpec([size if d is None else d for d in spec.shape], spec.dtype, spec.name)

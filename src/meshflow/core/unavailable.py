@@ -17,14 +17,12 @@ NAMES: dict[str, str] = {
     "lite": _FORMATS,
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
-    "lookup": _LATER,
     "mlir": "see the MLIR of jax.jit(...).lower(...).",
     "profiler": _LATER,
     "quantization": _LATER,
     "queue": "use Python's queue or tf.data.",
     "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",
-    "summary": _LATER,
     "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
 }
 

@@ -28,6 +28,7 @@ except ImportError as error:
 __all__ = [
     "BytesList",
     "DecodeError",
+    "Event",
     "Example",
     "Feature",
     "FeatureList",
@@ -36,6 +37,8 @@ __all__ = [
     "FloatList",
     "Int64List",
     "SequenceExample",
+    "Summary",
+    "SummaryMetadata",
     "TensorProto",
     "TensorShapeProto",
 ]
@@ -88,6 +91,28 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "half_val": (13, "*int32"),
         "uint32_val": (16, "*uint32"),
         "uint64_val": (17, "*uint64"),
+    },
+    # What TensorBoard reads.
+    "SummaryMetadata": {
+        "plugin_data": (1, "SummaryMetadata.PluginData"),
+        "display_name": (2, "string"),
+        "summary_description": (3, "string"),
+    },
+    "SummaryMetadata.PluginData": {"plugin_name": (1, "string"), "content": (2, "bytes")},
+    "Summary": {"value": (1, "*Summary.Value")},
+    "Summary.Value": {
+        "tag": (1, "string"),
+        "tensor": (8, "TensorProto"),
+        "metadata": (9, "SummaryMetadata"),
+    },
+    "SourceMetadata": {"writer": (1, "string")},
+    "Event": {
+        "wall_time": (1, "double"),
+        "step": (2, "int64"),
+        "file_version": (3, "|string"),
+        "graph_def": (4, "|bytes"),
+        "summary": (5, "|Summary"),
+        "source_metadata": (10, "SourceMetadata"),
     },
 }
 
@@ -151,3 +176,6 @@ Example = _class("Example")
 SequenceExample = _class("SequenceExample")
 TensorShapeProto = _class("TensorShapeProto")
 TensorProto = _class("TensorProto")
+Event = _class("Event")
+Summary = _class("Summary")
+SummaryMetadata = _class("SummaryMetadata")

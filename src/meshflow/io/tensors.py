@@ -39,21 +39,28 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.io.parse_tensor(tf.io.serialize_tensor([1, 2]), tf.int32).numpy()
       array([1, 2], dtype=int32)
     """
-    from meshflow.io.protos import TensorProto
-
     tensor = convert_to_tensor(tensor)
     array = tensor._concrete("a tensor to be serialized")
-    proto = TensorProto(dtype=tensor.dtype.as_datatype_enum)
+    proto = tensor_proto(array)
+    return convert_to_tensor(proto.SerializeToString())
+
+
+def tensor_proto(array: np.ndarray) -> Any:
+    """An array as a protocol buffer; strings are arrays of objects."""
+    from meshflow.io.protos import TensorProto
+
+    kind = as_dtype(array.dtype)
+    proto = TensorProto(dtype=kind.as_datatype_enum)
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
     # An empty shape is there too: the tensor is a scalar, not of unknown rank.
     proto.tensor_shape.SetInParent()
-    if tensor.dtype.name == "string":
+    if kind.name == "string":
         proto.string_val.extend(array.reshape(-1).tolist())
     else:
         little = array.astype(array.dtype.newbyteorder("<")) if _swaps(array) else array
         proto.tensor_content = np.ascontiguousarray(little).tobytes()
-    return convert_to_tensor(proto.SerializeToString())
+    return proto
 
 
 def _swaps(array: np.ndarray) -> bool:

@@ -345,8 +345,8 @@ def vectorized_map(
 ) -> Any:
     """Applies `fn` to all slices of `elems` along the first dimension at once.
 
-    `fn` is traced once and vectorized by `jax.vmap`. A function that assigns variables cannot be;
-    it runs as by `tf.map_fn`.
+    `fn` is traced once and vectorized by `jax.vmap`. A function that assigns variables or calls
+    Python cannot be; it runs as by `tf.map_fn`.
 
     Args:
       fn: from one slice, of the structure of `elems`, to a nested structure of tensors.
@@ -376,11 +376,12 @@ def vectorized_map(
         _elements("vectorized_map", elems)  # raises
     function = convert_if_enabled(fn)
     traced = trace(lambda e: _tensors(function(e)), (_heads(tensors),), name="vectorized_map")
-    if traced.writes:
+    if traced.writes or traced.closed.effects:
         if not fallback_to_while_loop:
+            does = f"assigns variable {traced.writes[0].name}" if traced.writes else "calls Python"
             raise ValueError(
-                f"tf.vectorized_map: fn assigns variable {traced.writes[0].name}, which cannot be vectorized. "
-                "Use tf.map_fn, or fallback_to_while_loop=True."
+                f"tf.vectorized_map: fn {does}, which cannot be vectorized. Use tf.map_fn, or "
+                "fallback_to_while_loop=True."
             )
         return map_fn(fn, nest.map_structure(lambda t: _repeated(t, count), tensors))
     operands = Operands([traced])

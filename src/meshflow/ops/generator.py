@@ -101,6 +101,9 @@ class Generator:
             ]
         )
 
+    def _checkpoint_children(self) -> dict[str, Any]:
+        return {"_state_var": self._stream.state}
+
     @property
     def state(self) -> Variable:
         """The state, a variable that checkpoints."""

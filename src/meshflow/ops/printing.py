@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.host_calls import keeping_errors
+from meshflow.core.host_calls import host_calls_are_ordered, keeping_errors
 from meshflow.core.tensor import Tensor, is_tensor
 
 __all__ = ["print", "value_text"]
@@ -135,7 +135,7 @@ def print(
             for t, v in zip(tensors, known, strict=True)
             if v is None
         ]
-        jax.debug.callback(keeping_errors(write), *values, ordered=True)
+        jax.debug.callback(keeping_errors(write), *values, ordered=host_calls_are_ordered())
     else:
         write()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
 
 from meshflow.core import nest
 from meshflow.core.context import context
@@ -14,7 +16,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import error_of_python
-from meshflow.core.host_calls import keeping_errors
+from meshflow.core.host_calls import host_calls_are_ordered, keeping_errors
 from meshflow.core.operation import Op, is_inexact
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
@@ -39,6 +41,8 @@ def _specs(Tout: Any, name: str) -> list[TensorSpec]:
 
 def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     """The results of a Python function, which must be as declared."""
+    if not specs:
+        return []
     flat = list(results) if isinstance(results, (list, tuple)) else [results]
     if len(flat) != len(specs):
         raise ValueError(
@@ -158,7 +162,9 @@ def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None 
 
     @jax.custom_vjp
     def call(*arrays: Any) -> Any:
-        return jax.experimental.io_callback(keeping_errors(forward), _arrays(specs), *arrays)
+        return io_callback(
+            keeping_errors(forward), _arrays(specs), *arrays, ordered=host_calls_are_ordered()
+        )
 
     def call_forward(*arrays: Any) -> Any:
         return call(*arrays), arrays
@@ -206,7 +212,9 @@ def numpy_function(
     def host(*arrays: Any) -> list[np.ndarray]:
         return _declared("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)
 
-    callback = jax.experimental.io_callback if stateful else jax.pure_callback
+    # Python's side effects happen in the order in which they are written.
+    ordered = host_calls_are_ordered()
+    callback = functools.partial(io_callback, ordered=ordered) if stateful else jax.pure_callback
 
     def call(*arrays: Any) -> Any:
         fixed = [jax.lax.stop_gradient(a) for a in arrays]

@@ -10,6 +10,7 @@ from meshflow.keras.callbacks.monitoring import (
     ReduceLROnPlateau,
     TerminateOnNaN,
 )
+from meshflow.keras.callbacks.tensorboard import TensorBoard
 
 __all__ = [
     "BackupAndRestore",
@@ -23,6 +24,7 @@ __all__ = [
     "ModelCheckpoint",
     "ProgbarLogger",
     "ReduceLROnPlateau",
+    "TensorBoard",
     "TerminateOnNaN",
     "experimental",
 ]

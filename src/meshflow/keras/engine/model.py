@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,11 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
             from meshflow.keras.engine.functional import Functional
 
             return super().__new__(Functional)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        if _is_plain(args) and _is_plain(kwargs):
+            # A subclass's configuration, unless it has another one.
+            object.__setattr__(made, "_made_with", (args, kwargs))
+        return made
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = ("inputs", "outputs", "name")
@@ -379,16 +384,28 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         return count(self.weights)
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration; subclasses with constructor arguments override it.
+        """The configuration; of a subclass, the constructor's arguments as they were given.
 
         Raises:
-          NotImplementedError: for a subclassed model that does not define it.
+          NotImplementedError: for a subclass with arguments that are no plain data.
         """
-        if type(self).__init__ is not Model.__init__:
+        if type(self).__init__ is Model.__init__:
+            return {"name": self.name, "trainable": self.trainable}
+        config: dict[str, Any] = {}
+        made_with = getattr(self, "_made_with", None)
+        if made_with is not None:
+            args, kwargs = made_with
+            given = inspect.signature(type(self).__init__).bind(self, *args, **kwargs)
+            for name, value in list(given.arguments.items())[1:]:
+                kind = given.signature.parameters[name].kind
+                config.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+                if kind is inspect.Parameter.VAR_POSITIONAL:
+                    made_with = None
+        if made_with is None:
             raise NotImplementedError(
                 f"Model {type(self).__name__} is subclassed: define `get_config` (and `from_config`) to serialize it."
             )
-        return {"name": self.name, "trainable": self.trainable}
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -508,3 +525,12 @@ def _tuples(structure: Any) -> Any:
     if isinstance(structure, dict):
         return {key: _tuples(value) for key, value in structure.items()}
     return [_tuples(value) for value in structure]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a file can hold a value as it is."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(v) for v in value)
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
+    return value is None or isinstance(value, (bool, int, float, str))

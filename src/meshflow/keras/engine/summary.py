@@ -42,7 +42,7 @@ def print_summary(
     write("_" * length)
     write(_row(headings, columns))
     write("=" * length)
-    for layer in _chosen(model, layer_range):
+    for layer in chosen_layers(model, layer_range):
         _write_layer(write, layer, columns, linear, show_trainable, nodes, expand_nested, 0)
     write("=" * length)
     trainable, fixed = count(model.trainable_weights), count(model.non_trainable_weights)
@@ -52,7 +52,12 @@ def print_summary(
     write("_" * length)
 
 
-def _chosen(model: Model, layer_range: Any) -> list[Layer]:
+def chosen_layers(model: Model, layer_range: Any) -> list[Layer]:
+    """The layers between two that are named, all for None.
+
+    Raises:
+      ValueError: when there are no such layers.
+    """
     layers = model.layers
     if layer_range is None:
         return layers

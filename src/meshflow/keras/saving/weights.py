@@ -30,13 +30,15 @@ def save_weights(
       FileExistsError: when the file exists and may not be replaced.
     """
     path = os.fspath(filepath)
-    if not model.built and not model.weights:
+    in_file = _is_h5(path, save_format) and save_format != "tf"
+    # A checkpoint may hold a subclassed model that has no weights yet.
+    if not model.built and not model.weights and (in_file or hasattr(model, "add")):
         raise ValueError(
             f"Unable to save weights of model {model.name}: it has not created its weights yet. Build it or call it on data first."
         )
     if os.path.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
-    if not _is_h5(path, save_format) or save_format == "tf":
+    if not in_file:
         write_objects(path, model)
         note_latest(path)
         return

@@ -23,6 +23,7 @@ from meshflow.keras.utils.directories import (
     image_dataset_from_directory,
     text_dataset_from_directory,
 )
+from meshflow.keras.utils.drawing import model_to_dot, plot_model
 from meshflow.keras.utils.files import get_file
 from meshflow.keras.utils.graphs import get_source_inputs
 from meshflow.keras.utils.images import (
@@ -62,9 +63,11 @@ __all__ = [
     "img_to_array",
     "is_interactive_logging_enabled",
     "load_img",
+    "model_to_dot",
     "normalize",
     "pack_x_y_sample_weight",
     "pad_sequences",
+    "plot_model",
     "register_keras_serializable",
     "save_img",
     "serialize_keras_object",

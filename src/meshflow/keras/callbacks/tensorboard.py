@@ -1,0 +1,262 @@
+"""`TensorBoard`: metrics, weights and profiles of a training, for TensorBoard to show."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow import summary
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dtypes import int64
+from meshflow.core.variable import Variable
+from meshflow.keras.callbacks.base import Callback, numbers
+from meshflow.keras.optimizers.schedules import LearningRateSchedule
+from meshflow.summary.recording import metadata_of
+
+_log = logging.getLogger("meshflow")
+
+
+class TensorBoard(Callback):
+    """Writes event files under `log_dir/train` and `log_dir/validation`.
+
+    Metrics of epochs are named 'epoch_loss' and so on; of batches, 'batch_loss'; of an evaluation,
+    'evaluation_loss_vs_iterations'. When `update_freq` is not 'epoch', `tf.summary` in the model's
+    own code writes to the training's file.
+
+    Args:
+      log_dir: the folder.
+      histogram_freq: after how many epochs weights' histograms are written; 0 for never.
+      write_graph: whether the model's configuration is written, which TensorBoard draws. The
+        program itself, which XLA compiles, is not.
+      write_images: whether weights are written as images too, when histograms are.
+      write_steps_per_second: whether the speed is written.
+      update_freq: 'epoch', 'batch', or after how many batches to write metrics.
+      profile_batch: the batch to profile, or the first and last of several; 0 for none.
+      embeddings_freq: must be 0.
+      embeddings_metadata: must be None.
+      **kwargs: of earlier versions, ignored: `write_grads`, `batch_size`, and so on.
+
+    Raises:
+      ValueError: for a `profile_batch` or `update_freq` that makes no sense, or an unknown argument.
+      NotImplementedError: for embeddings: TensorBoard reads them from TensorFlow's checkpoints.
+
+    Example:
+      >>> import tempfile, os
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> folder = tempfile.mkdtemp()
+      >>> _ = model.fit(tf.ones([8, 2]), tf.ones([8, 1]), verbose=0,
+      ...     callbacks=[tf.keras.callbacks.TensorBoard(folder)])
+      >>> os.listdir(folder)
+      ['train']
+    """
+
+    # Metrics of a batch are read only where they are written.
+    _takes_tensors = True
+
+    def __init__(
+        self,
+        log_dir: Any = "logs",
+        histogram_freq: int = 0,
+        write_graph: bool = True,
+        write_images: bool = False,
+        write_steps_per_second: bool = False,
+        update_freq: int | str = "epoch",
+        profile_batch: int | str | tuple[int, int] = 0,
+        embeddings_freq: int = 0,
+        embeddings_metadata: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        known = {"write_grads", "embeddings_layer_names", "embeddings_data", "batch_size"}
+        if unknown := set(kwargs) - known:
+            raise ValueError(f"Unrecognized arguments in `TensorBoard` Callback: {sorted(unknown)}")
+        if embeddings_freq or embeddings_metadata:
+            raise NotImplementedError(
+                "TensorBoard: embeddings_freq must be 0: TensorBoard's projector reads embeddings from "
+                "TensorFlow's checkpoints, which Meshflow does not write."
+            )
+        self.log_dir = os.fspath(log_dir)
+        self.histogram_freq, self.write_images = histogram_freq, write_images
+        self.write_graph, self.write_steps_per_second = write_graph, write_steps_per_second
+        self.update_freq = 1 if update_freq == "batch" else update_freq
+        if self.update_freq != "epoch" and not isinstance(self.update_freq, int):
+            raise ValueError(
+                f"TensorBoard: update_freq must be 'epoch', 'batch' or an integer, got {update_freq!r}."
+            )
+        self._first, self._last = _span(profile_batch)
+        self._writers: dict[str, Any] = {}
+        self._open, self._evaluation = ExitStack(), ExitStack()
+        self._profiling = False
+        if self.update_freq != "epoch" or self._first or write_steps_per_second:
+            # Only then: steps that nobody looks at need not be waited for.
+            setattr(self, "on_train_batch_begin", self._before_batch)
+            setattr(self, "on_train_batch_end", self._after_batch)
+
+    def set_model(self, model: Any) -> None:
+        """Begins new files for a model, with its configuration."""
+        super().set_model(model)
+        self._close()
+        # How many batches were trained on, also by compiled code that writes summaries.
+        self._step = Variable(0, trainable=False, dtype=int64, name="tensorboard_step")
+        if self.write_graph:
+            self._write_configuration()
+
+    def _write_configuration(self) -> None:
+        try:
+            config = self.model.to_json()
+        except (NotImplementedError, ValueError, TypeError):
+            # Only a graph of layers has one.
+            return
+        with self._writer("train").as_default():
+            metadata = metadata_of("graph_keras_model", content=b"1")
+            summary.write("keras", convert_to_tensor(config), step=0, metadata=metadata)
+
+    def _writer(self, kind: str) -> Any:
+        if kind not in self._writers:
+            folder = os.path.join(self.log_dir, kind)
+            self._writers[kind] = summary.create_file_writer(folder)
+        return self._writers[kind]
+
+    def _close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+    def _scalars(self, kind: str, values: dict[str, Any], step: int) -> None:
+        if values:
+            with self._writer(kind).as_default():
+                for name, value in values.items():
+                    summary.scalar(name, value, step=step)
+
+    # ---- training ------------------------------------------------------------------------------
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Makes the training's file that of summaries in the model's code, if metrics of batches are written."""
+        self._step.assign(0)
+        if self.update_freq != "epoch":
+            frequency = self.update_freq
+            self._open.enter_context(self._writer("train").as_default(self._step))
+            self._open.enter_context(summary.record_if(lambda: self._step % frequency == 0))
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Closes the files."""
+        self._open.close()
+        if self._profiling:
+            self._stop_profile()
+        self._close()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Begins to measure an epoch's speed."""
+        self._epoch_began = time.time(), int(self._step.numpy())
+
+    def _before_batch(self, batch: int, logs: Any = None) -> None:
+        self._batch_began = time.time()
+        if self._first and int(self._step.numpy()) + 1 == self._first:
+            jax.profiler.start_trace(self.log_dir)
+            self._profiling = True
+
+    def _after_batch(self, batch: int, logs: Any = None) -> None:
+        self._step.assign_add(1)
+        step = int(self._step.numpy())
+        if self._profiling and step >= self._last:
+            self._stop_profile()
+        if self.update_freq == "epoch" or step % self.update_freq:  # type: ignore[operator]
+            return
+        values = {f"batch_{name}": value for name, value in (numbers(logs) or {}).items()}
+        if self.write_steps_per_second:
+            values["batch_steps_per_second"] = 1 / max(time.time() - self._batch_began, 1e-9)
+        self._scalars("train", values, step)
+
+    def _stop_profile(self) -> None:
+        jax.profiler.stop_trace()
+        self._profiling = False
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Writes an epoch's metrics, and histograms of weights."""
+        logs = dict(logs or {})
+        own = {f"epoch_{n}": v for n, v in logs.items() if not n.startswith("val_")}
+        rate = getattr(self.model.optimizer, "_learning_rate", None)
+        if isinstance(rate, LearningRateSchedule):
+            own["epoch_learning_rate"] = rate(self.model.optimizer.iterations)
+        if self.write_steps_per_second:
+            began, step = self._epoch_began
+            speed = (int(self._step.numpy()) - step) / max(time.time() - began, 1e-9)
+            own["epoch_steps_per_second"] = speed
+        found = {f"epoch_{n[4:]}": v for n, v in logs.items() if n.startswith("val_")}
+        with summary.record_if(True):
+            self._scalars("train", own, epoch)
+            self._scalars("validation", found, epoch)
+            if self.histogram_freq and epoch % self.histogram_freq == 0:
+                self._write_weights(epoch)
+
+    def _write_weights(self, epoch: int) -> None:
+        with self._writer("train").as_default():
+            for layer in self.model.layers:
+                for weight in layer.weights:
+                    name = weight.name.replace(":", "_")
+                    summary.histogram(f"{name}/histogram", weight, step=epoch)
+                    pictures = _as_images(weight.numpy()) if self.write_images else None
+                    if pictures is not None:
+                        summary.image(f"{name}/image", pictures, step=epoch)
+
+    # ---- evaluation ----------------------------------------------------------------------------
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Makes the validation's file that of summaries in the model's code."""
+        self._evaluation = ExitStack()
+        if self.update_freq != "epoch":
+            self._evaluation.enter_context(self._writer("validation").as_default(self._step))
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Writes an evaluation's metrics by the number of training steps."""
+        self._evaluation.close()
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None and hasattr(optimizer, "iterations"):
+            values = {f"evaluation_{n}_vs_iterations": v for n, v in (logs or {}).items()}
+            with summary.record_if(True):
+                self._scalars("validation", values, int(optimizer.iterations.numpy()))
+
+
+def _span(profile_batch: Any) -> tuple[int, int]:
+    """The first and the last batch to profile; 0 for none.
+
+    Raises:
+      ValueError: for what is no such range.
+    """
+    given = profile_batch.split(",") if isinstance(profile_batch, str) else profile_batch
+    try:
+        ends = [int(b) for b in (given if isinstance(given, (tuple, list)) else [given])]
+    except ValueError:
+        ends = []
+    if len(ends) not in (1, 2) or ends[0] < 0 or ends[-1] < ends[0]:
+        raise ValueError(
+            "profile_batch must be a non-negative integer or 2-tuple of positive integers. A pair of "
+            f"positive integers signifies a range of batches to profile. Found: {profile_batch!r}"
+        )
+    return ends[0], ends[-1]
+
+
+def _as_images(weight: np.ndarray) -> np.ndarray | None:
+    """A weight as grey images, from its smallest to its largest value; None where it cannot be."""
+    array = np.squeeze(np.asarray(weight, np.float32))
+    if array.ndim == 1:
+        array = array[None, :, None, None]
+    elif array.ndim == 2:
+        # The longer side is shown from left to right.
+        array = array.T if array.shape[0] > array.shape[1] else array
+        array = array[None, :, :, None]
+    elif array.ndim == 3:
+        # The channels of a kernel of one dimension, each an image.
+        array = np.transpose(array, [2, 0, 1])[..., None]
+    else:
+        return None if array.ndim != 4 or array.shape[-1] not in (1, 3, 4) else array
+    low, high = array.min(), array.max()
+    return (array - low) / (high - low) if high > low else np.zeros_like(array)

@@ -1,0 +1,18 @@
+"""`tf.lookup`: tables from keys to values."""
+
+from meshflow.lookup import experimental
+from meshflow.lookup.initializers import (
+    KeyValueTensorInitializer,
+    TextFileIndex,
+    TextFileInitializer,
+)
+from meshflow.lookup.static import StaticHashTable, StaticVocabularyTable
+
+__all__ = [
+    "KeyValueTensorInitializer",
+    "StaticHashTable",
+    "StaticVocabularyTable",
+    "TextFileIndex",
+    "TextFileInitializer",
+    "experimental",
+]

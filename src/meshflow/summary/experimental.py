@@ -1,0 +1,6 @@
+"""`tf.summary.experimental`: the step that summaries are written with, and raw summaries."""
+
+from meshflow.summary.recording import summary_scope, write_raw_pb
+from meshflow.summary.writers import get_step, set_step
+
+__all__ = ["get_step", "set_step", "summary_scope", "write_raw_pb"]
