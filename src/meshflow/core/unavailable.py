@@ -11,7 +11,6 @@ _FORMATS = "use tf.keras.models.save_model, Model.save_weights or jax.export."
 NAMES: dict[str, str] = {
     "CriticalSection": "functions run in program order; use threading.Lock.",
     "RaggedTensorSpec": RAGGED_HELP,
-    "SparseTensorSpec": "sparse tensors are containers only; use tf.sparse.to_dense and tf.TensorSpec.",
     "audio": _LATER,
     "edit_distance": _LATER,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
