@@ -18,6 +18,7 @@ def rows():
     [
         (lambda: D.range(3).map(3), ValueError),
         (lambda: D.range(3).map(lambda x: object()), TypeError),
+        (lambda: D.range(3).map(lambda x, y: x), TypeError),
         (lambda: D.range(3).map(lambda x: x, num_parallel_calls=0), InvalidArgumentError),
         (lambda: D.range(3).filter(lambda x: x), ValueError),
         (lambda: D.range(3).take_while(lambda x: "a"), ValueError),

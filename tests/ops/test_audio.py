@@ -32,3 +32,9 @@ def test_arguments():
         tf.audio.encode_wav([0.0], 8000)
     with pytest.raises(tf.errors.InvalidArgumentError, match="sample_rate"):
         tf.audio.encode_wav([[0.0]], 0)
+
+
+def test_a_file_that_is_cut_off():
+    whole = tf.audio.encode_wav([[0.0], [0.5]], 8000).numpy()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too short"):
+        tf.audio.decode_wav(whole[:-1])

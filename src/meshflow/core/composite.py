@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core import dtypes
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.shapes import TensorShape, as_shape
+from meshflow.core.specs import TypeSpec
 from meshflow.core.tensor import Tensor
 
 
@@ -51,8 +54,6 @@ class IndexedSlices:
     @property
     def shape(self) -> Any:
         """Shape of the whole tensor."""
-        from meshflow.core.shapes import TensorShape
-
         return (
             TensorShape(None)
             if self._dense_shape is None
@@ -79,6 +80,63 @@ class IndexedSlices:
 
     def __repr__(self) -> str:
         return f"IndexedSlices(indices={self._indices}, values={self._values}, dense_shape={self._dense_shape})"
+
+
+class SparseTensorSpec(TypeSpec):
+    """Shape and dtype of a sparse tensor, as in the `element_spec` of a dataset.
+
+    Args:
+      shape: a shape, possibly with None sizes; None for any.
+      dtype: the element type; default `tf.float32`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.SparseTensorSpec([None, 3]).is_compatible_with(tf.SparseTensor([[0, 1]], [5.0], [1, 3]))
+      True
+    """
+
+    def __init__(self, shape: Any = None, dtype: Any = dtypes.float32) -> None:
+        self._shape, self._dtype = as_shape(shape), dtypes.as_dtype(dtype)
+
+    @classmethod
+    def from_value(cls, value: Any) -> SparseTensorSpec:
+        """The spec of a sparse tensor."""
+        return cls(value.shape, value.dtype)
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return self._shape
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def value_type(self) -> type:
+        """The class of sparse tensors."""
+        return SparseTensor
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether a sparse tensor, or the spec of one, has this dtype and a shape that fits."""
+        return (
+            isinstance(value, (SparseTensor, SparseTensorSpec))
+            and self._dtype == value.dtype
+            and self._shape.is_compatible_with(value.shape)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SparseTensorSpec) and (self._shape, self._dtype) == (
+            other._shape,
+            other._dtype,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._shape, self._dtype))
+
+    def __repr__(self) -> str:
+        return f"SparseTensorSpec({self._shape!r}, {self._dtype!r})"
 
 
 class SparseTensor:
@@ -139,9 +197,11 @@ class SparseTensor:
     @property
     def shape(self) -> Any:
         """Shape of the whole tensor."""
-        from meshflow.core.shapes import TensorShape
-
         return TensorShape(self._dense_shape.numpy().tolist())
+
+    @property
+    def _type_spec(self) -> SparseTensorSpec:
+        return SparseTensorSpec.from_value(self)
 
     def get_shape(self) -> Any:
         """Shape of the whole tensor."""

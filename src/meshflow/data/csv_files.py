@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import glob
 import io
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -236,7 +237,7 @@ def make_csv_dataset(
         return dataset.ignore_errors() if ignore_errors else dataset
 
     def arranged(columns: tuple[Any, ...]) -> Any:
-        features = dict(zip(wanted, columns, strict=True))
+        features = collections.OrderedDict(zip(wanted, columns, strict=True))
         if label_name is None:
             return features
         label = features.pop(label_name)

@@ -28,6 +28,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced, trace, trace_shapes
 from meshflow.data import chains, structure
 from meshflow.data.draws import Draws
+from meshflow.data.sparse_leaves import is_sparse
 from meshflow.ops import host
 from meshflow.ops.pending import Found, Parsing, Pending
 
@@ -63,6 +64,7 @@ class ElementFunction:
         self._python, self._fn = fn, resolve(fn)
         self._spec, self._what = spec, what
         self._unpack = unpack and type(spec) is tuple
+        self._check_arguments(len(spec) if self._unpack else 1)
         self._eager = False
         self._traced: dict[Any, tuple[Traced, Any]] = {}
         self._vectorized: Any = None
@@ -75,6 +77,19 @@ class ElementFunction:
         self._output_spec: Any = None
         self._infer()
 
+    def _check_arguments(self, count: int) -> None:
+        try:
+            signature = inspect.signature(self._python)
+        except (TypeError, ValueError):
+            return
+        try:
+            signature.bind(*[None] * count)
+        except TypeError as error:
+            raise TypeError(
+                f"{self._what}: the function is called with {count} argument(s), the parts of elements of "
+                f"{self._spec}, but takes {signature}: {error}."
+            ) from None
+
     def _call(self, element: Any, fn: Callable[..., Any] | None = None) -> Any:
         fn = self._fn if fn is None else fn
         result = fn(*element) if self._unpack else fn(element)
@@ -86,6 +101,10 @@ class ElementFunction:
     def _tensor(self, value: Any) -> Any:
         if hasattr(value, "_elements"):
             return value
+        if is_sparse(value):
+            if context.trace is None:
+                return value
+            raise TypeError("Programs have no sparse tensors.")  # so it runs eagerly
         try:
             return convert_to_tensor(value)
         except (TypeError, ValueError) as error:
@@ -100,7 +119,7 @@ class ElementFunction:
         if DEBUG["eager"]:
             self._run_eagerly("tf.data is in debug mode")
         elif not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
-            self._run_eagerly("its elements have no known rank")
+            self._run_eagerly("its elements are sparse or have no known rank")
         elif any(s.dtype is dtypes.string for s in leaves):
             if not self._parses():
                 self._run_eagerly("its elements hold strings")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes, nest
+from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.random import _global, global_seed, seed_words
 from meshflow.core.specs import TensorSpec, TypeSpec
@@ -235,9 +236,15 @@ def _flatten_like(signature: Any, value: Any) -> list[Any]:
     return [value]
 
 
-def _converted(spec: Any, leaf: Any, number: int) -> np.ndarray:
+def _converted(spec: Any, leaf: Any, number: int) -> Any:
     from meshflow.core.convert import convert_to_tensor
 
+    if isinstance(spec, SparseTensorSpec):
+        if not spec.is_compatible_with(leaf):
+            raise InvalidValueError(
+                f"`generator` yielded {leaf!r} where {spec} was expected (element {number})."
+            )
+        return leaf
     try:
         array = np.asarray(convert_to_tensor(leaf, dtype=spec.dtype)._value)
     except (TypeError, ValueError) as error:

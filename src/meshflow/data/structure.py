@@ -11,11 +11,14 @@ from typing import Any, Self
 import numpy as np
 
 from meshflow.core import dtypes, memory, nest
+from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DataLossError, InvalidArgumentError
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
+from meshflow.data import sparse_leaves
+from meshflow.data.sparse_leaves import is_sparse
 
 
 def normalize(
@@ -34,10 +37,10 @@ def normalize(
 
 
 def to_array(value: Any) -> Any:
-    """A leaf as a host array under TensorFlow's dtype rules; datasets stay."""
+    """A leaf as a host array under TensorFlow's dtype rules; datasets and sparse tensors stay."""
     if isinstance(value, np.ndarray) and value.dtype != object and value.dtype.kind not in "US":
         return value
-    if hasattr(value, "_elements"):
+    if hasattr(value, "_elements") or is_sparse(value):
         return value
     if hasattr(value, "_as_tensor"):
         value = value._as_tensor()
@@ -52,14 +55,14 @@ def to_arrays(value: Any) -> Any:
 
 
 def to_tensor(value: Any) -> Any:
-    """A leaf as a tensor; datasets stay."""
+    """A leaf as a tensor; datasets and sparse tensors stay."""
     if (
         type(value) is np.ndarray
         and value.size > HOST_CONSTANT_SIZE
         and value.dtype.kind in "biufc"
     ):
         return Tensor(memory.to_device(value))
-    return value if hasattr(value, "_elements") else convert_to_tensor(value)
+    return value if hasattr(value, "_elements") or is_sparse(value) else convert_to_tensor(value)
 
 
 def to_tensors(element: Any) -> Any:
@@ -68,7 +71,9 @@ def to_tensors(element: Any) -> Any:
 
 
 def scalar(value: Any) -> Any:
-    """What is in an array of one more axis as an array; strings stay objects."""
+    """What is in an array of one more axis as an array; strings and sparse tensors stay objects."""
+    if is_sparse(value):
+        return value
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
 
 
@@ -196,6 +201,8 @@ def spec_of(element: Any) -> Any:
             return NoneTensorSpec()
         if hasattr(array, "_elements"):
             return DatasetSpec(array.element_spec)
+        if is_sparse(array):
+            return SparseTensorSpec.from_value(array)
         return TensorSpec(array.shape, dtype_of(array))
 
     return normalize(element, leaf, leaf)
@@ -250,16 +257,15 @@ def static(spec: Any) -> bool:
 
 def batched(spec: Any, size: int | None) -> Any:
     """The spec of batches of elements."""
-    return map_specs(
-        lambda s: (
-            TensorSpec([size, *s.shape.as_list()], s.dtype)
-            if isinstance(s, TensorSpec) and s.shape.rank is not None
-            else TensorSpec(None, s.dtype)
-            if isinstance(s, TensorSpec)
-            else s
-        ),
-        spec,
-    )
+
+    def leaf(s: Any) -> Any:
+        if isinstance(s, SparseTensorSpec):
+            return sparse_leaves.batched(s, size)
+        if not isinstance(s, TensorSpec) or s.shape.rank is None:
+            return s
+        return TensorSpec([size, *s.shape.as_list()], s.dtype)
+
+    return map_specs(leaf, spec)
 
 
 def unbatched(spec: Any, hint: str = "") -> Any:
@@ -272,7 +278,8 @@ def unbatched(spec: Any, hint: str = "") -> Any:
     Raises:
       ValueError: for scalars, and for parts of different numbers of rows.
     """
-    rows = {s.shape[0] for s in nest.flatten(spec) if isinstance(s, TensorSpec) and s.shape.rank}
+    kinds = (TensorSpec, SparseTensorSpec)
+    rows = {s.shape[0] for s in nest.flatten(spec) if isinstance(s, kinds) and s.shape.rank}
     rows.discard(None)
     if len(rows) > 1:
         raise ValueError(
@@ -281,22 +288,20 @@ def unbatched(spec: Any, hint: str = "") -> Any:
         )
 
     def leaf(s: Any) -> Any:
-        if not isinstance(s, TensorSpec):
-            return s
-        if s.shape.rank is None:
+        if not isinstance(s, kinds) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
             raise ValueError(f"Cannot unbatch an input with scalar components. {hint}".rstrip())
-        return TensorSpec(s.shape.as_list()[1:], s.dtype)
+        return type(s)(s.shape.as_list()[1:], s.dtype)
 
     return map_specs(leaf, spec)
 
 
 def relaxed(spec: Any) -> Any:
     """A spec with all sizes open: one element tells the ranks only."""
+    kinds = (TensorSpec, SparseTensorSpec)
     return map_specs(
-        lambda s: TensorSpec([None] * len(s.shape), s.dtype) if isinstance(s, TensorSpec) else s,
-        spec,
+        lambda s: type(s)([None] * len(s.shape), s.dtype) if isinstance(s, kinds) else s, spec
     )
 
 
@@ -337,6 +342,9 @@ def stack(elements: Sequence[Any]) -> Any:
         first = arrays[0]
         if first is None:
             leaves.append(None)
+            continue
+        if is_sparse(first):
+            leaves.append(sparse_leaves.stacked(arrays))
             continue
         for i, array in enumerate(arrays):
             if array.shape != first.shape:

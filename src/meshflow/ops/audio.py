@@ -92,6 +92,10 @@ def _read(data: bytes) -> tuple[np.ndarray, int]:
                     f"decode_wav: can only read 16-bit PCM, got coding {coding} with {bits} bits and "
                     f"{channels} channels."
                 )
+            if len(body) < size:
+                raise InvalidArgumentError(
+                    f"decode_wav: data too short: {size} bytes are promised, {len(body)} are there."
+                )
             count = len(body) // (2 * channels)
             samples = np.frombuffer(body, "<i2", count * channels)
             return samples.reshape(count, channels), rate

@@ -23,7 +23,7 @@ class Making:
         """The rows of tensors.
 
         Args:
-          tensors: a tensor, or tuples and dictionaries of tensors of the same first size.
+          tensors: a tensor, or tuples and dictionaries of tensors of the same first size; `tf.SparseTensor`s too.
           name: ignored.
 
         Raises:
@@ -35,6 +35,11 @@ class Making:
           >>> [{k: v.numpy().item() for k, v in row.items()} for row in data]
           [{'x': 1, 'y': 3.0}, {'x': 2, 'y': 4.0}]
         """
+        from meshflow.data import sparse_leaves, structure
+
+        element = structure.to_arrays(tensors)
+        if any(map(sparse_leaves.is_sparse, structure.nest.flatten(element))):
+            return nodes().Fixed([element], structure.spec_of(element)).unbatch()
         return sources().TensorSlices(tensors)
 
     @staticmethod

@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.specs import TensorSpec
-from meshflow.data import padding, structure
+from meshflow.data import padding, sparse_leaves, structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -180,7 +180,10 @@ class Unbatch(Unary):
 
     def _rows(self, parent: Iterator[Any]) -> Iterator[Any]:
         for element in parent:
-            leaves = nest.flatten(element)
+            leaves = [
+                sparse_leaves.rows(a) if sparse_leaves.is_sparse(a) else a
+                for a in nest.flatten(element)
+            ]
             counts = {len(a) for a in leaves if a is not None}
             if len(counts) > 1:
                 raise InvalidArgumentError(

@@ -282,7 +282,8 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
     except ValueError as error:
         if "saved_model" not in content:
             raise
-        _log.warning("%s: the model's functions are loaded without its class: %s", path, error)
+        why = str(error).split(". ")[0]
+        _log.warning("%s: the model's functions are loaded without its class: %s", path, why)
         return _restored(path, meta, custom_objects, compile)
     stored = read_folder(path)
     weights = [k for k in sorted(stored) if k.isdigit()]
