@@ -206,3 +206,7 @@ def test_specs_tell_what_they_describe():
         spec.most_specific_compatible_type(tf.TensorSpec([2], tf.int32))
     with pytest.raises(TypeError):
         tf.as_dtype(None)
+
+
+def test_backing_device_is_the_device():
+    assert tf.ones([1]).backing_device == tf.ones([1]).device

@@ -198,3 +198,27 @@ def test_replicas_draw_different_random_numbers(strategy):
     draw = tf.function(lambda: strategy.run(lambda: tf.random.normal([3])))
     a, b = draw().values
     assert not np.allclose(a, b)
+
+
+def test_values_from_a_function_may_be_nested(strategy):
+    values = strategy.experimental_distribute_values_from_function(
+        lambda context: {"a": tf.constant(context.replica_id_in_sync_group), "b": (2,)}
+    )
+    found = strategy.run(lambda v: v["a"] + v["b"][0], args=(values,))
+    assert [int(v) for v in found.values] == [2, 3]
+
+
+def test_a_variable_made_in_replicas_is_returned_as_it_is(strategy):
+    def replica():
+        return {"v": tf.Variable(1.0, name="made"), "x": tf.constant(2.0)}
+
+    found = strategy.run(replica)
+    assert found["v"].name == "made:0" and len(found["v"].values) == 2
+    strategy.run(lambda: found["v"].assign(5.0))
+    assert float(found["v"]) == 5.0
+
+
+def test_the_default_strategy_leaves_datasets_as_they_are():
+    default, dataset = tf.distribute.get_strategy(), tf.data.Dataset.range(3)
+    assert default.experimental_distribute_dataset(dataset) is dataset
+    assert default.distribute_datasets_from_function(lambda context: dataset) is dataset

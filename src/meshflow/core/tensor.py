@@ -111,6 +111,11 @@ class Tensor(_Operators):
 
         return device_of(self._value)
 
+    @property
+    def backing_device(self) -> str:
+        """The same as `device`: where a tensor was asked for is where it lies."""
+        return self.device
+
     def get_shape(self) -> TensorShape:
         """The static shape."""
         return self.shape

@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.core import nest
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
@@ -98,14 +99,30 @@ def _trace_replica(
         args, kwargs = jax.tree.unflatten(tree, full)
         with entered(replica):
             # Only in here is a variable's value the replica's own.
-            return nest.map_structure(_read, fn(*args, **kwargs))
+            scope: Any = context.trace
+            result = fn(*args, **kwargs)
+            return nest.map_structure(lambda leaf: _read(leaf, scope.created), result)
 
     name = getattr(fn, "__name__", "replica")
     return trace(call, specs, name=name, runs=True, axes=[(AXIS, strategy.num_replicas_in_sync)])
 
 
-def _read(leaf: Any) -> Any:
-    return leaf.value() if isinstance(leaf, Variable) else leaf
+class _Made:
+    """A variable that the replica function made and returns, which `run` returns as it is."""
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+
+
+def _read(leaf: Any, created: list[Any]) -> Any:
+    if not isinstance(leaf, Variable):
+        return leaf
+    return _Made(leaf) if any(leaf is made for made in created) else leaf.value()
+
+
+def _filled(structure: Any, values: Sequence[Any]) -> Any:
+    found = fill(structure, values)
+    return map_replicas(lambda leaf: leaf.variable if isinstance(leaf, _Made) else leaf, found)
 
 
 class Shared:
@@ -178,7 +195,7 @@ class Mapped:
         outputs = apply(self._op, (arguments, self._shared.captures()))
         count = self._traced.count
         self._shared.assign(outputs[count:])
-        return fill(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
+        return _filled(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
 
 
 class Lockstep:
@@ -236,7 +253,7 @@ class Lockstep:
         results = len(parts) * count
         self._shared[0].assign(outputs[results:])
         values = [stack(outputs[i:results:count]) for i in range(count)]
-        return fill(traced.structure, values)
+        return _filled(traced.structure, values)
 
 
 def _trace_each(strategy: Any, fn: Any, templates: Sequence[Any]) -> list[Traced]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.errors import InvalidValueError
@@ -196,13 +197,18 @@ class MultiWorkerMirroredStrategy(Strategy):
           value_fn: called with the `ValueContext` of each replica of this worker.
 
         Returns:
-          A `PerReplica`.
+          A `PerReplica` in the place of each leaf.
         """
         if self.workers == 1:
             return super().experimental_distribute_values_from_function(value_fn)
         count = self.num_replicas_in_sync
         values = [value_fn(ValueContext(i, count)) for i in self.local_replicas]
-        return self.stacked_from_local([np.asarray(convert_to_tensor(v)) for v in values])
+        return nest.map_structure(
+            lambda *parts: self.stacked_from_local(
+                [np.asarray(convert_to_tensor(v)) for v in parts]
+            ),
+            *values,
+        )
 
     def stacked_from_local(self, parts: Sequence[np.ndarray]) -> Stacked:
         """Arrays of this worker's replicas, of one shape on all workers, as a value of all replicas."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.function import Function
@@ -93,6 +94,10 @@ class Strategy(Joining):
         return 1 if whole else self._replicas
 
     @property
+    def _is_default(self) -> bool:
+        return bool(_default) and self is _default[0]
+
+    @property
     def _replicas(self) -> int:
         return self.mesh.dim_size(AXIS)
 
@@ -129,7 +134,7 @@ class Strategy(Joining):
                 f"Mixing different tf.distribute.Strategy objects: {get_strategy()!r} is not {self!r}. "
                 "Leave the scope of the one before entering the other."
             )
-        if _default and self is _default[0]:
+        if self._is_default:
             # TensorFlow's default strategy has no scope of its own.
             yield self
             return
@@ -251,9 +256,9 @@ class Strategy(Joining):
           options: accepted.
 
         Returns:
-          An iterable of `PerReplica` structures.
+          An iterable of `PerReplica` structures; under the default strategy the dataset itself.
         """
-        return DistributedDataset(self, dataset, split=True)
+        return dataset if self._is_default else DistributedDataset(self, dataset, split=True)
 
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
         """A dataset of which every batch goes to one replica.
@@ -263,10 +268,10 @@ class Strategy(Joining):
           options: accepted.
 
         Returns:
-          An iterable of `PerReplica` structures.
+          An iterable of `PerReplica` structures; under the default strategy what `dataset_fn` returns.
         """
         made = dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
-        return DistributedDataset(self, made, split=False)
+        return made if self._is_default else DistributedDataset(self, made, split=False)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
@@ -274,16 +279,18 @@ class Strategy(Joining):
         """A value for each replica.
 
         Args:
-          value_fn: called with a `ValueContext`.
+          value_fn: called with a `ValueContext`; its results may be nested.
 
         Returns:
-          A `PerReplica`, or the value itself for one replica.
+          A `PerReplica` in the place of each leaf, or the value itself for one replica.
         """
         count = self.num_replicas_in_sync
         values = [value_fn(ValueContext(i, count)) for i in range(count)]
         if count == 1:
             return values[0]
-        return PerReplica([convert_to_tensor(v) for v in values])
+        return nest.map_structure(
+            lambda *parts: PerReplica([convert_to_tensor(v) for v in parts]), *values
+        )
 
     def place_batch(self, batch: Any) -> Any:
         """A batch of arrays for one program over all devices: split along the first axis when it divides."""
