@@ -100,6 +100,10 @@ def pack_sequence_as(structure: Any, flat_sequence: Any, expand_composites: bool
       {'a': 1, 'b': (2, 3)}
     """
     flat = list(flat_sequence)
+    plain = type(structure) in (tuple, list) and len(structure) == len(flat)
+    if plain and not any(is_nested(item) for item in structure):
+        # The usual case, without looking at each leaf twice.
+        return type(structure)(flat)
     expected = len(flatten(structure))
     if expected != len(flat):
         raise ValueError(

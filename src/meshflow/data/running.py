@@ -13,7 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from jax._src.core import trace_state_clean  # there is no public way to ask
 
+from meshflow.core.context import context
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.pulls import Source
 from meshflow.data import structure
 from meshflow.data.draws import Draws
@@ -88,6 +91,19 @@ class OwnedIterator(Source):
     @property
     def _type_spec(self) -> structure.IteratorSpec:
         return structure.IteratorSpec(self.element_spec)
+
+    def __next__(self) -> Any:
+        if (
+            self._given_back
+            or context.trace is not None
+            or context.tapes
+            or not trace_state_clean()
+        ):
+            return self.pull()
+        # As `pull` does, but for what only traced functions and tapes need.
+        element = self._convert(next(self._elements))
+        self._position += 1
+        return element
 
     def next(self) -> Any:
         """The next element; `next(iterator)`."""

@@ -67,6 +67,8 @@ def to_tensor(value: Any) -> Any:
 
 def to_tensors(element: Any) -> Any:
     """A structure of arrays as one of tensors."""
+    if type(element) is np.ndarray:
+        return to_tensor(element)
     return normalize(element, to_tensor)
 
 

@@ -68,6 +68,7 @@ class Batch(Unary):
 
     def _gathered(self, vector: Vector) -> Iterator[Any]:
         spec, size = self._parent.element_spec, self._size
+        alone = not nest.is_nested(spec)
         # Several batches at once when they are small, known after the first.
         group = [1]
         for block in _growing(vector.blocks, size, group):
@@ -78,7 +79,7 @@ class Batch(Unary):
             for start in range(0, len(block), size):
                 rows = [a[start : start + size] for a in leaves]
                 if len(rows[0]) == size or not self._drop:
-                    yield nest.pack_sequence_as(spec, rows)
+                    yield rows[0] if alone else nest.pack_sequence_as(spec, rows)
 
 
 def chunked(

@@ -41,11 +41,11 @@ def _uniform(key: Tensor, shape: Any, low: float, high: float) -> Tensor:
 
 def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
     image = convert_to_tensor(image)
-    batch = image.shape.as_list()[:-3]
-    if context.on_host and context.trace is None and not context.tapes and not batch:
+    if context.on_host and context.trace is None and not context.tapes and image.ndim == 3:
         drawn = random_ops.share_on_host(key)
         if drawn is not None:
             return flip(image) if drawn < 0.5 else image
+    batch = image.shape.as_list()[:-3]
     chosen = _uniform(key, batch, 0.0, 1.0) < 0.5
     return where(reshape(chosen, [*batch, 1, 1, 1]), flip(image), image)
 
