@@ -193,3 +193,20 @@ def test_cooldown_of_a_reduced_rate():
     assert not callback.in_cooldown()
     callback.cooldown_counter = 1
     assert callback.in_cooldown()
+
+
+def test_logs_are_always_dictionaries():
+    kinds = set()
+
+    class Recorder(tf.keras.callbacks.Callback):
+        pass
+
+    for name in [n for n in dir(tf.keras.callbacks.Callback) if n.startswith("on_")]:
+        setattr(Recorder, name, lambda self, *args, logs=None: kinds.add(type((*args, logs)[-2])))
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones([4, 2], np.float32)
+    model.fit(x, x[:, :1], verbose=0, validation_split=0.5, callbacks=[Recorder()])
+    model.evaluate(x, x[:, :1], verbose=0, callbacks=[Recorder()])
+    model.predict(x, verbose=0, callbacks=[Recorder()])
+    assert kinds == {dict}

@@ -151,3 +151,26 @@ def test_split_dataset():
 def test_to_ordinal():
     assert utils.to_ordinal([0, 3, 1], dtype="int32").tolist() == [[0, 0, 0], [1, 1, 1], [1, 0, 0]]
     assert utils.to_ordinal([[1], [0]], num_classes=3).tolist() == [[1, 0], [0, 0]]
+
+
+def test_sounds(tmp_path):
+    for label, sizes in (("a", (3, 5)), ("b", (4,))):
+        (tmp_path / label).mkdir()
+        for size in sizes:
+            sound = np.full([size, 2], size / 8, np.float32)
+            tf.io.write_file(
+                str(tmp_path / label / f"{size}.wav"), tf.audio.encode_wav(sound, 8000)
+            )
+    make = tf.keras.utils.audio_dataset_from_directory
+    data = make(tmp_path, shuffle=False)
+    sounds, labels = next(iter(data))
+    assert sounds.shape == [3, 5, 2] and sounds.dtype is tf.float32
+    assert sounds.numpy()[:, :, 0].sum(1).tolist() == [9 / 8, 25 / 8, 2.0]
+    assert labels.numpy().tolist() == [0, 0, 1] and data.class_names == ["a", "b"]
+    fixed = make(tmp_path, output_sequence_length=4, batch_size=2, label_mode=None)
+    assert fixed.element_spec.shape.as_list() == [None, 4, None]
+    assert [batch.shape.as_list() for batch in fixed] == [[2, 4, 2], [1, 4, 2]]
+    both = make(tmp_path, validation_split=0.4, subset="both", seed=1)
+    assert sum(len(d.file_paths) for d in both) == 3
+    with pytest.raises(NotImplementedError, match="ragged"):
+        make(tmp_path, ragged=True)

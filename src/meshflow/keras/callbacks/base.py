@@ -186,7 +186,8 @@ def _caller(name: str) -> Callable[..., None]:
 
     def call(self: CallbackList, *args: Any) -> None:
         number = (args[0],) if takes_number else ()
-        logs = args[len(number)] if len(args) > len(number) else None
+        given = args[len(number)] if len(args) > len(number) else None
+        logs = {} if given is None else given
         for callback in self._batch[mode] if mode else self.callbacks:
             own = logs
             if mode is not None and not getattr(callback, "_takes_tensors", False):

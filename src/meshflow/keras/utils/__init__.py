@@ -20,6 +20,7 @@ from meshflow.keras.utils.arrays import (
     to_ordinal,
 )
 from meshflow.keras.utils.directories import (
+    audio_dataset_from_directory,
     image_dataset_from_directory,
     text_dataset_from_directory,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "PyDataset",
     "Sequence",
     "array_to_img",
+    "audio_dataset_from_directory",
     "custom_object_scope",
     "deserialize_keras_object",
     "disable_interactive_logging",

@@ -1,4 +1,4 @@
-"""Datasets of the files of a folder: images, texts."""
+"""Datasets of the files of a folder: images, texts, sounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError, NotFou
 from meshflow.core.specs import TensorSpec
 from meshflow.data import Dataset
 from meshflow.data.transformations import HostMap
+from meshflow.ops.audio import decode_wav
 
-__all__ = ["image_dataset_from_directory", "text_dataset_from_directory"]
+__all__ = [
+    "audio_dataset_from_directory",
+    "image_dataset_from_directory",
+    "text_dataset_from_directory",
+]
 
 _IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
@@ -146,6 +151,70 @@ def text_dataset_from_directory(
         ),
         load,
         TensorSpec([], "string"),
+        batch_size,
+        shuffle,
+        seed,
+        validation_split,
+        subset,
+    )
+
+
+def audio_dataset_from_directory(
+    directory: Any,
+    labels: Any = "inferred",
+    label_mode: str | None = "int",
+    class_names: Sequence[str] | None = None,
+    batch_size: int | None = 32,
+    sampling_rate: int | None = None,
+    output_sequence_length: int | None = None,
+    ragged: bool = False,
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    subset: str | None = None,
+    follow_links: bool = False,
+) -> Any:
+    """Batches of the sound files (`.wav`, 16 bits) in a folder: float32 [batch, samples, channels].
+
+    Args:
+      directory: the folder; with inferred labels, it has one folder for each class.
+      labels: 'inferred' from the folders' names, None, or one label for each file, by file name.
+      label_mode: 'int' (int32), 'binary' (float32 [1]), 'categorical' (float32 one-hot) or None.
+      class_names: the folders' names in the order of the labels; default sorted.
+      batch_size: sounds of a batch; None for single sounds.
+      sampling_rate: must be None: sounds keep the rate of their file.
+      output_sequence_length: samples of each sound, cut or padded with zeros; default those of the
+        longest sound of a batch.
+      ragged: must be False.
+      shuffle: whether in random order; else sorted.
+      seed: of the order.
+      validation_split: fraction of the files that is set aside for validation.
+      subset: 'training', 'validation' or 'both', with `validation_split`.
+      follow_links: whether folders are entered that are links.
+
+    Returns:
+      A dataset with the attributes `class_names` and `file_paths`; with subset='both' a list of two.
+
+    Raises:
+      ValueError: for arguments that do not fit together, or when no sound is found.
+      NotImplementedError: for `ragged` and `sampling_rate`.
+      NotFoundError: when the folder is not there.
+    """
+    if ragged or sampling_rate is not None:
+        raise NotImplementedError(
+            "audio_dataset_from_directory: XLA has no ragged tensors, and sounds are not resampled; "
+            "use output_sequence_length, and files of one rate."
+        )
+
+    def load(path: str) -> np.ndarray:
+        with open(path, "rb") as file:
+            samples = -1 if output_sequence_length is None else output_sequence_length
+            return decode_wav(file.read(), desired_samples=samples).audio.numpy()
+
+    return _dataset(
+        _Folder(directory, labels, label_mode, class_names, (".wav",), follow_links, "audio files"),
+        load,
+        TensorSpec([output_sequence_length, None], "float32"),
         batch_size,
         shuffle,
         seed,
@@ -326,7 +395,8 @@ def _dataset(
             dataset = dataset.shuffle(1024 if batch_size is None else batch_size * 8, seed=seed)
         dataset = HostMap(dataset, row, (spec, label_spec) if folder.mode else spec)
         if batch_size is not None:
-            dataset = dataset.batch(batch_size)
+            even = not spec.shape.rank or spec.shape[0] is not None
+            dataset = dataset.batch(batch_size) if even else dataset.padded_batch(batch_size)
         dataset = dataset.prefetch(-1)
         dataset.class_names = folder.names  # type: ignore[attr-defined]
         dataset.file_paths = paths  # type: ignore[attr-defined]
