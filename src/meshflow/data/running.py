@@ -16,7 +16,6 @@ import numpy as np
 from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core.context import context
-from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.pulls import Source
 from meshflow.data import structure
 from meshflow.data.draws import Draws
