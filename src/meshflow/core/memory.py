@@ -43,7 +43,7 @@ class _Memory(np.ndarray):
 def _give_back(block: mmap.mmap) -> None:
     _kept.append(block)
     while sum(map(len, _kept)) > _MOST:
-        _kept.pop(0)
+        del _kept[:1]
 
 
 def _memory(size: int) -> _Memory:
@@ -57,9 +57,11 @@ def _memory(size: int) -> _Memory:
             except ValueError:
                 continue  # another thread has it
             return _Memory(size, np.uint8, block)
-    block = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return _Memory(size, np.uint8)
+    # A forked process has its own.
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
     return _Memory(size, np.uint8, block)
 
 
