@@ -17,17 +17,9 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.families import constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.layers import (
-    Add,
-    Dense,
-    DepthwiseConv2D,
-    Dropout,
-    GlobalAveragePooling2D,
-    Multiply,
-    Normalization,
-    Rescaling,
-    Reshape,
-)
+from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, Dropout, Multiply, Rescaling, Reshape
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.preprocessing.normalization import Normalization
 
 __all__ = [
     *(f"EfficientNetB{n}" for n in range(8)),

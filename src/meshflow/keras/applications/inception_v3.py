@@ -16,7 +16,8 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.families import constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.layers import AveragePooling2D, MaxPooling2D, concatenate
+from meshflow.keras.layers import concatenate
+from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
 
 __all__ = ["InceptionV3", "decode_predictions", "preprocess_input"]
 

@@ -15,14 +15,8 @@ from meshflow.keras.applications.common import (
     start,
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.layers import (
-    Activation,
-    DepthwiseConv2D,
-    Dropout,
-    GlobalAveragePooling2D,
-    Reshape,
-    ZeroPadding2D,
-)
+from meshflow.keras.layers import Activation, DepthwiseConv2D, Dropout, Reshape
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D, ZeroPadding2D
 
 __all__ = ["MobileNet", "decode_predictions", "preprocess_input"]
 

@@ -17,7 +17,8 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.mobilenet import trained_size
-from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, GlobalAveragePooling2D
+from meshflow.keras.layers import Add, Dense, DepthwiseConv2D
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D
 
 __all__ = ["MobileNetV2", "decode_predictions", "preprocess_input"]
 
@@ -53,7 +54,7 @@ def _block(x: Any, expansion: int, filters: int, step: int, name: str) -> Any:
     if step == 2:
         x = padded_for_stride(x, 3, f"{name}pad")
     padding = "same" if step == 1 else "valid"
-    options = {"strides": step, "padding": padding, "use_bias": False}
+    options: dict[str, Any] = {"strides": step, "padding": padding, "use_bias": False}
     x = DepthwiseConv2D(3, name=f"{name}depthwise", **options)(x)
     x = activation(_normed(x, f"{name}depthwise_BN"), "relu6", f"{name}depthwise_relu")
     x = _normed(convolution(x, filters, 1, f"{name}project"), f"{name}project_BN")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
-from meshflow.keras.layers import Conv2D, Dense, Flatten, MaxPooling2D
+from meshflow.keras.layers import Conv2D, Dense, Flatten
+from meshflow.keras.layers.pooling import MaxPooling2D
 
 __all__ = ["VGG16", "VGG19"]
 
@@ -28,8 +29,8 @@ def _vgg(
     x = inputs
     for block, (depth, filters) in enumerate(zip(depths, _FILTERS, strict=True), 1):
         for i in range(1, depth + 1):
-            options = {"activation": "relu", "padding": "same", "name": f"block{block}_conv{i}"}
-            x = Conv2D(filters, 3, **options)(x)
+            label = f"block{block}_conv{i}"
+            x = Conv2D(filters, 3, padding="same", activation="relu", name=label)(x)
         x = MaxPooling2D(2, strides=2, name=f"block{block}_pool")(x)
     if include_top:
         x = Flatten(name="flatten")(x)

@@ -16,7 +16,8 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.families import constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.layers import MaxPooling2D, SeparableConv2D, add
+from meshflow.keras.layers import SeparableConv2D, add
+from meshflow.keras.layers.pooling import MaxPooling2D
 
 __all__ = ["Xception", "decode_predictions", "preprocess_input"]
 
