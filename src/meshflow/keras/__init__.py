@@ -2,6 +2,7 @@
 
 from meshflow.keras import (
     activations,
+    applications,
     backend,
     callbacks,
     constraints,
@@ -28,6 +29,7 @@ __all__ = [
     "Model",
     "Sequential",
     "activations",
+    "applications",
     "backend",
     "callbacks",
     "constraints",

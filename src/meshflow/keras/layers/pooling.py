@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.shapes import TensorShape
 from meshflow.keras import backend
@@ -12,6 +12,14 @@ from meshflow.keras.layers.convolutional import output_size, sizes
 from meshflow.ops import array, math, nn
 
 __all__: list[str] = []
+
+if TYPE_CHECKING:
+    # The classes for each number of dimensions are made below.
+    AveragePooling2D: Any
+    GlobalAveragePooling2D: Any
+    GlobalMaxPooling2D: Any
+    MaxPooling2D: Any
+    ZeroPadding2D: Any
 
 
 class _Spatial(Layer):

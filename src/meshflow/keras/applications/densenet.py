@@ -1,0 +1,73 @@
+"""DenseNet (arXiv:1608.06993): every layer sees the features of all before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras.applications.common import (
+    URL,
+    Sizes,
+    activation,
+    batch_norm,
+    convolution,
+    model_of,
+    pooled,
+    start,
+)
+from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.layers import Concatenate
+from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D, ZeroPadding2D
+
+__all__ = ["DenseNet121", "DenseNet169", "DenseNet201", "decode_predictions", "preprocess_input"]
+
+preprocess_input = preprocessing("torch")
+_SIZES = Sizes(224, 32)
+_DEPTHS = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
+_GROWTH = 32
+
+
+def _active(x: Any, name: str, norm: str = "_bn", relu: str = "_relu") -> Any:
+    return activation(batch_norm(x, name + norm, epsilon=1.001e-5), "relu", name + relu)
+
+
+def _densenet(
+    layers: int,
+    include_top: bool,
+    weights: Any,
+    input_tensor: Any,
+    input_shape: Any,
+    pooling: str | None,
+    classes: int,
+    classifier_activation: Any,
+) -> Any:
+    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+    x = convolution(ZeroPadding2D(3)(inputs), 64, 7, "conv1/conv", 2, padding="valid")
+    x = ZeroPadding2D(1)(_active(x, "conv1", "/bn", "/relu"))
+    x = MaxPooling2D(3, strides=2, name="pool1")(x)
+    for stage, depth in enumerate(_DEPTHS[layers], 2):
+        for i in range(1, depth + 1):
+            name = f"conv{stage}_block{i}"
+            y = convolution(
+                _active(x, f"{name}_0"), 4 * _GROWTH, 1, f"{name}_1_conv", padding="valid"
+            )
+            y = convolution(_active(y, f"{name}_1"), _GROWTH, 3, f"{name}_2_conv")
+            x = Concatenate(axis=3, name=f"{name}_concat")([x, y])
+        if stage < 5:
+            name = f"pool{stage}"
+            half = x.shape[-1] // 2
+            x = convolution(_active(x, name), half, 1, f"{name}_conv", padding="valid")
+            x = AveragePooling2D(2, strides=2, name=f"{name}_pool")(x)
+    x = _active(x, "", "bn", "relu")
+    x = pooled(x, include_top, pooling, classes, classifier_activation)
+    name, ending = f"densenet{layers}", "" if include_top else "_notop"
+    file = f"{URL}densenet/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
+    return model_of(name, inputs, input_tensor, x, weights, file)
+
+
+def _of(layers: int) -> Any:
+    what = f"DenseNet with {layers} layers that have weights."
+    return constructor(f"DenseNet{layers}", what, 224, lambda *options: _densenet(layers, *options))
+
+
+DenseNet121, DenseNet169, DenseNet201 = (_of(n) for n in (121, 169, 201))

@@ -1,0 +1,162 @@
+"""EfficientNet (arXiv:1905.11946): depth, width and image size grow together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from meshflow.keras.applications.common import (
+    Sizes,
+    activation,
+    batch_norm,
+    convolution,
+    model_of,
+    padded_for_stride,
+    pooled_features,
+    start,
+)
+from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, Dropout, Multiply, Rescaling, Reshape
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers.preprocessing.normalization import Normalization
+
+__all__ = [
+    *(f"EfficientNetB{n}" for n in range(8)),
+    "decode_predictions",
+    "preprocess_input",
+]
+
+preprocess_input = preprocessing(None)
+URL = "https://storage.googleapis.com/keras-applications/"
+# Of each variant: width, depth, image size, dropout.
+_VARIANTS = (
+    (1.0, 1.0, 224, 0.2),
+    (1.0, 1.1, 240, 0.2),
+    (1.1, 1.2, 260, 0.3),
+    (1.2, 1.4, 300, 0.3),
+    (1.4, 1.8, 380, 0.4),
+    (1.6, 2.2, 456, 0.4),
+    (1.8, 2.6, 528, 0.5),
+    (2.0, 3.1, 600, 0.5),
+)
+# Of each stage: window, repeats, output channels, expansion, step.
+_STAGES = (
+    (3, 1, 16, 1, 1),
+    (3, 2, 24, 6, 2),
+    (5, 2, 40, 6, 2),
+    (3, 3, 80, 6, 2),
+    (5, 3, 112, 6, 1),
+    (5, 4, 192, 6, 2),
+    (3, 1, 320, 6, 1),
+)
+_KERNEL = {
+    "class_name": "VarianceScaling",
+    "config": {"scale": 2.0, "mode": "fan_out", "distribution": "truncated_normal"},
+}
+_DENSE = {
+    "class_name": "VarianceScaling",
+    "config": {"scale": 1.0 / 3.0, "mode": "fan_out", "distribution": "uniform"},
+}
+
+
+def _convolution(x: Any, *arguments: Any, **options: Any) -> Any:
+    return convolution(x, *arguments, kernel_initializer=_KERNEL, **options)
+
+
+def _block(
+    x: Any, window: int, filters: int, expansion: int, step: int, drop: float, name: str
+) -> Any:
+    inputs, entering = x, x.shape[-1]
+    if expansion != 1:
+        x = _convolution(x, entering * expansion, 1, f"{name}expand_conv")
+        x = activation(batch_norm(x, f"{name}expand_bn"), "swish", f"{name}expand_activation")
+    if step == 2:
+        x = padded_for_stride(x, window, f"{name}dwconv_pad")
+    x = DepthwiseConv2D(
+        window,
+        strides=step,
+        padding="valid" if step == 2 else "same",
+        use_bias=False,
+        depthwise_initializer=_KERNEL,
+        name=f"{name}dwconv",
+    )(x)
+    x = activation(batch_norm(x, f"{name}bn"), "swish", f"{name}activation")
+    wide = x.shape[-1]
+    y = GlobalAveragePooling2D(name=f"{name}se_squeeze")(x)
+    y = Reshape((1, 1, wide), name=f"{name}se_reshape")(y)
+    options: dict[str, Any] = {"use_bias": True}
+    few = max(1, int(entering * 0.25))
+    y = _convolution(y, few, 1, f"{name}se_reduce", activation="swish", **options)
+    y = _convolution(y, wide, 1, f"{name}se_expand", activation="sigmoid", **options)
+    x = Multiply(name=f"{name}se_excite")([x, y])
+    x = _convolution(x, filters, 1, f"{name}project_conv")
+    x = batch_norm(x, f"{name}project_bn")
+    if step == 1 and filters == entering:
+        if drop > 0:
+            x = Dropout(drop, noise_shape=(None, 1, 1, 1), name=f"{name}drop")(x)
+        x = Add(name=f"{name}add")([x, inputs])
+    return x
+
+
+def _rounded(filters: float) -> int:
+    """A multiple of 8 near a number of channels, not below nine tenths of it."""
+    found = max(8, int(filters + 4) // 8 * 8)
+    return found + 8 if found < 0.9 * filters else found
+
+
+def _efficientnet(
+    number: int,
+    include_top: bool,
+    weights: Any,
+    input_tensor: Any,
+    input_shape: Any,
+    pooling: str | None,
+    classes: int,
+    classifier_activation: Any,
+) -> Any:
+    width, depth, size, dropout = _VARIANTS[number]
+    inputs = start(Sizes(size, 32), input_shape, input_tensor, include_top, weights, classes)
+    x = Normalization(axis=3)(Rescaling(1.0 / 255.0)(inputs))
+    if weights == "imagenet":
+        # The file holds variances where deviations were meant.
+        x = Rescaling([1.0 / math.sqrt(s) for s in (0.229, 0.224, 0.225)])(x)
+    x = padded_for_stride(x, 3, "stem_conv_pad")
+    x = _convolution(x, _rounded(32 * width), 3, "stem_conv", 2, padding="valid")
+    x = activation(batch_norm(x, "stem_bn"), "swish", "stem_activation")
+    repeats = [math.ceil(depth * stage[1]) for stage in _STAGES]
+    done, total = 0, float(sum(math.ceil(depth * r) for _, r, *_ in _STAGES))
+    for stage, (window, _, filters, expansion, step) in enumerate(_STAGES):
+        for i in range(repeats[stage]):
+            x = _block(
+                x,
+                window,
+                _rounded(filters * width),
+                expansion,
+                step if i == 0 else 1,
+                0.2 * done / total,
+                f"block{stage + 1}{chr(97 + i)}_",
+            )
+            done += 1
+    x = _convolution(x, _rounded(1280 * width), 1, "top_conv")
+    x = activation(batch_norm(x, "top_bn"), "swish", "top_activation")
+    if include_top:
+        x = GlobalAveragePooling2D(name="avg_pool")(x)
+        x = Dropout(dropout, name="top_dropout")(x)
+        options = {"activation": classifier_activation, "kernel_initializer": _DENSE}
+        x = Dense(classes, name="predictions", **options)(x)
+    else:
+        x = pooled_features(x, pooling)
+    name = f"efficientnetb{number}"
+    file = f"{URL}{name}{'' if include_top else '_notop'}.h5"
+    return model_of(name, inputs, input_tensor, x, weights, file)
+
+
+def _of(number: int) -> Any:
+    name, size = f"EfficientNetB{number}", _VARIANTS[number][2]
+    build = lambda *options: _efficientnet(number, *options)
+    return constructor(name, f"EfficientNet B{number}; images have values 0 to 255.", size, build)
+
+
+EfficientNetB0, EfficientNetB1, EfficientNetB2, EfficientNetB3 = (_of(n) for n in range(4))
+EfficientNetB4, EfficientNetB5, EfficientNetB6, EfficientNetB7 = (_of(n) for n in range(4, 8))

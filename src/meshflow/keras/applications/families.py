@@ -1,0 +1,57 @@
+"""How constructors of a family, which differ in numbers only, are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["constructor"]
+
+_DOC = """{what}
+
+    Args:
+      include_top: whether the classifier is part of the model.
+      weights: None, 'imagenet' (downloaded once), or the path of a file of weights.
+      input_tensor: a symbolic tensor to begin with, instead of an `Input`.
+      input_shape: (height, width, channels); default ({size}, {size}, 3).
+      pooling: without a classifier, 'avg' or 'max' pools the features of all places.
+      classes: how many classes the classifier has.
+      classifier_activation: the classifier's activation; None for logits.
+
+    Raises:
+      ValueError: for shapes, weights or classes that do not go together.
+    """
+
+
+def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> Callable[..., Any]:
+    """The public function that makes a network.
+
+    Args:
+      name: its name.
+      what: the first line of its description.
+      size: height and width of images by default.
+      build: makes the network; called with the same arguments.
+    """
+
+    def make(
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Any:
+        return build(
+            include_top,
+            weights,
+            input_tensor,
+            input_shape,
+            pooling,
+            classes,
+            classifier_activation,
+        )
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = _DOC.format(what=what, size=size)
+    return make

@@ -1,0 +1,108 @@
+"""Inception V3 (arXiv:1512.00567): windows of several shapes side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras.applications.common import (
+    URL,
+    Sizes,
+    activation,
+    batch_norm,
+    convolution,
+    model_of,
+    pooled,
+    start,
+)
+from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.layers import concatenate
+from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
+
+__all__ = ["InceptionV3", "decode_predictions", "preprocess_input"]
+
+preprocess_input = preprocessing("tf")
+_SIZES = Sizes(299, 75)
+
+
+def _chain(x: Any, *steps: tuple[Any, ...]) -> Any:
+    """Convolutions one after the other: (channels, window), or (channels, window, step) without padding."""
+    for filters, window, *step in steps:
+        if step:
+            x = convolution(x, filters, window, None, step[0], padding="valid")
+        else:
+            x = convolution(x, filters, window)
+        x = activation(batch_norm(x, scale=False), "relu")
+    return x
+
+
+def _shrunk(x: Any) -> Any:
+    return MaxPooling2D(3, strides=2)(x)
+
+
+def _blurred(x: Any) -> Any:
+    return AveragePooling2D(3, strides=1, padding="same")(x)
+
+
+def _mixed(name: str, *branches: Any) -> Any:
+    return concatenate(list(branches), axis=3, name=name)
+
+
+def _wide(x: Any, number: int) -> Any:
+    first = _chain(x, (320, 1))
+    fork = _chain(x, (384, 1))
+    second = concatenate(
+        [_chain(fork, (384, (1, 3))), _chain(fork, (384, (3, 1)))],
+        axis=3,
+        name=f"mixed9_{number - 9}",
+    )
+    fork = _chain(x, (448, 1), (384, 3))
+    third = concatenate([_chain(fork, (384, (1, 3))), _chain(fork, (384, (3, 1)))], axis=3)
+    return _mixed(f"mixed{number}", first, second, third, _chain(_blurred(x), (192, 1)))
+
+
+def _inception(
+    include_top: bool,
+    weights: Any,
+    input_tensor: Any,
+    input_shape: Any,
+    pooling: str | None,
+    classes: int,
+    classifier_activation: Any,
+) -> Any:
+    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+    x = _shrunk(_chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
+    x = _shrunk(_chain(x, (80, 1, 1), (192, 3, 1)))
+    for number, last in enumerate((32, 64, 64)):
+        x = _mixed(
+            f"mixed{number}",
+            _chain(x, (64, 1)),
+            _chain(x, (48, 1), (64, 5)),
+            _chain(x, (64, 1), (96, 3), (96, 3)),
+            _chain(_blurred(x), (last, 1)),
+        )
+    x = _mixed(
+        "mixed3", _chain(x, (384, 3, 2)), _chain(x, (64, 1), (96, 3), (96, 3, 2)), _shrunk(x)
+    )
+    for number, c in enumerate((128, 160, 160, 192), 4):
+        x = _mixed(
+            f"mixed{number}",
+            _chain(x, (192, 1)),
+            _chain(x, (c, 1), (c, (1, 7)), (192, (7, 1))),
+            _chain(x, (c, 1), (c, (7, 1)), (c, (1, 7)), (c, (7, 1)), (192, (1, 7))),
+            _chain(_blurred(x), (192, 1)),
+        )
+    x = _mixed(
+        "mixed8",
+        _chain(x, (192, 1), (320, 3, 2)),
+        _chain(x, (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3, 2)),
+        _shrunk(x),
+    )
+    x = _wide(_wide(x, 9), 10)
+    x = pooled(x, include_top, pooling, classes, classifier_activation)
+    ending = "" if include_top else "_notop"
+    file = f"{URL}inception_v3/inception_v3_weights_tf_dim_ordering_tf_kernels{ending}.h5"
+    return model_of("inception_v3", inputs, input_tensor, x, weights, file)
+
+
+InceptionV3 = constructor("InceptionV3", "Inception V3.", 299, _inception)

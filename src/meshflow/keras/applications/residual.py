@@ -1,0 +1,110 @@
+"""ResNet (arXiv:1512.03385) and ResNet V2, with normalization before convolutions (arXiv:1603.05027)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras.applications.common import (
+    URL,
+    Sizes,
+    activation,
+    batch_norm,
+    convolution,
+    model_of,
+    pooled,
+    start,
+)
+from meshflow.keras.applications.families import constructor
+from meshflow.keras.layers import Add
+from meshflow.keras.layers.pooling import MaxPooling2D, ZeroPadding2D
+
+__all__ = ["ResNet50", "ResNet50V2", "ResNet101", "ResNet101V2", "ResNet152", "ResNet152V2"]
+
+_SIZES = Sizes(224, 32)
+_DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_EPSILON = 1.001e-5
+
+
+def _normed(x: Any, name: str) -> Any:
+    return batch_norm(x, f"{name}_bn", epsilon=_EPSILON)
+
+
+def _block(x: Any, filters: int, stride: int, first: bool, name: str) -> Any:
+    shortcut = x
+    options: dict[str, Any] = {"use_bias": True}
+    if first:
+        shortcut = convolution(
+            x, 4 * filters, 1, f"{name}_0_conv", stride, padding="valid", **options
+        )
+        shortcut = _normed(shortcut, f"{name}_0")
+    x = convolution(x, filters, 1, f"{name}_1_conv", stride, padding="valid", **options)
+    x = activation(_normed(x, f"{name}_1"), "relu", f"{name}_1_relu")
+    x = convolution(x, filters, 3, f"{name}_2_conv", **options)
+    x = activation(_normed(x, f"{name}_2"), "relu", f"{name}_2_relu")
+    x = convolution(x, 4 * filters, 1, f"{name}_3_conv", padding="valid", **options)
+    x = Add(name=f"{name}_add")([shortcut, _normed(x, f"{name}_3")])
+    return activation(x, "relu", f"{name}_out")
+
+
+def _block_v2(x: Any, filters: int, stride: int, first: bool, name: str) -> Any:
+    before = activation(_normed(x, f"{name}_preact"), "relu", f"{name}_preact_relu")
+    if first:
+        shortcut = convolution(
+            before, 4 * filters, 1, f"{name}_0_conv", stride, padding="valid", use_bias=True
+        )
+    else:
+        shortcut = MaxPooling2D(1, strides=stride)(x) if stride > 1 else x
+    x = convolution(before, filters, 1, f"{name}_1_conv", padding="valid")
+    x = activation(_normed(x, f"{name}_1"), "relu", f"{name}_1_relu")
+    x = ZeroPadding2D(1, name=f"{name}_2_pad")(x)
+    x = convolution(x, filters, 3, f"{name}_2_conv", stride, padding="valid")
+    x = activation(_normed(x, f"{name}_2"), "relu", f"{name}_2_relu")
+    x = convolution(x, 4 * filters, 1, f"{name}_3_conv", padding="valid", use_bias=True)
+    return Add(name=f"{name}_out")([shortcut, x])
+
+
+def _resnet(
+    layers: int,
+    second: bool,
+    include_top: bool,
+    weights: Any,
+    input_tensor: Any,
+    input_shape: Any,
+    pooling: str | None,
+    classes: int,
+    classifier_activation: Any,
+) -> Any:
+    inputs = start(_SIZES, input_shape, input_tensor, include_top, weights, classes)
+    x = ZeroPadding2D(3, name="conv1_pad")(inputs)
+    x = convolution(x, 64, 7, "conv1_conv", 2, padding="valid", use_bias=True)
+    if not second:
+        x = activation(_normed(x, "conv1"), "relu", "conv1_relu")
+    x = ZeroPadding2D(1, name="pool1_pad")(x)
+    x = MaxPooling2D(3, strides=2, name="pool1_pool")(x)
+    for stage, depth in enumerate(_DEPTHS[layers], 2):
+        filters = 32 * 2 ** (stage - 1)
+        for i in range(1, depth + 1):
+            # The first version makes images smaller where a stage begins, the second where it ends.
+            if second:
+                stride = 2 if i == depth and stage < 5 else 1
+                x = _block_v2(x, filters, stride, i == 1, f"conv{stage}_block{i}")
+            else:
+                stride = 2 if i == 1 and stage > 2 else 1
+                x = _block(x, filters, stride, i == 1, f"conv{stage}_block{i}")
+    if second:
+        x = activation(_normed(x, "post"), "relu", "post_relu")
+    x = pooled(x, include_top, pooling, classes, classifier_activation)
+    name = f"resnet{layers}{'v2' if second else ''}"
+    ending = "" if include_top else "_notop"
+    file = f"{URL}resnet/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
+    return model_of(name, inputs, input_tensor, x, weights, file)
+
+
+def _of(layers: int, second: bool) -> Any:
+    what = f"ResNet{' V2' if second else ''} with {layers} layers that have weights."
+    name = f"ResNet{layers}{'V2' if second else ''}"
+    return constructor(name, what, 224, lambda *options: _resnet(layers, second, *options))
+
+
+ResNet50, ResNet101, ResNet152 = (_of(n, False) for n in (50, 101, 152))
+ResNet50V2, ResNet101V2, ResNet152V2 = (_of(n, True) for n in (50, 101, 152))

@@ -1,0 +1,8 @@
+"""`tf.keras.applications.vgg16`."""
+
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.applications.vgg import VGG16
+
+__all__ = ["VGG16", "decode_predictions", "preprocess_input"]
+
+preprocess_input = preprocessing("caffe")
