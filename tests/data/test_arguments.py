@@ -113,3 +113,12 @@ def test_elements_by_number():
     for number in (-1, 3):
         with pytest.raises(tf.errors.OutOfRangeError, match=str(number)):
             tf.data.experimental.at(batches, number)
+
+
+def test_sizes_that_only_a_running_function_knows_are_refused():
+    @tf.function
+    def total(count):
+        return D.range(count).reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
+
+    with pytest.raises(TypeError, match="`range` of a dataset"):
+        total(tf.constant(3, tf.int64))

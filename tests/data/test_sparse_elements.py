@@ -95,3 +95,17 @@ def test_specs():
 def test_padding_is_refused(rows):
     with pytest.raises(TypeError, match="only supported for tensors"):
         next(iter(rows.padded_batch(2)))
+
+
+def test_arrays_of_different_sizes_become_rows():
+    arrays = D.range(4).map(lambda x: tf.fill([x], x))
+    batches = arrays.sparse_batch(2, [4])
+    assert batches.element_spec == tf.SparseTensorSpec([None, 4], tf.int64) and len(batches) == 2
+    np.testing.assert_array_equal(dense(batches)[1], [[2, 2, 0, 0], [3, 3, 3, 0]])
+    made = arrays.apply(tf.data.experimental.dense_to_sparse_batch(4, [None]))
+    # Zeros of the arrays are held as well.
+    assert next(iter(made)).values.shape == [6] and dense(made)[0].shape == (4, 3)
+    with pytest.raises(tf.errors.DataLossError, match="larger than row_shape"):
+        list(arrays.sparse_batch(4, [2]))
+    with pytest.raises(TypeError, match="one tensor each"):
+        D.from_tensors((1, 2)).sparse_batch(2, [])

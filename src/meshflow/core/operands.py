@@ -124,6 +124,11 @@ def static_value(value: Any, name: str = "argument") -> Any:
 
 
 def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
+    """The items of an argument that is a list of operands; the rows of a tensor.
+
+    Raises:
+      TypeError: for anything else.
+    """
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, Tensor) or hasattr(value, "_as_tensor") or isinstance(value, np.ndarray):
@@ -151,6 +156,7 @@ def unify_lists(
 
 
 def check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kinds: str) -> None:
+    """Raises DtypeMismatchError when an operand is of none of the kinds that the op takes."""
     for i in same:
         operand = operands[i]
         for tensor in operand if isinstance(operand, list) else (operand,):

@@ -340,7 +340,7 @@ def integer(value: Any, name: str) -> int:
       TypeError: when it is none.
     """
     if isinstance(value, Tensor):
-        value = value.numpy()
+        value = value._concrete(f"`{name}` of a dataset")[()]
     try:
         return operator.index(value)
     except TypeError:

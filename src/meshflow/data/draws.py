@@ -20,32 +20,37 @@ class Draws:
     """
 
     def __init__(self) -> None:
-        self._states: dict[int, Any] = {}
+        # By function and by what an op begins with: the function may be traced for several shapes.
+        self._states: dict[tuple[int, ...], Any] = {}
         self._calls: dict[int, Iterator[int]] = {}
 
-    def captures(self, traced: Traced) -> list[Any]:
-        """The arrays that a traced function captures, with the states of this pass."""
-        return [self._states.get(id(c), _start(c)) for c in traced.captures]
-
-    def assign(self, traced: Traced, values: Sequence[Any]) -> None:
-        """Takes the new values of the variables that a traced function writes."""
-        for variable, value in zip(traced.writes, values, strict=True):
-            if _begins_again(variable):
-                self._states[id(variable)] = value
+    def captures(self, function: Any, traced: Traced) -> list[Any]:
+        """The arrays that a traced form of a function captures, with the states of this pass."""
+        found = []
+        for captured in traced.captures:
+            start = _start(captured)
+            if start is None:
+                found.append(captured._value)
             else:
+                first = np.array([*start, 0], np.uint32)
+                found.append(self._states.get((id(function), *start), first))
+        return found
+
+    def assign(self, function: Any, traced: Traced, values: Sequence[Any]) -> None:
+        """Takes the new values of the variables that it writes."""
+        for variable, value in zip(traced.writes, values, strict=True):
+            start = _start(variable)
+            if start is None:
                 variable._value = value
+            else:
+                self._states[(id(function), *start)] = value
 
     def numbers(self, function: Any) -> Iterator[int]:
         """The numbers of a function's calls, counted on from earlier rounds of this pass."""
         return self._calls.setdefault(id(function), itertools.count())
 
 
-def _begins_again(captured: Any) -> bool:
+def _start(captured: Any) -> list[int] | None:
+    """What the stream of a captured variable begins every pass with; None for all others."""
     stream = getattr(captured, "_stream", None) if isinstance(captured, Variable) else None
-    return stream is not None and stream.start is not None
-
-
-def _start(captured: Any) -> Any:
-    if _begins_again(captured):
-        return np.array([*captured._stream.start, 0], np.uint32)
-    return captured._value
+    return None if stream is None else stream.start

@@ -57,6 +57,7 @@ __all__ = [
     "choose_from_datasets",
     "copy_to_device",
     "dense_to_ragged_batch",
+    "dense_to_sparse_batch",
     "enable_debug_mode",
     "enumerate_dataset",
     "explain",
@@ -118,6 +119,7 @@ def _applied(method: str) -> Callable[..., Callable[[Dataset], Dataset]]:
 
 bucket_by_sequence_length = _applied("bucket_by_sequence_length")
 dense_to_ragged_batch = _applied("ragged_batch")
+dense_to_sparse_batch = _applied("sparse_batch")
 enumerate_dataset = _applied("enumerate")
 group_by_window = _applied("group_by_window")
 ignore_errors = _applied("ignore_errors")

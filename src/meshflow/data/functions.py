@@ -347,14 +347,14 @@ class ElementFunction:
                 if draws is None:
                     captures = [c._value for c in traced.captures]
                 else:
-                    captures = draws.captures(traced)
+                    captures = draws.captures(self, traced)
                 if traced.closed.effects:
                     results = host_calls.finish(run, leaves, captures)
                 else:
                     results = run(leaves, captures)
                 new = results[traced.count :]
                 if draws is not None:
-                    draws.assign(traced, new)
+                    draws.assign(self, traced, new)
                 else:
                     for variable, value in zip(traced.writes, new, strict=True):
                         variable._value = value

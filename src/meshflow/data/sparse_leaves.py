@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.composite import SparseTensor, SparseTensorSpec
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import DataLossError, InvalidArgumentError
 
 
 def is_sparse(leaf: Any) -> bool:
@@ -37,6 +37,38 @@ def stacked(parts: Sequence[SparseTensor]) -> SparseTensor:
         np.concatenate([numbers[:, None], indices], axis=1).astype(np.int64),
         np.concatenate([values for _, values, _ in arrays]),
         np.array([len(parts), *largest], np.int64),
+    )
+
+
+def of_arrays(arrays: Sequence[np.ndarray], row_shape: Sequence[int | None]) -> SparseTensor:
+    """Arrays of different sizes as the rows of one sparse tensor, which holds all their numbers.
+
+    Args:
+      arrays: the arrays.
+      row_shape: how large a row is; None for the largest array's size.
+
+    Raises:
+      DataLossError: when an array is larger than that.
+      InvalidArgumentError: when an array is of another rank.
+    """
+    if any(array.ndim != len(row_shape) for array in arrays):
+        raise InvalidArgumentError(
+            f"sparse_batch: elements of shapes {[a.shape for a in arrays]} do not fit row_shape={list(row_shape)}."
+        )
+    largest = np.max([array.shape for array in arrays], axis=0)
+    full = [n if size is None else size for n, size in zip(largest, row_shape, strict=True)]
+    if (largest > full).any():
+        raise DataLossError(
+            f"sparse_batch: an element of sizes up to {largest.tolist()} is larger than row_shape={list(row_shape)}."
+        )
+    places = [
+        np.stack([np.full(array.size, number), *np.indices(array.shape).reshape(array.ndim, -1)], 1)
+        for number, array in enumerate(arrays)
+    ]
+    return SparseTensor(
+        np.concatenate(places).astype(np.int64),
+        np.concatenate([array.reshape(-1) for array in arrays]),
+        np.array([len(arrays), *full], np.int64),
     )
 
 

@@ -46,7 +46,7 @@ def to_array(value: Any) -> Any:
         value = value._as_tensor()
     if not isinstance(value, Tensor):
         value = convert_to_tensor(value)
-    return np.asarray(value._value)
+    return value._concrete("an element of a dataset")
 
 
 def to_arrays(value: Any) -> Any:

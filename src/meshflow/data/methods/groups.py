@@ -74,6 +74,26 @@ class Groups:
 
         raise NotImplementedError(f"{RAGGED_HELP} Dataset.padded_batch does it for batches.")
 
+    def sparse_batch(self, batch_size: Any, row_shape: Any, name: str | None = None) -> Dataset:
+        """Consecutive tensors of different sizes as `tf.SparseTensor`s, one row for each.
+
+        Args:
+          batch_size: how many.
+          row_shape: the dense shape of a row; None (or -1) for the largest size of the batch.
+          name: ignored.
+
+        Raises:
+          TypeError: when elements are more than one tensor.
+          DataLossError: when iterating, for an element larger than `row_shape`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> rows = tf.data.Dataset.range(1, 3).map(lambda x: tf.fill([x], x))
+          >>> tf.sparse.to_dense(rows.sparse_batch(2, [3]).get_single_element()).numpy().tolist()
+          [[1, 0, 0], [2, 2, 0]]
+        """
+        return nodes().SparseBatch(self, batch_size, row_shape)
+
     def unbatch(self, name: str | None = None) -> Dataset:
         """The rows of every element.
 

@@ -5,7 +5,7 @@ indices out.
 from __future__ import annotations
 
 from meshflow.data.transformations.base import Arranged, Fixed, Unary, WithOptions
-from meshflow.data.transformations.batching import Batch, PaddedBatch, Rebatch, Unbatch
+from meshflow.data.transformations.batching import Batch, PaddedBatch, Rebatch, SparseBatch, Unbatch
 from meshflow.data.transformations.elementwise import (
     Enumerate,
     Filter,
@@ -51,6 +51,7 @@ __all__ = [
     "ShardHint",
     "Shuffle",
     "Slice",
+    "SparseBatch",
     "TakeWhile",
     "Unary",
     "Unbatch",

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import nest
+from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.shapes import as_shape
 from meshflow.core.specs import TensorSpec
 from meshflow.data import padding, sparse_leaves, structure
 from meshflow.data.dataset import (
@@ -155,6 +157,31 @@ class PaddedBatch(Unary):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         padded = lambda chunk: structure.padded(chunk, self._shapes, self._values)
         return chunked(self._parent._elements(run), self._size, self._drop, padded)
+
+
+class SparseBatch(Unary):
+    """Consecutive arrays of different sizes as the rows of sparse tensors."""
+
+    def __init__(self, parent: Dataset, size: Any, row_shape: Any) -> None:
+        super().__init__(parent)
+        kind = parent.element_spec
+        if not isinstance(kind, TensorSpec):
+            raise TypeError(f"sparse_batch: elements must be one tensor each, got {kind}.")
+        self._size = positive(size, "batch_size")
+        self._row = [None if n in (None, -1) else n for n in as_shape(row_shape).as_list()]
+        self._own_spec = SparseTensorSpec([None, *self._row], kind.dtype)
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        count = self._parent._count()
+        return count if count < 0 else math.ceil(count / self._size)
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        elements = caught(self._parent._elements(run))
+        joined = lambda arrays: sparse_leaves.of_arrays(arrays, self._row)
+        return chunked(elements, self._size, False, joined)
 
 
 class Unbatch(Unary):
