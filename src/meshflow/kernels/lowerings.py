@@ -124,7 +124,7 @@ def convolution(
     left: Any, right: Any, out: Any, parameters: dict[str, Any], least: int | None = None
 ) -> Any:
     """A function of the two operands that runs by oneDNN, or None."""
-    if _work(left, right, out, parameters) < (LEAST_WORK if least is None else least):
+    if work(left, right, out, parameters) < (LEAST_WORK if least is None else least):
         return None
     for plan in convolution_plans(left, right, out, **geometry(parameters)):
         chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
@@ -148,7 +148,7 @@ def convolution(
     return call
 
 
-def _work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
+def work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
     """Multiply-adds of a convolution."""
     _, channels, *window = (right.shape[i] for i in parameters["dimension_numbers"].rhs_spec)
     return out.size * channels * math.prod(window) / math.prod(parameters["lhs_dilation"])
@@ -314,7 +314,7 @@ def divide_convolutions() -> None:
             (left, right), (out,) = context.avals_in, context.avals_out
             # The parts run by the code of the whole, also the small ones: the same sums, the same bits.
             known = {np.dtype(a.dtype).name for a in (left, right, out)} <= set(library.TYPES)
-            heavy = on_cpu and known and _work(left, right, out, parameters) >= LEAST_WORK
+            heavy = on_cpu and known and work(left, right, out, parameters) >= LEAST_WORK
             loaded = library.load() if on_cpu and known else None
             choose = functools.partial(convolution, least=0) if heavy and loaded else None
             code = f"{heavy} {loaded and loaded.version()} {LEAST_WORK}"
