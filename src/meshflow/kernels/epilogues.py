@@ -40,10 +40,10 @@ def _lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
     """A call of our own code where there is some for the CPU."""
 
     def call(*arrays: Any) -> Any:
-        made = fast(context.avals_in, context.avals_out[0], parameters)
-        if made is not None and lowerings.is_whole(context):
-            return made(*arrays)
-        return composed(*arrays, **parameters)
+        made = None
+        if lowerings.is_ours(context):
+            made = fast(context.avals_in, context.avals_out[0], parameters)
+        return composed(*arrays, **parameters) if made is None else made(*arrays)
 
     return mlir.lower_fun(call, multiple_results=False)(context, *operands)
 

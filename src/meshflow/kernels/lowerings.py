@@ -261,13 +261,18 @@ def turned(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
     return blocks
 
 
-def is_whole(context: Any) -> bool:
+def _is_whole(context: Any) -> bool:
     """Whether operands are whole arrays on one device: XLA cannot partition a call of ours."""
     axes = context.module_context.axis_context
     if hasattr(axes, "num_devices"):
         return axes.num_devices == 1
     mesh = getattr(axes, "mesh", None)
     return mesh is None or mesh.size == 1 or axes.manual_axes == frozenset(mesh.axis_names)
+
+
+def is_ours(context: Any) -> bool:
+    """Whether our code may run: not in exported programs, which go where it is not, for any size."""
+    return not context.module_context.lowering_parameters.for_export and _is_whole(context)
 
 
 def override(primitive: Any, choose: Callable[..., Any]) -> None:
@@ -279,7 +284,7 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
         avals = (*context.avals_in, *context.avals_out)
         call = None
-        if is_whole(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
+        if is_ours(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
             call = choose(*avals, parameters)
         if call is None:
             return usual(context, *operands, **parameters)
@@ -309,7 +314,8 @@ def divide_convolutions() -> None:
 
     def divided(usual: Any, on_cpu: bool) -> Any:
         def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
-            if not partitioning.applies(context):
+            exported = context.module_context.lowering_parameters.for_export
+            if exported or not partitioning.applies(context):
                 return usual(context, *operands, **parameters)
             (left, right), (out,) = context.avals_in, context.avals_out
             # The parts run by the code of the whole, also the small ones: the same sums, the same bits.

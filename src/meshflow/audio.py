@@ -1,0 +1,6 @@
+"""`tf.audio`."""
+
+from meshflow.ops import audio as _audio
+from meshflow.ops.audio import *  # noqa: F403
+
+__all__ = sorted(_audio.__all__)

@@ -1,0 +1,117 @@
+"""`tf.audio`: WAV files of 16 bits a sample, on the host."""
+
+from __future__ import annotations
+
+import io
+import wave
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.files import host_bytes
+
+__all__ = ["decode_wav", "encode_wav"]
+
+_SCALE = 1 << 15
+
+
+class DecodeWav(NamedTuple):
+    """Sound of a file.
+
+    Attributes:
+      audio: float32 [samples, channels], from -1 to 1.
+      sample_rate: int32 scalar, samples a second.
+    """
+
+    audio: Tensor
+    sample_rate: Tensor
+
+
+def decode_wav(
+    contents: TensorLike,
+    desired_channels: int = -1,
+    desired_samples: int = -1,
+    name: str | None = None,
+) -> DecodeWav:
+    """Samples of a WAV file with 16 bits a sample.
+
+    Args:
+      contents: the file's bytes.
+      desired_channels: how many channels; of more than the file has, the last one is repeated. Default (-1)
+        all of the file.
+      desired_samples: how many samples; silence is added at the end. Default (-1) all of the file.
+      name: ignored.
+
+    Returns:
+      `audio`, float32 of shape [samples, channels], and `sample_rate`, an int32 scalar.
+
+    Raises:
+      InvalidArgumentError: when the bytes are no such file.
+
+    Example:
+      >>> import meshflow as tf
+      >>> sound = tf.audio.encode_wav([[0.0], [0.5]], sample_rate=8000)
+      >>> audio, rate = tf.audio.decode_wav(sound)
+      >>> audio.numpy().ravel().tolist(), int(rate)
+      ([0.0, 0.5], 8000)
+    """
+    data = host_bytes(contents, "the contents of a WAV file")
+    if data.ndim:
+        raise InvalidArgumentError(
+            f"decode_wav: contents must be scalar, got shape {list(data.shape)}"
+        )
+    try:
+        with wave.open(io.BytesIO(bytes(data[()]))) as file:
+            channels, width, rate, count = file.getparams()[:4]
+            frames = file.readframes(count)
+    except (wave.Error, EOFError) as error:
+        raise InvalidArgumentError(f"decode_wav: contents are no WAV file: {error}") from None
+    if width != 2:
+        raise InvalidArgumentError(
+            f"decode_wav: can only read 16-bit WAV files, but received {8 * width}"
+        )
+    if len(frames) < count * channels * width:
+        raise InvalidArgumentError(
+            f"decode_wav: data too short: {count} samples are promised, "
+            f"{len(frames) // (channels * width)} are there"
+        )
+    samples = np.frombuffer(frames, "<i2").reshape(count, channels).astype(np.float32) / _SCALE
+    if desired_channels >= 0:
+        samples = samples[:, np.minimum(np.arange(desired_channels), channels - 1)]
+    if desired_samples >= 0:
+        missing = max(desired_samples - count, 0)
+        samples = np.pad(samples[:desired_samples], [(0, missing), (0, 0)])
+    return DecodeWav(Tensor(np.ascontiguousarray(samples)), convert_to_tensor(rate, dtype="int32"))
+
+
+def encode_wav(audio: TensorLike, sample_rate: Any, name: str | None = None) -> Tensor:
+    """A WAV file with 16 bits a sample.
+
+    Args:
+      audio: float32 of shape [samples, channels]; what is beyond -1 and 1 is cut off.
+      sample_rate: samples a second.
+      name: ignored.
+
+    Returns:
+      A string scalar.
+
+    Raises:
+      InvalidArgumentError: when `audio` has another rank.
+    """
+    array = convert_to_tensor(audio, dtype="float32")._concrete("sound to be encoded")
+    if array.ndim != 2:
+        raise InvalidArgumentError(
+            f"encode_wav: audio must be 2-dimensional, got shape {list(array.shape)}"
+        )
+    # Halves are rounded away from zero.
+    scaled = np.trunc(array * _SCALE + np.copysign(np.float32(0.5), array))
+    samples = np.clip(scaled, -_SCALE, _SCALE - 1).astype("<i2")
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        rate = int(convert_to_tensor(sample_rate)._concrete("a sample rate"))
+        file.setparams((array.shape[1], 2, rate, len(samples), "NONE", ""))
+        file.writeframes(samples.tobytes())
+    return convert_to_tensor(buffer.getvalue())
