@@ -7,7 +7,7 @@ import pytest
 
 from meshflow import kernels
 from meshflow.cli import doctor
-from meshflow.kernels import lowerings, plans
+from meshflow.kernels import epilogues
 from meshflow.kernels.library import Library
 
 pytestmark = pytest.mark.skipif(
@@ -37,50 +37,57 @@ CASES = {
 }
 
 
-def convolve(x, w, strides, dilations, padding):
+def convolve(x, w, kernel_layout, strides, dilations, padding):
     return jax.lax.conv_general_dilated(
-        x, w, strides, padding, rhs_dilation=dilations, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        x,
+        w,
+        strides,
+        padding,
+        rhs_dilation=dilations,
+        dimension_numbers=("NHWC", kernel_layout, "NHWC"),
     )
 
 
-def operands(image, kernel):
-    rng = np.random.default_rng(0)
-    draw = lambda shape: jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
-    return draw(image), draw(kernel)
+def on_tiles(x, w, *how, finish="gate"):
+    """The convolution with what is no change: a gate that is open everywhere."""
+    (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w).jaxpr.eqns
+    gate = jnp.ones(eqn.outvars[0].aval.shape, x.dtype)
+    operands = (x, w, gate) if finish == "gate" else (x, w)
+    parameters = {**eqn.params, "finish": finish, "bias": False}
+    call = epilogues.fast(operands, gate, parameters)
+    return None if call is None else jax.jit(call)(*operands)
 
 
+def draw(seed, shape):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.bfloat16)
+
+
+# A kernel whose input channels lie together is that of a gradient of an image.
+@pytest.mark.parametrize("layout", ["HWIO", "HWOI"])
 @pytest.mark.parametrize("name", CASES)
-def test_it_and_its_gradient_equal_the_sums_in_float64(name):
+def test_it_equals_the_sums_in_float64(name, layout):
     image, kernel, *how = CASES[name]
-    x, w = operands(image, kernel)
-    got, back = jax.vjp(lambda x: jax.jit(lambda x: convolve(x, w, *how))(x), x)
-    wide = w.astype(jnp.float64)
-    wanted, wanted_back = jax.vjp(lambda x: convolve(x, wide, *how), x.astype(jnp.float64))
-    y = jnp.asarray(np.random.default_rng(1).standard_normal(got.shape), jnp.bfloat16)
+    x, w = draw(0, image), draw(1, kernel)
+    if layout == "HWOI":
+        w = jnp.swapaxes(w, 2, 3)
+    got = on_tiles(x, w, layout, *how)
+    wanted = convolve(x.astype(jnp.float64), w.astype(jnp.float64), layout, *how)
     # The sums are exact but for the last rounding, to eight bits.
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2**-8, atol=1e-2)
-    (gradient,), (wanted_gradient,) = back(y), wanted_back(y.astype(jnp.float64))
-    np.testing.assert_allclose(gradient.astype(np.float64), wanted_gradient, rtol=2**-8, atol=1e-2)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_these_run_on_tiles(name):
-    image, kernel, *how = CASES[name]
-    x, w = operands(image, kernel)
-    y = jax.eval_shape(lambda x, w: convolve(x, w, *how), x, w)
-    (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w).jaxpr.eqns
-    plan = lowerings.convolution_plans(x, w, y, **lowerings.geometry(eqn.params))
-    forward = next(p for p in plan if p[0] == plans.FORWARD)
-    library = kernels.status()
-    assert isinstance(library, Library)
-    assert library.implementation(forward, ["bfloat16"] * 3) == "meshflow:amx"
-    assert library.implementation(forward, ["bfloat16"] * 2 + ["float32"]) == "meshflow:amx"
+def test_alone_it_is_taken_where_it_is_the_faster_one():
+    how = ("HWIO", (1, 1), (1, 1), "SAME")
+    for channels, taken in ((64, False), (256, True)):
+        x, w = draw(0, (2, 8, 8, channels)), draw(1, (3, 3, channels, 64))
+        assert (on_tiles(x, w, *how, finish=None) is not None) == taken
+        assert on_tiles(x, w, *how, finish="relu") is not None
 
 
 @pytest.mark.nan_expected
 def test_infinities_and_nans_arrive():
     x, w = jnp.ones((2, 8, 8, 32), jnp.bfloat16), jnp.ones((3, 3, 32, 32), jnp.bfloat16)
     x = x.at[0, 4, 4, 5].set(jnp.nan).at[1, 0, 0, 7].set(jnp.inf)
-    got = convolve(x, w, (1, 1), (1, 1), "SAME").astype(np.float32)
+    got = on_tiles(x, w, "HWIO", (1, 1), (1, 1), "SAME").astype(np.float32)
     assert np.isnan(got[0, 3:6, 3:6]).all() and np.isnan(got[0]).sum() == 9 * 32
     assert np.isinf(got[1, :2, :2]).all() and np.isinf(got[1]).sum() == 4 * 32

@@ -25,6 +25,7 @@ constexpr int64_t kPlace = 64;                                  // bytes of 32 c
 // Bytes of packed rows, and where the second-level cache does not hold the kernel, so that it is read from
 // memory for every task.
 constexpr int64_t kPacked = 400 << 10, kMorePacked = 1 << 20, kHeld = 2 << 20;
+constexpr int64_t kLongSum = 2304;  // terms of a sum
 constexpr int64_t kPairs = 2;  // pairs of tiles that share what the first-level cache has of the kernel
 
 int64_t up(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
@@ -291,7 +292,10 @@ struct Task {
 
 }  // namespace
 
-bool suits(const Convolution& s) {
+bool suits(const Convolution& s, bool biased) {
+  // Packing and writing are a large part where sums are short: worth it for what is done on the way.
+  bool alone = s.finish == Finish::kNothing && !biased && s.strides[0] * s.strides[1] == 1;
+  if (alone && s.channels * s.taps[0] * s.taps[1] < kLongSum) return false;
   bool wide = s.channels >= 32 && s.features >= 32 && (s.channels % 32 == 0 || s.channels >= 96);
   return wide && (s.kernel[2] == 1 || s.kernel[3] == 1) && s.taps[0] * s.taps[1] >= 2 && permitted() &&
          Division(s, 1).band_bytes() <= kMorePacked;
@@ -338,7 +342,7 @@ void run(const Convolution& s, const void* image, const void* kernel, const floa
 #else  // a compiler that does not know the tiles
 
 namespace meshflow {
-bool suits(const Convolution&) { return false; }
+bool suits(const Convolution&, bool) { return false; }
 size_t scratch_bytes(const Convolution&, int) { return 0; }
 void run(const Convolution&, const void*, const void*, const float*, const void*, void*, char*, int) {}
 }  // namespace meshflow

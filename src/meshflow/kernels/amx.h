@@ -27,7 +27,7 @@ struct Convolution {
 };
 
 // Whether this code exists for the processor and is the faster one for these sizes.
-bool suits(const Convolution& sizes);
+bool suits(const Convolution& sizes, bool biased);
 
 size_t scratch_bytes(const Convolution& sizes, int threads);
 

@@ -56,13 +56,15 @@ def fast(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
       out: those of the result.
       parameters: of the primitive.
     """
+    image, kernel = operands[:2]
+    if lowerings.work(image, kernel, out, parameters) < lowerings.LEAST_WORK:
+        return None
     loaded = library.load()
     types = [np.dtype(a.dtype) for a in (*operands, out)]
     if loaded is None or {t.name for t in types} != {"bfloat16"}:
         return None
     if parameters["bias"]:
         types[2] = np.dtype("float32")
-    image, kernel = operands[:2]
     for plan in lowerings.convolution_plans(image, kernel, out, **lowerings.geometry(parameters)):
         if plan[0] != plans.FORWARD:
             continue

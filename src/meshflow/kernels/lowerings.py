@@ -133,7 +133,7 @@ def convolution(
       computation: which computation a part of a larger convolution has to be; default the fastest,
         and none where the work is small.
     """
-    if computation is None and _work(left, right, out, parameters) < LEAST_WORK:
+    if computation is None and work(left, right, out, parameters) < LEAST_WORK:
         return None
     found = _code(left, right, out, parameters, computation)
     if found is None:
@@ -167,7 +167,7 @@ def _code(
     return None
 
 
-def _work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
+def work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
     """Multiply-adds of a convolution."""
     _, channels, *window = (right.shape[i] for i in parameters["dimension_numbers"].rhs_spec)
     return out.size * channels * math.prod(window) / math.prod(parameters["lhs_dilation"])
@@ -322,7 +322,7 @@ def _code_of_parts(
     if loaded is None or not set(types) <= set(library.TYPES):
         return partitioning.Code()
     found = _code(left, right, out, parameters)
-    if found is None or _work(left, right, out, parameters) < LEAST_WORK:
+    if found is None or work(left, right, out, parameters) < LEAST_WORK:
         return partitioning.Code()
     plan, (inner, out_type) = found
     name = loaded.implementation(plan, [np.dtype(t).name for t in (*inner, out_type)])

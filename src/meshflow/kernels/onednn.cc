@@ -139,7 +139,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
       {dilations[0] + 1, dilations[1] + 1}, {low[0], low[1]}, {xs[0], xs[2], xs[3]},
       {ys[0], ys[2], ys[3]}, {ws[2], ws[3], ws[1], ws[0]}, y.get_data_type() == Type::f32,
       static_cast<meshflow::Finish>(epilogue)};
-  if (!meshflow::suits(sizes)) return false;
+  if (!meshflow::suits(sizes, bias)) return false;
   kernel.operands = {{0, x, x, false}, {0, w, w, false}};
   if (bias) kernel.operands.push_back({0, *bias, *bias, false});
   bool gated = epilogue == kGate;
