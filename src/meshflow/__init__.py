@@ -19,9 +19,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from meshflow.core import import_paths as _import_paths
 from meshflow.core.setup import configure as _configure
 
 _configure()
+_import_paths.install()
 
 from meshflow._version import __version__
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
@@ -31,6 +33,7 @@ from meshflow.core.convert import (
     convert_to_tensor,
     register_tensor_conversion_function,
 )
+from meshflow.core.critical_section import CriticalSection
 from meshflow.core.custom_gradient import custom_gradient, no_gradient, recompute_grad
 from meshflow.core.device_spec import DeviceSpec
 from meshflow.core.devices import device
@@ -160,6 +163,7 @@ from meshflow.ops.debugging import (
     assert_less,
     assert_rank,
 )
+from meshflow.ops.edit_distance import edit_distance
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
 from meshflow.ops.hashing import fingerprint
 from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
@@ -252,7 +256,7 @@ _LAZY = (
         "mixed_precision",
         "signal",
     ),
-    *("sparse", "summary", "test", "tpu", "train", "types", "version"),
+    *("saved_model", "sets", "sparse", "summary", "test", "tpu", "train", "types", "version"),
 )
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.

@@ -23,6 +23,9 @@ from meshflow.core.config import (
     set_visible_devices,
 )
 
+# Lets its namespaces be imported by their paths.
+__path__: list[str] = []
+
 __all__ = [
     "LogicalDevice",
     "LogicalDeviceConfiguration",

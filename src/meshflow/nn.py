@@ -9,6 +9,9 @@ from meshflow.ops.nn import experimental as experimental
 
 # TensorFlow has these two in tf.random only.
 _RANDOM = ("log_uniform_candidate_sampler", "uniform_candidate_sampler")
+# Lets its namespaces be imported by their paths.
+__path__: list[str] = []
+
 __all__ = sorted(
     [n for n in _nn.__all__ if n not in _RANDOM]
     + ["depth_to_space", "experimental", "space_to_batch", "space_to_depth"]

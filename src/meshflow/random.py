@@ -20,6 +20,9 @@ _SAMPLERS = (
     *("log_uniform_candidate_sampler", "uniform_candidate_sampler"),
 )
 
+# Lets its namespaces be imported by their paths.
+__path__: list[str] = []
+
 __all__ = sorted(
     [*_SAMPLERS, *_generator.__all__, *_random_ops.__all__, "experimental", "fold_in", "split"]
 )

@@ -15,6 +15,9 @@ from meshflow.compat import renamed as _renamed
 from meshflow.core.errors import NotAvailableError as _NotAvailableError
 from meshflow.ops.math import ceil, log, rsqrt
 
+# Lets its namespaces be imported by their paths.
+__path__: list[str] = []
+
 __all__ = [
     "assert_equal",
     "assert_greater",

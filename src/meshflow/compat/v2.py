@@ -2,6 +2,9 @@
 
 import meshflow as _tf
 
+# Lets its namespaces be imported by their paths.
+__path__: list[str] = []
+
 __all__ = list(_tf.__all__)
 
 

@@ -13,6 +13,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op
+from meshflow.core.symbolic_sizes import part_of
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 
@@ -151,6 +152,9 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
     mask = _as_mask(key)
     if mask is not None:
         return picked(tensor, mask)
+    sizes = part_of(tensor, key)
+    if sizes is not None:
+        return sizes
     template, dynamic = parse(tensor._value.shape, key)
     return apply(_getitem, (tensor, *dynamic), template)
 

@@ -99,6 +99,8 @@ def static_value(value: Any, name: str = "argument") -> Any:
         value = value._as_tensor()
     if isinstance(value, Tensor):
         if isinstance(value._value, jax.core.Tracer):
+            if hasattr(value, "_sizes"):
+                return value._sizes
             raise TypeError(
                 f"`{name}` must be known when the function is traced (shapes and axes are static "
                 f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "

@@ -7,6 +7,8 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import jax.export
+
 
 class TensorShape:
     """The static shape of a tensor: a tuple of sizes, `None` where a size is not known.
@@ -211,6 +213,8 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
 def _as_size(size: Any) -> int | None:
     if size is None:
         return None
+    if jax.export.is_symbolic_dim(size):
+        return size  # type: ignore[return-value]  # of a program that is exported for any size
     try:
         value = operator.index(size)
     except TypeError:

@@ -76,7 +76,7 @@ class Tensor(_Operators):
              [4., 5.]], dtype=float32)>
     """
 
-    __slots__ = ("__weakref__", "_assign_slice", "_keras_mask", "_owner", "_value")
+    __slots__ = ("__weakref__", "_assign_slice", "_keras_mask", "_owner", "_sizes", "_value")
     # NumPy's operators give way to ours: `np_array + tensor` is a tensor.
     __array_priority__ = 100
 

@@ -9,10 +9,8 @@ _LATER = "it is not available yet."
 _FORMATS = "use tf.keras.models.save_model, Model.save_weights or jax.export."
 
 NAMES: dict[str, str] = {
-    "CriticalSection": "functions run in program order; use threading.Lock.",
     "RaggedTensorSpec": RAGGED_HELP,
     "SparseTensorSpec": "sparse tensors are containers only; use tf.sparse.to_dense and tf.TensorSpec.",
-    "edit_distance": _LATER,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
     "feature_column": "use Keras layers for preprocessing.",
     "graph_util": "there are no graphs; see tf.function(...).get_concrete_function().graph.",
@@ -25,8 +23,6 @@ NAMES: dict[str, str] = {
     "queue": "use Python's queue or tf.data.",
     "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",
-    "saved_model": _FORMATS,
-    "sets": _LATER,
     "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
 }
 

@@ -265,6 +265,11 @@ def _is_whole(context: Any) -> bool:
     return mesh is None or mesh.size == 1 or axes.manual_axes == frozenset(mesh.axis_names)
 
 
+def _is_ours(context: Any) -> bool:
+    """Whether our code may run: not in exported programs, which go where it is not, for any size."""
+    return not context.module_context.lowering_parameters.for_export and _is_whole(context)
+
+
 def override(primitive: Any, choose: Callable[..., Any]) -> None:
     """Makes oneDNN the CPU's lowering of a primitive where `choose` finds code for it."""
     common = mlir._lowerings[primitive].rule
@@ -274,7 +279,7 @@ def override(primitive: Any, choose: Callable[..., Any]) -> None:
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
         avals = (*context.avals_in, *context.avals_out)
         call = None
-        if _is_whole(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
+        if _is_ours(context) and {np.dtype(a.dtype).name for a in avals} <= set(library.TYPES):
             call = choose(*avals, parameters)
         if call is None:
             return usual(context, *operands, **parameters)
@@ -289,7 +294,8 @@ def divide_convolutions() -> None:
 
     def divided(usual: Any, on_cpu: bool) -> Any:
         def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
-            if not partitioning.applies(context):
+            exported = context.module_context.lowering_parameters.for_export
+            if exported or not partitioning.applies(context):
                 return usual(context, *operands, **parameters)
             (left, right), (out,) = context.avals_in, context.avals_out
             # The parts run by the code of the whole, also the small ones: the same sums, the same bits.

@@ -228,5 +228,7 @@ def _replaced(values: Arrays, at: list[int], new: Arrays) -> Arrays:
 
 def _spread(values: Arrays, at: list[int], gradients: Arrays) -> Arrays:
     """Gradients for all values: those at `at` are given, integers have none."""
-    zeros = [np.zeros(np.shape(v), jax.dtypes.float0) for v in values]
+    zeros = [
+        None if i in at else np.zeros(np.shape(v), jax.dtypes.float0) for i, v in enumerate(values)
+    ]
     return _replaced(zeros, at, gradients)

@@ -16,6 +16,7 @@ from meshflow.core.staging.growing import visiting, with_known_arrays
 from meshflow.core.staging.loop_state import Invariants, LoopState, Values
 from meshflow.core.staging.operands import Operands, run
 from meshflow.core.staging.structure import Template, to_tensor
+from meshflow.core.symbolic_sizes import any_symbolic
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 
@@ -201,9 +202,10 @@ def scan(
     Returns:
       The state after the loop, and the outputs with one more leading dimension.
     """
-    count = int(elements.count) if count is None else count
+    total: Any = elements.count if count is None else count
+    steps = total if any_symbolic([total]) else int(total)
     return with_known_arrays(
-        lambda: _scan(elements, body, list(init), needed, invariants, reverse, count)
+        lambda: _scan(elements, body, list(init), needed, invariants, reverse, steps)
     )
 
 
@@ -252,8 +254,8 @@ def _scan(
 
         carry = [*state, *(captures[at] for at in operands.written_at)]
         carry = [lax.convert_element_type(c, c.dtype) for c in carry]
-        visited = [jnp.asarray(s)[:count] for s in sources]
-        carry, collected = lax.scan(step, carry, visited, length=count, reverse=reverse)
+        visited = [s if s.shape[0] == count else jnp.asarray(s)[:count] for s in sources]
+        carry, collected = lax.scan(step, carry, visited, reverse=reverse)
         return [*carry, *collected]
 
     results = run("for_loop", call, state, operands.tensors(), sources)

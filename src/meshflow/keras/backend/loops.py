@@ -95,7 +95,7 @@ def rnn(
     if go_backwards:
         sequences = nest.map_structure(lambda s: array.reverse(s, [0]), sequences)
         masks = None if masks is None else array.reverse(masks, [0])
-    count = len(nest.flatten(sequences)[0])
+    count = nest.flatten(sequences)[0].shape[0]
     if count == 0:
         raise ValueError("K.rnn: the sequences have no steps.")
     extra = tuple(constants or ())

@@ -15,6 +15,9 @@ from meshflow.keras.engine.tracking import attributes
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
+# Lets its namespaces be imported by their paths.
+__path__: list[str] = []
+
 __all__ = ["LayoutMap", "layout_map_scope", "optimizers"]  # noqa: F822
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshflow.core import nest
 from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras.engine import shape_inference
 from meshflow.keras.engine.base_layer import Layer
@@ -249,6 +250,8 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
             ) from error
 
     def _maybe_build(self, inputs: Any) -> None:
+        if not self.built:
+            self._save_spec = _specs_of(inputs)
         # Sublayers build themselves when they are called; only a user's own `build` runs here.
         if not self.built:
             if type(self).build is not Model.build:
@@ -434,6 +437,36 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
 
         saving.save_model(self, filepath, overwrite=overwrite, save_format=save_format, **kwargs)
 
+    def _saved_functions(self) -> dict[str, Any]:
+        from meshflow.keras.saving import served
+
+        return served.saved_functions(self)
+
+    def _saved_signatures(self) -> dict[str, Any]:
+        from meshflow.keras.saving import served
+
+        return served.saved_signatures(self)
+
+    def export(self, filepath: Any, format: str = "tf_saved_model", **kwargs: Any) -> None:
+        """Saves what the model computes, for use without its code: see `tf.saved_model.load`.
+
+        Args:
+          filepath: a folder.
+          format: 'tf_saved_model', the only one.
+          **kwargs: ignored (`verbose`, `input_signature`).
+
+        Raises:
+          ValueError: for another format, or when the model has not been built.
+        """
+        from meshflow import saved_model
+        from meshflow.keras.saving import served
+
+        if format != "tf_saved_model":
+            raise ValueError(f"Model.export: format must be 'tf_saved_model', got {format!r}.")
+        if served.input_specs(self) is None:
+            raise ValueError(f"Model {self.name} must be built or called before it is exported.")
+        saved_model.save(self, filepath)
+
     def save_weights(
         self,
         filepath: Any,
@@ -469,6 +502,14 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
 
         del options
         return saving.load_weights(self, filepath, skip_mismatch=skip_mismatch, by_name=by_name)
+
+
+def _specs_of(inputs: Any) -> Any:
+    """Specs of a call's inputs, or None when not all are tensors."""
+    leaves = nest.flatten(inputs)
+    if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
+        return None
+    return nest.map_structure(lambda x: TensorSpec(x.shape, x.dtype), inputs)
 
 
 def _spec(shape: TensorShape) -> Any:

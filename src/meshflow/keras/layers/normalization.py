@@ -8,6 +8,7 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.shapes import TensorShape
+from meshflow.core.symbolic_sizes import any_symbolic
 from meshflow.distribute.replica import spanning
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
@@ -216,10 +217,19 @@ class BatchNormalization(_Scaled):
         outputs = nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon)
         return math.cast(outputs, inputs.dtype)
 
+    def _count_of(self, x: Any, reduced: list[int]) -> Any:
+        """How many numbers each mean is of: a tensor where the program is for any size."""
+        sizes = [x.shape[i] for i in reduced]
+        if any_symbolic(sizes):
+            return math.cast(array.size(x), x.dtype) / int(
+                np.prod([x.shape[i] for i in self._axes])
+            )
+        return float(np.prod(sizes))
+
     def _batch_statistics(self, x: Any, reduced: list[int], mask: Any) -> Any:
         keep = len(self._axes) > 1
         if mask is None:
-            count: Any = float(np.prod([x.shape[i] for i in reduced]))
+            count: Any = self._count_of(x, reduced)
             mean, variance = nn.moments(x, reduced, keepdims=keep)
         else:
             weights = math.cast(mask, x.dtype)
@@ -243,8 +253,9 @@ class BatchNormalization(_Scaled):
 
     def _move(self, x: Any, mean: Any, variance: Any, reduced: list[int]) -> None:
         if len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1:
-            count = int(np.prod([x.shape[i] for i in reduced]))
-            variance = variance * (count / max(count - 1, 1))
+            count = self._count_of(x, reduced)
+            others = max(count - 1, 1) if isinstance(count, float) else math.maximum(count - 1, 1.0)
+            variance = variance * (count / others)
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             change = (moving.value() - math.cast(value, moving.dtype)) * (1.0 - self.momentum)
             moving.assign_sub(array.stop_gradient(change))

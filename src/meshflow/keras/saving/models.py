@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import time
 import zipfile
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from meshflow import saved_model
 from meshflow.checkpoint.storage import read_folder, write_folder
 from meshflow.keras import identify, python_code
 from meshflow.keras.saving import hdf5, keras3, optimizer_state
@@ -24,6 +26,10 @@ from meshflow.keras.saving.configuration import (
     to_json,
     training_config,
 )
+from meshflow.keras.saving.served import RestoredModel, input_specs
+from meshflow.saved_model.saving import content as saved_model_content
+
+_log = logging.getLogger("meshflow")
 
 
 def save_model(
@@ -42,36 +48,72 @@ def save_model(
       overwrite: whether an existing file is replaced.
       save_format: 'keras', 'h5' or 'tf'; default by the path.
       include_optimizer: whether the optimizer's state is saved too.
-      **kwargs: arguments of TensorFlow's SavedModel are accepted and ignored.
+      **kwargs: for folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether what the model
+        computes is saved too, so that it can be loaded without its class; others are ignored.
 
     Raises:
       FileExistsError: when the file exists and may not be replaced.
-      NotImplementedError: for a subclassed model without `get_config`.
+      NotImplementedError: for a subclassed model without `get_config`, unless a folder is written and the
+        model has been called.
     """
     path = os.fspath(filepath)
     if os.path.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    kind = _kind(path, save_format)
     training = training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
     meta = {
-        "model_config": model_config(model),
+        "model_config": _config_if_any(model) if kind == "tf" else model_config(model),
         "training_config": training if include_optimizer else None,
         "built_shape": _built_shape(model),
     }
     part = f"{path}.part"
-    if path.endswith((".h5", ".hdf5")) or save_format == "h5":
+    if kind == "h5":
         with hdf5.h5py().File(part, "w") as file:
             _write_h5(model, file, meta, optimizer)
         os.replace(part, path)
-    elif path.endswith(".keras") or save_format == "keras":
+    elif kind == "keras":
         _write_archive(model, part, meta, optimizer)
         os.replace(part, path)
     else:
-        arrays = {f"{i:05d}": (w.name, w.numpy()) for i, w in enumerate(model.weights)}
         state = [] if optimizer is None else optimizer_state.state_of(optimizer)
-        arrays |= {f"optimizer_{i:05d}": (w.name, w.numpy()) for i, w in enumerate(state)}
-        write_folder(path, arrays, json.loads(to_json({"model": meta})))
+        _write_folder(model, path, meta, state, kwargs)
+
+
+def _kind(path: str, save_format: str | None) -> str:
+    if path.endswith((".h5", ".hdf5")) or save_format == "h5":
+        return "h5"
+    return "keras" if path.endswith(".keras") or save_format == "keras" else "tf"
+
+
+def _config_if_any(model: Any) -> dict[str, Any] | None:
+    """A subclassed model without `get_config` is saved by what it computes."""
+    try:
+        return model_config(model)
+    except NotImplementedError:
+        if input_specs(model) is None:
+            raise
+        return None
+
+
+def _write_folder(
+    model: Any, path: str, meta: dict[str, Any], state: Any, options: dict[str, Any]
+) -> None:
+    weights = {f"{i:05d}": w for i, w in enumerate(model.weights)}
+    weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
+    arrays = {key: (w.name, w.numpy()) for key, w in weights.items()}
+    manifest = json.loads(to_json({"model": meta}))
+    if options.get("save_traces", True):
+        files = {id(w): key for key, w in weights.items()}
+        try:
+            more, functions = saved_model_content(model, options.get("signatures"), files)
+            arrays, manifest = arrays | more, manifest | functions
+        except ImportError as error:
+            if not meta["model_config"]:
+                raise
+            _log.info("%s is saved without its functions: %s", model.name, error)
+    write_folder(path, arrays, manifest)
 
 
 def _built_shape(model: Any) -> Any:
@@ -225,17 +267,34 @@ def weights_of_archive(path: str) -> Iterator[Any]:
 
 def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
     manifest = Path(path) / "manifest.json"
-    meta = json.loads(manifest.read_text()).get("model") if manifest.exists() else None
-    if meta is None:
+    content = json.loads(manifest.read_text()) if manifest.exists() else {}
+    meta = content.get("model") or {"model_config": None}
+    if meta["model_config"] is None and "saved_model" not in content:
         raise ValueError(
             f"{path} holds no model; TensorFlow SavedModels cannot be read: save the model as .h5 or .keras there."
         )
-    model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
+    if meta["model_config"] is None:
+        return _restored(path, meta, custom_objects, compile)
+    try:
+        model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
+    except ValueError as error:
+        if "saved_model" not in content:
+            raise
+        _log.warning("%s: the model's functions are loaded without its class: %s", path, error)
+        return _restored(path, meta, custom_objects, compile)
     stored = read_folder(path)
-    model.set_weights([stored[k][1] for k in sorted(stored) if not k.startswith("optimizer_")])
+    weights = [k for k in sorted(stored) if k.isdigit()]
+    model.set_weights([stored[k][1] for k in weights])
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
         state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]
         names, values = [name for name, _ in state], [value for _, value in state]
         optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+    return model
+
+
+def _restored(path: str, meta: dict[str, Any], custom_objects: Any, compile: bool) -> Any:
+    model = RestoredModel(saved_model.load(path))
+    if compile and meta.get("training_config"):
+        compile_from_config(model, meta["training_config"], custom_objects)
     return model

@@ -18,6 +18,7 @@ from meshflow.core.operands import static_value
 from meshflow.core.operation import Op
 from meshflow.core.shapes import TensorShape
 from meshflow.core.symbolic import also_symbolic
+from meshflow.core.symbolic_sizes import any_symbolic
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -62,12 +63,12 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
     value = static_value(shape, name)
-    sizes = (value,) if isinstance(value, (int, float)) else value
+    sizes = value if isinstance(value, tuple) else (value,)
     if any(s is None for s in sizes):
         raise ValueError(f"`{name}` must be fully known, got {sizes}.")
     if any(s < 0 for s in sizes):
         raise InvalidValueError(f"`{name}` must hold sizes of at least 0, got {list(sizes)}.")
-    return tuple(int(s) for s in sizes)
+    return sizes if any_symbolic(sizes) else tuple(int(s) for s in sizes)
 
 
 def _laid(tensor: Tensor, layout: Any, like: Any = None) -> Tensor:

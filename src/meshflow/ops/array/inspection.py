@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.shapes import TensorShape
+from meshflow.core.symbolic_sizes import any_symbolic, sizes_tensor
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -57,7 +59,12 @@ def shape(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> 
     """
     if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
         return shape_of_symbolic(input, as_dtype(out_type))
-    return Tensor(np.array(_shape_of(input).as_list(), as_dtype(out_type).dtype))
+    return _sizes(input, out_type)
+
+
+def _sizes(input: Any, out_type: Any) -> Tensor:
+    sizes, kind = _shape_of(input).as_list(), as_dtype(out_type).dtype
+    return sizes_tensor((*sizes,), kind) if any_symbolic(sizes) else Tensor(np.array(sizes, kind))
 
 
 def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
@@ -72,7 +79,10 @@ def rank(input: Any, name: str | None = None) -> Tensor:
 
 def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
     """The number of elements, a scalar."""
-    count = int(np.prod(_shape_of(input).as_list(), dtype=np.int64))
+    sizes = _shape_of(input).as_list()
+    if any_symbolic(sizes):
+        return sizes_tensor(math.prod(sizes), as_dtype(out_type).dtype)
+    count = int(np.prod(sizes, dtype=np.int64))
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.symbolic_sizes import any_symbolic
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = ["bitcast", "expand_dims", "newaxis", "reshape", "squeeze", "transpose"]
@@ -48,6 +49,8 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
              [3, 4, 5]], dtype=int32)
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(-1 if s is None else s for s in shape)
+    if any_symbolic((*sizes, *tensor.shape)):
+        return jnp.reshape(tensor, sizes)
     count = int(np.prod(sizes, dtype=np.int64))
     if (-1 not in sizes and count != tensor.size) or sizes.count(-1) > 1:
         raise InvalidValueError(

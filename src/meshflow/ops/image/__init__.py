@@ -6,6 +6,8 @@ from meshflow.ops.image.codecs import *
 from meshflow.ops.image.codecs import __all__ as _codecs
 from meshflow.ops.image.color import *
 from meshflow.ops.image.color import __all__ as _color
+from meshflow.ops.image.distorted_boxes import *
+from meshflow.ops.image.distorted_boxes import __all__ as _distorted_boxes
 from meshflow.ops.image.filters import *
 from meshflow.ops.image.filters import __all__ as _filters
 from meshflow.ops.image.geometry import *
@@ -13,4 +15,4 @@ from meshflow.ops.image.geometry import __all__ as _geometry
 from meshflow.ops.image.randomized import *
 from meshflow.ops.image.randomized import __all__ as _randomized
 
-__all__ = [*_boxes, *_codecs, *_color, *_filters, *_geometry, *_randomized]
+__all__ = [*_boxes, *_codecs, *_color, *_distorted_boxes, *_filters, *_geometry, *_randomized]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from meshflow.checkpoint import (
@@ -10,7 +9,6 @@ from meshflow.checkpoint import (
     CheckpointManager,
     CheckpointOptions,
     CheckpointState,
-    PythonState,
     checkpoints_iterator,
     get_checkpoint_state,
     latest_checkpoint,
@@ -20,6 +18,7 @@ from meshflow.checkpoint import (
 )
 from meshflow.distribute.cluster_spec import ClusterSpec
 from meshflow.ops.moving_averages import ExponentialMovingAverage
+from meshflow.train import experimental as experimental
 
 __all__ = [
     "Checkpoint",
@@ -37,23 +36,6 @@ __all__ = [
     "load_variable",
 ]
 
-
-class _Experimental(SimpleNamespace):
-    """`tf.train.experimental`; what needs Keras is loaded when first used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.endswith("able_mixed_precision_graph_rewrite"):
-            from meshflow.keras.mixed_precision import graph_rewrite
-
-            return getattr(graph_rewrite, name)
-        if name in ("DynamicLossScale", "FixedLossScale", "LossScale"):
-            from meshflow.keras.mixed_precision import loss_scale
-
-            return getattr(loss_scale, name)
-        raise AttributeError(f"module 'tf.train.experimental' has no attribute {name!r}")
-
-
-experimental = _Experimental(PythonState=PythonState)
 
 # Messages of record files, which need the package protobuf.
 _MESSAGES = (

@@ -1,0 +1,5 @@
+"""`tf.autograph.experimental`."""
+
+from meshflow.core.autograph.status import Feature, do_not_convert, set_loop_options
+
+__all__ = ["Feature", "do_not_convert", "set_loop_options"]

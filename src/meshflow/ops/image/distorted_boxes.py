@@ -1,0 +1,194 @@
+"""Random parts of an image that still show its objects: the cropping of Szegedy et al., 2014."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.random import op_key
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops import random_ops
+
+__all__ = ["sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box"]
+
+_ATTEMPTS = 100
+
+
+class SampleDistortedBoundingBoxV2(NamedTuple):
+    """A part of an image.
+
+    Attributes:
+      begin: int32 [3]: first row, first column, 0; for `tf.slice`.
+      size: int32 [3]: rows, columns, -1 (all channels).
+      bboxes: float32 [1, 1, 4]: the same part as shares of height and width, for `draw_bounding_boxes`.
+    """
+
+    begin: Tensor
+    size: Tensor
+    bboxes: Tensor
+
+
+@op(name="sample_distorted_bounding_box", same=(), differentiable=False)
+def _sample(
+    numbers: TensorLike,
+    image_size: TensorLike,
+    boxes: TensorLike,
+    covered: float,
+    aspects: tuple[float, float],
+    areas: tuple[float, float],
+) -> Any:
+    """All attempts at once: the first good one is taken, else the whole image."""
+    height, width = (image_size[i].astype(jnp.float32) for i in (0, 1))
+    aspect = aspects[0] + numbers[0] * (aspects[1] - aspects[0])
+    lowest, highest = (jnp.sqrt(a * height * width / aspect) for a in areas)
+    highest = jnp.minimum(jnp.minimum(highest, height), width / aspect)
+    rows = jnp.round(lowest + numbers[1] * jnp.maximum(highest - lowest, 0.0))
+    columns = jnp.round(rows * aspect)
+    top = jnp.floor(numbers[2] * (height - rows + 1))
+    left = jnp.floor(numbers[3] * (width - columns + 1))
+    share = rows * columns / (height * width)
+    # Rounding to whole pixels may leave the range by as much.
+    slack = 1.0 / jnp.minimum(height, width)
+    good = (share >= areas[0] - slack) & (share <= areas[1] + slack)
+    good &= (rows >= 1) & (columns >= 1) & (rows <= height) & (columns <= width)
+    found = jnp.stack(
+        [top / height, left / width, (top + rows) / height, (left + columns) / width], -1
+    )
+    common = jnp.minimum(found[:, None, 2:], boxes[:, 2:]) - jnp.maximum(
+        found[:, None, :2], boxes[:, :2]
+    )
+    seen = jnp.prod(jnp.maximum(common, 0.0), -1)
+    whole = jnp.prod(boxes[:, 2:] - boxes[:, :2], -1)
+    good &= jnp.any((seen >= covered * whole) & (whole > 0), -1)
+    first, any_good = jnp.argmax(good), jnp.any(good)
+    begin = jnp.stack([jnp.where(any_good, top[first], 0), jnp.where(any_good, left[first], 0)])
+    size = jnp.stack(
+        [jnp.where(any_good, rows[first], height), jnp.where(any_good, columns[first], width)]
+    )
+    box = jnp.where(any_good, found[first], jnp.array([0.0, 0.0, 1.0, 1.0], jnp.float32))
+    kind = image_size.dtype
+    return (
+        jnp.append(begin, 0).astype(kind),
+        jnp.append(size, -1).astype(kind),
+        box.reshape(1, 1, 4),
+    )
+
+
+def _range(given: Sequence[float] | None, default: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(v) for v in (default if given is None else given))
+    return low, high
+
+
+def _distorted(
+    key: Tensor,
+    image_size: TensorLike,
+    bounding_boxes: TensorLike,
+    min_object_covered: float,
+    aspect_ratio_range: Sequence[float] | None,
+    area_range: Sequence[float] | None,
+    max_attempts: int | None,
+    use_image_if_no_bounding_boxes: bool | None,
+) -> SampleDistortedBoundingBoxV2:
+    size = convert_to_tensor(image_size)
+    boxes = convert_to_tensor(bounding_boxes, dtype="float32")
+    if size.shape.as_list() != [3]:
+        raise InvalidArgumentError(
+            f"image_size must be 1-dimensional and contain 3 elements, got shape {size.shape}"
+        )
+    if boxes.shape.rank != 3 or boxes.shape[-1] != 4:
+        raise InvalidArgumentError(
+            f"bounding_boxes must have shape [batch, boxes, 4], got {boxes.shape}"
+        )
+    aspects, areas = _range(aspect_ratio_range, (0.75, 1.33)), _range(area_range, (0.05, 1.0))
+    if not 0 < aspects[0] <= aspects[1]:
+        raise InvalidArgumentError(
+            f"aspect_ratio_range must be positive and ordered, got {aspects}"
+        )
+    if not 0 < areas[0] <= areas[1] <= 1:
+        raise InvalidArgumentError(f"area_range must be ordered within (0, 1], got {areas}")
+    if isinstance(boxes._value, np.ndarray) and np.any((boxes._value < 0) | (boxes._value > 1)):
+        raise InvalidArgumentError(
+            f"All bounding box coordinates must be in [0.0, 1.0], got {boxes._value.tolist()}"
+        )
+    if not boxes.shape.num_elements():
+        if not use_image_if_no_bounding_boxes:
+            raise InvalidArgumentError(
+                "No bounding boxes provided as input. One must enable use_image_if_no_bounding_boxes "
+                "if you wish to not provide any bounding boxes."
+            )
+        boxes = convert_to_tensor(np.array([[[0.0, 0.0, 1.0, 1.0]]], np.float32))
+    attempts = _ATTEMPTS if max_attempts is None else int(max_attempts)
+    if attempts < 1:
+        raise InvalidArgumentError(f"max_attempts must be positive, got {attempts}")
+    numbers = random_ops.uniform_from_key(key, [4, attempts], 0.0, 1.0, "float32")
+    covered = float(np.asarray(min_object_covered))
+    return SampleDistortedBoundingBoxV2(*_sample(numbers, size, boxes[0], covered, aspects, areas))
+
+
+def sample_distorted_bounding_box(
+    image_size: TensorLike,
+    bounding_boxes: TensorLike,
+    seed: int | None = 0,
+    min_object_covered: float = 0.1,
+    aspect_ratio_range: Sequence[float] | None = None,
+    area_range: Sequence[float] | None = None,
+    max_attempts: int | None = None,
+    use_image_if_no_bounding_boxes: bool | None = None,
+    name: str | None = None,
+) -> SampleDistortedBoundingBoxV2:
+    """A random part of an image that shows enough of one of its objects.
+
+    Args:
+      image_size: int32 or int64 [3]: height, width, channels.
+      bounding_boxes: float32 [1, boxes, 4]: objects as (top, left, bottom, right), shares of height and width.
+      seed: seed of this op; 0 draws from the global seed.
+      min_object_covered: what share of an object's area must be in the part.
+      aspect_ratio_range: of the part's width / height; default (0.75, 1.33).
+      area_range: of the part's area as a share of the image's; default (0.05, 1).
+      max_attempts: after how many the whole image is taken; default 100.
+      use_image_if_no_bounding_boxes: whether without objects the image is the object.
+      name: ignored.
+
+    Returns:
+      `begin` and `size` for `tf.slice`, and `bboxes` of shape [1, 1, 4].
+
+    Raises:
+      InvalidArgumentError: for other shapes, boxes beyond the image, wrong ranges, or no boxes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.set_seed(1)
+      >>> begin, size, box = tf.image.sample_distorted_bounding_box(
+      ...     [40, 50, 3], [[[0.1, 0.2, 0.5, 0.9]]], area_range=[0.25, 0.5]
+      ... )
+      >>> tf.slice(tf.zeros([40, 50, 3]), begin, size).shape[2]
+      3
+    """
+    return _distorted(
+        op_key(seed or None), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
+        area_range, max_attempts, use_image_if_no_bounding_boxes,
+    )  # fmt: skip
+
+
+def stateless_sample_distorted_bounding_box(
+    image_size: TensorLike,
+    bounding_boxes: TensorLike,
+    seed: Any,
+    min_object_covered: float = 0.1,
+    aspect_ratio_range: Sequence[float] | None = None,
+    area_range: Sequence[float] | None = None,
+    max_attempts: int | None = None,
+    use_image_if_no_bounding_boxes: bool | None = None,
+    name: str | None = None,
+) -> SampleDistortedBoundingBoxV2:
+    """`sample_distorted_bounding_box` decided by the seed (two integers) only."""
+    return _distorted(
+        random_ops.seed_key(seed), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
+        area_range, max_attempts, use_image_if_no_bounding_boxes,
+    )  # fmt: skip

@@ -1,0 +1,61 @@
+"""`tf.saved_model`: objects with their variables and functions in a folder, to be used without their code.
+
+Functions are stored as StableHLO by `jax.export`, so they run on CPUs, GPUs and TPUs and have gradients; TensorFlow's own
+SavedModels cannot be read, nor these by TensorFlow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.saved_model.loading import contains_saved_model, load
+from meshflow.saved_model.saving import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
+from meshflow.saved_model.saving import save
+
+__all__ = [
+    "ASSETS_DIRECTORY",
+    "DEFAULT_SERVING_SIGNATURE_DEF_KEY",
+    "GPU",
+    "SERVING",
+    "TPU",
+    "TRAINING",
+    "VARIABLES_DIRECTORY",
+    "VARIABLES_FILENAME",
+    "LoadOptions",
+    "SaveOptions",
+    "contains_saved_model",
+    "load",
+    "save",
+]
+
+ASSETS_DIRECTORY = "assets"
+VARIABLES_DIRECTORY = "variables"
+VARIABLES_FILENAME = "variables"
+SERVING = "serve"
+TRAINING = "train"
+GPU = "gpu"
+TPU = "tpu"
+
+
+class SaveOptions:
+    """Accepted for compatibility: files are written by this process, for every platform.
+
+    Args:
+      **options: TensorFlow's options.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.experimental_io_device = options.get("experimental_io_device")
+        self.function_aliases = options.get("function_aliases")
+
+
+class LoadOptions:
+    """Accepted for compatibility: variables are made where the present strategy or device says.
+
+    Args:
+      **options: TensorFlow's options.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.experimental_io_device = options.get("experimental_io_device")
+        self.allow_partial_checkpoint = options.get("allow_partial_checkpoint", False)

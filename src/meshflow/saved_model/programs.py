@@ -1,0 +1,124 @@
+"""Traced functions as bytes: StableHLO, by `jax.export`, for any size where the signature says None."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+from jax.extend import core as jex_core
+
+from meshflow.core import nest
+from meshflow.core.errors import UnimplementedError
+from meshflow.core.specs import TensorSpec
+from meshflow.core.trace import Traced, trace
+
+__all__ = ["exported", "loaded", "program_for", "traced_for_export"]
+
+_PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def traced_for_export(function: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
+    """Traces a function with symbols in place of unknown sizes.
+
+    Args:
+      function: a Python function.
+      args: its arguments, with `TensorSpec`s for tensors.
+      kwargs: its keyword arguments, likewise.
+
+    Raises:
+      UnimplementedError: when the function needs to know a size while it is traced.
+    """
+    names = (f"d{i}" for i in itertools.count())
+    scope = jax.export.SymbolicScope()
+    # All first dimensions are the batch's: tensors that meet must have equal sizes.
+    batch = jax.export.symbolic_shape("batch", scope=scope)[0]
+
+    def sized(leaf: Any) -> Any:
+        if not isinstance(leaf, TensorSpec) or leaf.shape.is_fully_defined():
+            return leaf
+        if leaf.shape.rank is None:
+            raise UnimplementedError(
+                f"{leaf} has an unknown rank, which XLA cannot compile: give the rank."
+            )
+        sizes = [
+            size
+            if size is not None
+            else batch
+            if place == 0
+            else jax.export.symbolic_shape(next(names), scope=scope)[0]
+            for place, size in enumerate(leaf.shape)
+        ]
+        return TensorSpec(sizes, leaf.dtype, leaf.name)
+
+    known = nest.map_structure(sized, (args, kwargs))
+    return trace(function, *known, isolated=True)
+
+
+def exported(traced: Traced) -> bytes:
+    """A traced function's program, with what its gradient needs.
+
+    Args:
+      traced: the function; its captures are inputs after the arguments.
+
+    Raises:
+      UnimplementedError: when it calls Python while it runs.
+      ImportError: without the package flatbuffers.
+    """
+    if traced.closed.effects or traced.pulls or traced.feeds:
+        raise UnimplementedError(
+            f"{traced.name} calls Python while it runs (py_function, print, an assertion, a table, or an "
+            "iterator), which cannot be saved."
+        )
+    run = jax.jit(jex_core.jaxpr_as_fun(traced.closed))
+    specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in traced.closed.in_avals]
+    try:
+        program = jax.export.export(run, platforms=_PLATFORMS)(*specs)
+    except NotImplementedError:
+        # Some ops exist for one kind of device only.
+        program = jax.export.export(run)(*specs)
+    try:
+        return bytes(program.serialize(vjp_order=_differentiable(specs)))
+    except ImportError:
+        raise ImportError(
+            "Saving functions needs the package flatbuffers: pip install 'meshflow[export]'"
+        ) from None
+
+
+def _differentiable(specs: Sequence[Any]) -> int:
+    return int(any(jax.numpy.issubdtype(s.dtype, np.inexact) for s in specs))
+
+
+def loaded(data: bytes) -> Any:
+    """The program that `exported` wrote.
+
+    Args:
+      data: its result.
+
+    Returns:
+      A `jax.export.Exported`.
+
+    Raises:
+      ImportError: without the package flatbuffers.
+    """
+    try:
+        return jax.export.deserialize(bytearray(data))
+    except ImportError:
+        raise ImportError(
+            "Loading functions needs the package flatbuffers: pip install 'meshflow[export]'"
+        ) from None
+
+
+def program_for(program: Any, arguments: Sequence[Any], captures: Sequence[Any]) -> Any:
+    """The program for known sizes as a closed jaxpr, which `Traced` runs like any other.
+
+    Args:
+      program: a `jax.export.Exported`.
+      arguments: arrays or specs of the arguments.
+      captures: arrays or specs of the captures.
+    """
+    specs = [jax.ShapeDtypeStruct(tuple(x.shape), x.dtype) for x in (*arguments, *captures)]
+    return jax.make_jaxpr(lambda *arrays: program.call(*arrays))(*specs)

@@ -1,0 +1,398 @@
+"""`tf.saved_model.save`: an object's variables, its structure, and its functions as programs.
+
+The folder holds one array a file, as a checkpoint's does, and a manifest. A function is saved for each
+signature it was traced for, or for its `input_signature`. An object can name further functions by
+`_saved_functions()`: {name: [(function, args, kwargs), ...]}, and signatures by `_saved_signatures()`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from meshflow.checkpoint.graph import ObjectGraph, stored
+from meshflow.checkpoint.storage import write_folder
+from meshflow.core import nest
+from meshflow.core.concrete_function import Signed
+from meshflow.core.errors import UnimplementedError
+from meshflow.core.function import Function
+from meshflow.core.specs import TensorSpec
+from meshflow.core.tensor import Tensor
+from meshflow.core.trace import Traced
+from meshflow.core.variable import Variable
+from meshflow.saved_model.programs import exported, traced_for_export
+from meshflow.saved_model.structures import Unsaved, packed
+
+__all__ = ["SERVING", "content", "save"]
+
+SERVING = "serving_default"
+_log = logging.getLogger("meshflow")
+
+
+def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None) -> None:
+    """Saves an object with its variables and functions, to be loaded without its Python code.
+
+    Args:
+      obj: a `tf.Module`, Keras model or layer, `tf.train.Checkpoint`, or other object with variables.
+      export_dir: the folder; one that is there is replaced.
+      signatures: a function, or functions by name, that take tensors by name and return tensors or a
+        dictionary of them; made by `tf.function` with an `input_signature`, or concrete functions. Default: a
+        Keras model's prediction, or the object's only traced `tf.function`.
+      options: a `SaveOptions`; accepted.
+
+    Raises:
+      ValueError: when the object or a signature is none.
+      UnimplementedError: when a signature cannot be saved, saying why.
+      ImportError: without the package flatbuffers (the extra `export`).
+
+    Example:
+      >>> import tempfile
+      >>> import meshflow as tf
+      >>> class Scale(tf.Module):
+      ...     def __init__(self):
+      ...         self.factor = tf.Variable(2.0)
+      ...
+      ...     @tf.function(input_signature=[tf.TensorSpec([None])])
+      ...     def __call__(self, x):
+      ...         return x * self.factor
+      >>> folder = tempfile.mkdtemp()
+      >>> tf.saved_model.save(Scale(), folder)
+      >>> tf.saved_model.load(folder)([1.0, 2.0]).numpy()
+      array([2., 4.], dtype=float32)
+    """
+    arrays, manifest = content(obj, signatures)
+    write_folder(os.fspath(export_dir), arrays, manifest)
+
+
+def content(
+    obj: Any, signatures: Any = None, files: Mapping[int, str] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `save` writes: arrays by file name, and entries of the manifest.
+
+    Args:
+      obj: the object.
+      signatures: as in `save`.
+      files: files of variables that somebody else writes into the same folder, by the variables' identities.
+    """
+    if isinstance(obj, (Function, Signed)) or not hasattr(obj, "__dict__"):
+        raise ValueError(
+            f"tf.saved_model.save: expected a trackable object such as a tf.Module, got {obj!r}. Put functions "
+            "into attributes of a tf.Module."
+        )
+    writer = _Writer(obj, files or {})
+    writer.functions_of_objects()
+    writer.signatures(signatures)
+    return writer.arrays, {"saved_model": writer.manifest}
+
+
+class _Writer:
+    def __init__(self, root: Any, files: Mapping[int, str]) -> None:
+        self._root, self._files = root, files
+        self._graph = ObjectGraph(root)
+        self._places = {id(item): i for i, item in enumerate(self._graph.objects)}
+        self._constants: dict[int, str] = {}
+        self.arrays: dict[str, tuple[str, Any]] = {}
+        nodes = [
+            {"children": node["children"], **self._describe(item, number)}
+            for number, (node, item) in enumerate(
+                zip(self._graph.nodes, self._graph.objects, strict=True)
+            )
+        ]
+        self.manifest: dict[str, Any] = {
+            "version": 1,
+            "nodes": nodes,
+            "variables": self._places_of(getattr(root, "variables", ())),
+            "functions": [],
+            "signatures": {},
+        }
+
+    def _places_of(self, variables: Any) -> list[int] | None:
+        """The object's own variables in their order; it may hold others, such as an optimizer's."""
+        if not isinstance(variables, (list, tuple)):
+            return None
+        return [self._places[id(v)] for v in variables if id(v) in self._places]
+
+    def _describe(self, item: Any, number: int) -> dict[str, Any]:
+        if isinstance(item, Variable):
+            key = self._files.get(id(item))
+            if key is None:
+                key = f"variable_{number:05d}"
+                self.arrays[key] = (item.name, stored(item))
+            about = {"name": item._shared_name, "trainable": item.trainable}
+            return {"kind": "variable", "file": key, **about}
+        if isinstance(item, Function) or hasattr(item, "get_concrete_function"):
+            return {"kind": "function"}
+        if isinstance(item, Mapping):
+            return {"kind": "dict"}
+        if isinstance(item, (list, tuple)):
+            return {"kind": "list"}
+        kind: dict[str, Any] = {"kind": "object", "class": type(item).__name__}
+        if isinstance(getattr(item, "_name", None), str):
+            kind["name"] = item._name
+        return kind
+
+    # ---- functions -------------------------------------------------------------------------
+
+    def functions_of_objects(self) -> None:
+        """Saves the functions of all objects; those that cannot be saved are left out, which is logged."""
+        for number, item in enumerate(list(self._graph.objects)):
+            for name, function in _functions(item):
+                self._add_function(number, name, function)
+            if number == 0 and hasattr(item, "_saved_functions"):
+                for name, calls in item._saved_functions().items():
+                    alternatives = [self._attempt(name, *call) for call in calls]
+                    self._note(number, name, calls[0][0], [a for a in alternatives if a])
+
+    def _add_function(self, owner: int, name: str, function: Any) -> None:
+        alternatives = []
+        for call, args, kwargs in _calls(function):
+            alternatives.append(self._attempt(name, call, args, kwargs))
+        if alternatives:
+            self._note(owner, name, function.python_function, [a for a in alternatives if a])
+
+    def _note(self, owner: int, name: str, python: Any, alternatives: list[Any]) -> None:
+        if alternatives:
+            self.manifest["functions"].append(
+                {
+                    "owner": owner,
+                    "name": name,
+                    "parameters": _parameters(python),
+                    "alternatives": alternatives,
+                }
+            )
+
+    def _attempt(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any] | None:
+        try:
+            return self._program(name, call, args, kwargs)
+        except (UnimplementedError, Unsaved) as error:
+            _log.warning("tf.saved_model.save: function %s is not saved: %s", name, error)
+            return None
+
+    def _program(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+        structure = packed((args, kwargs))
+        try:
+            traced = traced_for_export(call, args, kwargs)
+            data = exported(traced)
+        except UnimplementedError:
+            raise
+        except ImportError:
+            raise
+        except Exception as error:
+            if not _any_size(args, kwargs):
+                raise
+            raise UnimplementedError(
+                f"{name} cannot be traced for any size of {_specs(args, kwargs)}, as it asks for a size while "
+                f"it is traced ({type(error).__name__}: {str(error).splitlines()[0]}). Use the tensor's "
+                "`shape` instead of tf.shape, or give all sizes."
+            ) from error
+        number = len([k for k in self.arrays if k.startswith("program_")])
+        key = f"program_{number:05d}"
+        self.arrays[key] = (key, np.frombuffer(data, np.uint8))
+        return {
+            "arguments": structure,
+            "results": packed(traced.structure),
+            "count": traced.count,
+            "program": key,
+            "captures": [self._capture(c) for c in traced.captures],
+            "writes": [self._capture(v) for v in traced.writes],
+        }
+
+    def _capture(self, capture: Any) -> Any:
+        if isinstance(capture, Variable):
+            return {"node": self._variable(capture)}
+        key = self._constants.get(id(capture))
+        if key is None:
+            key = self._constants[id(capture)] = f"constant_{len(self._constants):05d}"
+            self.arrays[key] = (key, np.asarray(capture._value))
+        return {"constant": key}
+
+    def _variable(self, variable: Variable) -> int:
+        """Its number among the nodes; variables that no object owns (of random numbers) get one too."""
+        place = self._places.get(id(variable))
+        if place is None:
+            place = self._places[id(variable)] = len(self.manifest["nodes"])
+            self.manifest["nodes"].append({"children": {}, **self._describe(variable, place)})
+        return place
+
+    # ---- signatures ------------------------------------------------------------------------
+
+    def signatures(self, given: Any) -> None:
+        """Saves the signatures, under their names."""
+        if given is None:
+            for name, function in self._default_signatures().items():
+                try:
+                    self.manifest["signatures"][name] = self._signature(name, function)
+                except UnimplementedError as error:
+                    _log.warning("tf.saved_model.save: no signature %s is saved: %s", name, error)
+            return
+        if not isinstance(given, Mapping):
+            given = {SERVING: given}
+        for name, function in given.items():
+            self.manifest["signatures"][name] = self._signature(name, function)
+
+    def _default_signatures(self) -> dict[str, Any]:
+        if hasattr(self._root, "_saved_signatures"):
+            return self._root._saved_signatures()
+        own = [f for _, f in _functions(self._root) if len(list(_calls(f))) == 1]
+        saved = [f for f in self.manifest["functions"] if f["owner"] == 0]
+        if len(own) != 1 or len(saved) != 1:
+            return {}
+        arguments = [s for s in nest.flatten(next(_calls(own[0]))[1:]) if s is not None]
+        return {SERVING: own[0]} if all(isinstance(s, TensorSpec) for s in arguments) else {}
+
+    def _signature(self, name: str, function: Any) -> dict[str, Any]:
+        calls = list(_calls(function)) if hasattr(function, "get_concrete_function") else []
+        if isinstance(function, Signed):
+            calls = [_call_of(function)]
+        if isinstance(function, tuple):
+            calls = [function]
+        if len(calls) != 1:
+            raise ValueError(
+                f"tf.saved_model.save: signature {name!r} must be a tf.function with an input_signature, or a "
+                f"concrete function, got {function!r} with {len(calls)} signatures."
+            )
+        call, args, kwargs = calls[0]
+        specs = nest.flatten((args, kwargs))
+        if not all(isinstance(s, TensorSpec) for s in specs):
+            raise ValueError(
+                f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {specs}."
+            )
+        names = _argument_names(specs, function)
+
+        def by_name(**tensors: Any) -> Any:
+            ordered = [tensors[n] for n in names]
+            positional, named = nest.pack_sequence_as((args, kwargs), ordered)
+            return _as_dictionary(name, call(*positional, **named))
+
+        named_specs = {
+            n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
+        }
+        try:
+            return self._program(name, by_name, (), named_specs)
+        except Unsaved as error:
+            raise ValueError(
+                f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
+            ) from None
+
+
+def _functions(item: Any) -> Iterator[tuple[str, Any]]:
+    """The functions made by `tf.function` that are an object's attributes or methods."""
+    names: dict[str, None] = {}
+    for kind in reversed(type(item).__mro__):
+        names |= dict.fromkeys(k for k, v in vars(kind).items() if isinstance(v, Function))
+    own = getattr(item, "__dict__", {})
+    names |= dict.fromkeys(k for k, v in own.items() if isinstance(v, Function))
+    for name in names:
+        yield name, getattr(item, name)
+
+
+def _calls(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
+    """Python functions with the arguments they are to be traced for: those of their signatures."""
+    if not isinstance(function, Function):
+        return
+    if function.input_signature is not None:
+        yield _python_of(function), function.input_signature, {}
+        return
+    later = list(function._later.values())
+    known = [c for c in function._cache.values() if not any(_fits(c, s) for s in later)]
+    seen = []
+    for signed in [*later, *known]:
+        call = _call_of(signed)
+        if call[1:] not in seen:
+            seen.append(call[1:])
+            yield call
+
+
+def _fits(concrete: Any, general: Any) -> bool:
+    """Whether a function was traced as a case of one with unknown sizes."""
+    specs, wider = (nest.flatten(s.structured_input_signature) for s in (concrete, general))
+    return len(specs) == len(wider) and all(
+        w.is_compatible_with(s)
+        if isinstance(w, TensorSpec) and isinstance(s, TensorSpec)
+        else w == s
+        for s, w in zip(specs, wider, strict=True)
+    )
+
+
+def _call_of(signed: Signed) -> tuple[Callable[..., Any], Any, Any]:
+    args, kwargs = signed.structured_input_signature
+    function = getattr(signed, "_function", None)
+    if function is not None:
+        return _python_of(function), args, kwargs
+    traced: Traced = signed.traced  # type: ignore[attr-defined]
+    return _Replayed(traced), args, kwargs
+
+
+class _Replayed:
+    """A traced function as a Python function of the same arguments."""
+
+    def __init__(self, traced: Traced) -> None:
+        self._traced = traced
+        self.__name__ = traced.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._traced.call([t for t in nest.flatten((args, kwargs)) if isinstance(t, Tensor)])
+
+
+def _python_of(function: Function) -> Callable[..., Any]:
+    converted = function._converted()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function._call_python(converted, args, kwargs)
+
+    call.__name__ = function._name
+    return call
+
+
+def _parameters(python: Any) -> list[Any]:
+    """Names and defaults of the parameters that may be given by position."""
+    try:
+        signature = inspect.signature(python)
+    except (TypeError, ValueError):
+        return []
+    found: list[Any] = []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            continue
+        if name == "self" and not found:
+            continue
+        try:
+            default = [] if parameter.default is parameter.empty else [packed(parameter.default)]
+        except Unsaved:
+            default = []
+        found.append([name, *default])
+    return found
+
+
+def _argument_names(specs: list[TensorSpec], function: Any) -> list[str]:
+    parameters = _parameters(getattr(function, "python_function", None) or (lambda: None))
+    names = []
+    for place, spec in enumerate(specs):
+        known = parameters[place][0] if place < len(parameters) else f"args_{place}"
+        name = spec.name or known
+        names.append(name if name not in names else f"{name}_{place}")
+    return names
+
+
+def _as_dictionary(name: str, result: Any) -> dict[str, Any]:
+    if isinstance(result, Mapping):
+        return dict(result)
+    flat = nest.flatten(result)
+    if not all(isinstance(t, Tensor) for t in flat):
+        raise ValueError(
+            f"tf.saved_model.save: signature {name!r} must return tensors, got {result!r}."
+        )
+    return {f"output_{i}": tensor for i, tensor in enumerate(flat)}
+
+
+def _specs(args: Any, kwargs: Any) -> list[TensorSpec]:
+    return [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
+
+
+def _any_size(args: Any, kwargs: Any) -> bool:
+    return any(not s.shape.is_fully_defined() for s in _specs(args, kwargs))

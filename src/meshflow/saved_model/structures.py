@@ -1,0 +1,78 @@
+"""Nested arguments and results as JSON: containers, specs, slots of tensors, and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshflow.core.dtypes import DType, as_dtype
+from meshflow.core.shapes import TensorShape
+from meshflow.core.specs import TensorSpec
+from meshflow.core.trace import Slot
+
+__all__ = ["Unsaved", "packed", "unpacked"]
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class Unsaved(Exception):
+    """Something cannot be written to a file."""
+
+
+def packed(value: Any) -> Any:
+    """A structure as JSON.
+
+    Args:
+      value: tuples, lists, dictionaries, `TensorSpec`s, `Slot`s, dtypes, and plain Python values.
+
+    Raises:
+      Unsaved: for anything else.
+
+    Example:
+      >>> from meshflow.saved_model.structures import packed, unpacked
+      >>> unpacked(packed(({"training": False}, [None])))
+      ({'training': False}, [None])
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Slot):
+        return {"slot": value.index}
+    if isinstance(value, TensorSpec):
+        shape = None if value.shape.rank is None else value.shape.as_list()
+        return {"spec": [shape, value.dtype.name, value.name]}
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, TensorShape):
+        return {"shape": None if value.rank is None else value.as_list()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {"tuple": [packed(v) for v in value], "fields": list(value._fields)}
+    if isinstance(value, tuple):
+        return {"tuple": [packed(v) for v in value]}
+    if isinstance(value, list):
+        return {"list": [packed(v) for v in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[packed(k), packed(v)] for k, v in value.items()]}
+    raise Unsaved(f"{value!r} of type {type(value).__name__}")
+
+
+def unpacked(data: Any) -> Any:
+    """The structure that `packed` wrote; named tuples come back as tuples.
+
+    Args:
+      data: its result.
+    """
+    if isinstance(data, _PLAIN):
+        return data
+    if "slot" in data:
+        return Slot(data["slot"])
+    if "spec" in data:
+        return TensorSpec(*data["spec"])
+    if "dtype" in data:
+        return as_dtype(data["dtype"])
+    if "shape" in data:
+        return TensorShape(data["shape"])
+    if "tuple" in data:
+        return tuple(unpacked(v) for v in data["tuple"])
+    if "list" in data:
+        return [unpacked(v) for v in data["list"]]
+    return {unpacked(k): unpacked(v) for k, v in data["dict"]}

@@ -1,0 +1,5 @@
+"""`tf.types`: names of types for annotations."""
+
+from meshflow.types import experimental as experimental
+
+__all__ = ["experimental"]

@@ -1,0 +1,29 @@
+"""`tf.types.experimental`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.concrete_function import ConcreteFunction
+from meshflow.core.function import Function
+from meshflow.core.specs import TypeSpec
+from meshflow.core.tensor import Tensor
+
+__all__ = [
+    "Callable",
+    "ConcreteFunction",
+    "GenericFunction",
+    "PolymorphicFunction",
+    "TensorLike",
+    "TraceType",
+]
+
+TensorLike = (
+    Tensor | int | float | bool | str | bytes | complex | tuple | list | np.ndarray | np.generic
+)
+GenericFunction = Function
+PolymorphicFunction = Function
+Callable = Any
+TraceType = TypeSpec

@@ -1,0 +1,63 @@
+"""Public names are imported by TensorFlow's paths, wherever their files are."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import meshflow as tf
+
+PATHS = [
+    "autograph.experimental",
+    "compat.v1.keras.backend",
+    "compat.v2.keras.layers",
+    "config.experimental",
+    "config.optimizer",
+    "config.threading",
+    "initializers",
+    "keras.dtensor.experimental.optimizers",
+    "keras.mixed_precision.experimental",
+    "losses",
+    "math.special",
+    "metrics",
+    "nn.experimental",
+    "optimizers.schedules",
+    "random.experimental",
+    "train.experimental",
+    "types.experimental",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_leads_to_what_the_attributes_lead_to(path):
+    module = importlib.import_module(f"meshflow.{path}")
+    found = tf
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert module is found
+    assert module.__spec__.name == module.__name__
+
+
+def test_no_file_is_loaded_twice():
+    """In a process that has imported nothing before."""
+    program = (
+        "from meshflow.optimizers.schedules import ExponentialDecay\n"
+        "from meshflow.keras.optimizers import schedules\n"
+        "from meshflow.keras.optimizers.schedules import ExponentialDecay as again\n"
+        "assert schedules.ExponentialDecay is ExponentialDecay is again"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    "path", ["nothing", "config.nothing", "optimizers.nothing", "keras.nothing"]
+)
+def test_what_is_not_there_is_not_found(path):
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"meshflow.{path}")
+
+
+def test_a_class_is_no_module():
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("meshflow.config.LogicalDevice")

@@ -1,0 +1,339 @@
+"""`tf.saved_model`: what is loaded computes, trains and is named as what was saved, without its code."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.saved_model import programs
+
+L = tf.keras.layers
+
+
+class Adder(tf.Module):
+    """Variables in attributes and lists, two functions, a counter that a function writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(2.0, name="weight")
+        self.parts = [tf.Variable([1.0, 2.0]), tf.Variable(3.0, trainable=False)]
+        self.calls = tf.Variable(0, trainable=False)
+        self.table = {"a": tf.constant([5.0, 6.0])}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+    def __call__(self, x):
+        self.calls.assign_add(1)
+        return x * self.weight + self.parts[1]
+
+    @tf.function
+    def scaled(self, x, times=2):
+        return {"scaled": x * tf.cast(times, x.dtype), "others": [x + self.table["a"], None]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path / "saved")
+
+
+@pytest.fixture
+def loaded(folder):
+    module = Adder()
+    module(tf.constant([1.0]))
+    module.scaled(tf.constant([1.0, 2.0]))
+    module.scaled(tf.constant([1.0, 2.0]), times=5)
+    tf.saved_model.save(module, folder)
+    return tf.saved_model.load(folder)
+
+
+def test_functions_and_variables(loaded):
+    np.testing.assert_array_equal(loaded([1.0, 2.0, 3.0]), [5.0, 7.0, 9.0])
+    assert int(loaded.calls) == 2  # saved after one call
+    assert [v.numpy().tolist() for v in loaded.parts] == [[1.0, 2.0], 3.0]
+    assert len(loaded.trainable_variables) == 2 and len(loaded.variables) == 4
+    assert loaded.weight.name == "weight:0"
+    loaded.weight.assign(10.0)
+    np.testing.assert_array_equal(loaded(tf.constant([1.0])), [13.0])
+
+
+def test_the_alternative_that_fits(loaded):
+    x = tf.constant([1.0, 2.0])
+    np.testing.assert_array_equal(loaded.scaled(x)["scaled"], [2.0, 4.0])
+    for found in (loaded.scaled(x, 5), loaded.scaled(x, times=5), loaded.scaled(times=5, x=x)):
+        np.testing.assert_array_equal(found["scaled"], [5.0, 10.0])
+    np.testing.assert_array_equal(loaded.scaled(x)["others"][0], [6.0, 8.0])
+    assert loaded.scaled(x)["others"][1] is None
+    for wrong in ((tf.constant([1, 2]),), (tf.zeros([3]),), (x, 7)):
+        with pytest.raises(ValueError, match="Could not find matching concrete function"):
+            loaded.scaled(*wrong)
+
+
+def test_gradients_and_training(loaded):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loaded(tf.constant([1.0, 2.0])) ** 2)
+    # The sum of (x w + 3) ** 2 at w = 2.
+    assert float(tape.gradient(loss, loaded.weight)) == 2 * (5 * 1 + 7 * 2)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(loaded(x) ** 2)
+        loaded.weight.assign_sub(0.01 * tape.gradient(loss, loaded.weight))
+        return loss
+
+    losses = [float(step(tf.constant([1.0, 2.0]))) for _ in range(3)]
+    assert losses[0] > losses[1] > losses[2]
+
+
+def test_in_a_process_without_the_code(loaded, folder):
+    program = (
+        "import meshflow as tf\n"
+        f"loaded = tf.saved_model.load({folder!r})\n"
+        "assert loaded([1.0]).numpy().tolist() == [5.0]\n"
+        "assert type(loaded).__name__ != 'Adder'"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_loaded_objects_are_saved_again(loaded, tmp_path):
+    loaded([1.0])
+    loaded.weight.assign(4.0)
+    tf.saved_model.save(loaded, tmp_path / "again")
+    again = tf.saved_model.load(tmp_path / "again")
+    assert float(again.weight) == 4.0
+
+
+def test_signatures(folder):
+    class Pair(tf.Module):
+        @tf.function(
+            input_signature=[tf.TensorSpec([None, 2], name="left"), tf.TensorSpec([None, 2])]
+        )
+        def both(self, left, right):
+            return left + right, left - right
+
+        @tf.function
+        def named(self, x):
+            return {"twice": 2 * x}
+
+    pair = Pair()
+    named = pair.named.get_concrete_function(tf.TensorSpec([None, 3], name="data"))
+    tf.saved_model.save(pair, folder, signatures={"both": pair.both, "named": named})
+    signatures = tf.saved_model.load(folder).signatures
+    assert sorted(signatures) == ["both", "named"]
+    one = tf.ones([4, 2])
+    found = signatures["both"](left=one, right=one)
+    np.testing.assert_array_equal(found["output_0"], 2 * np.ones([4, 2]))
+    np.testing.assert_array_equal(found["output_1"], np.zeros([4, 2]))
+    assert signatures["named"].structured_outputs["twice"].shape.as_list() == [None, 3]
+    assert signatures["named"].structured_input_signature[1]["data"].shape.as_list() == [None, 3]
+    np.testing.assert_array_equal(signatures["named"](tf.ones([1, 3]))["twice"], [[2.0, 2.0, 2.0]])
+    with pytest.raises(TypeError, match="takes the tensors"):
+        signatures["both"](left=one)
+    with pytest.raises(TypeError, match="named takes"):
+        signatures["named"](data=tf.ones([1, 4]))
+
+
+def test_the_only_function_is_the_signature(folder):
+    class Square(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([])])
+        def square(self, x):
+            return x * x
+
+    tf.saved_model.save(Square(), folder)
+    found = tf.saved_model.load(folder).signatures[tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY]
+    assert float(found(x=tf.constant(3.0))["output_0"]) == 9.0
+
+
+def models():
+    image = tf.keras.Sequential(
+        [
+            L.Conv2D(4, 3, activation="relu", input_shape=(8, 8, 3)),
+            L.BatchNormalization(),
+            L.MaxPooling2D(),
+            L.Flatten(),
+            L.Dropout(0.5),
+            L.Dense(2, name="out"),
+        ]
+    )
+    text = tf.keras.Sequential(
+        [L.Embedding(9, 4, input_length=None), L.Bidirectional(L.LSTM(3)), L.Dense(2)]
+    )
+    tokens = tf.keras.Input((6, 8))
+    attended = L.LayerNormalization()(tokens + L.MultiHeadAttention(2, 4)(tokens, tokens))
+    attention = tf.keras.Model(tokens, L.Dense(2)(L.GlobalAveragePooling1D()(attended)))
+    rng = np.random.default_rng(0)
+    return {
+        "image": (image, rng.normal(size=(5, 8, 8, 3)).astype("float32")),
+        "text": (text, rng.integers(0, 9, size=(5, 7))),
+        "attention": (attention, rng.normal(size=(5, 6, 8)).astype("float32")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["image", "text", "attention"])
+def test_keras_models(kind, folder):
+    model, x = models()[kind]
+    model.compile("adam", "mse")
+    model.fit(x, np.ones([5, 2]), verbose=0)
+    model.save(folder)
+    expected = model.predict(x, verbose=0)
+    loaded = tf.saved_model.load(folder)
+    np.testing.assert_allclose(loaded(x), expected, rtol=1e-5, atol=1e-6)
+    (output,) = loaded.signatures["serving_default"](tf.constant(x[:2])).values()
+    np.testing.assert_allclose(output, expected[:2], rtol=1e-5, atol=1e-6)
+    assert [v.shape for v in loaded.variables] == [v.shape for v in model.variables]
+    assert len(loaded.trainable_variables) == len(model.trainable_variables)
+    again = tf.keras.models.load_model(folder)
+    np.testing.assert_array_equal(again.predict(x, verbose=0), expected)
+    assert int(again.optimizer.iterations) == 1
+
+
+def test_training_mode(folder):
+    model, x = models()["image"]
+    tf.saved_model.save(model, folder)
+    loaded = tf.saved_model.load(folder)
+    before = [v.numpy() for v in loaded.variables]
+    first, second = loaded(x, training=True), loaded(x, training=True)
+    assert np.abs(first - second).max() > 0  # dropout
+    changed = [not np.array_equal(b, v) for b, v in zip(before, loaded.variables, strict=True)]
+    assert sum(changed) == 2  # the moving averages
+
+
+class Own(tf.keras.Model):
+    """A subclassed model that says nothing about its configuration."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.dense, self.norm = L.Dense(size), L.BatchNormalization()
+
+    def call(self, inputs, training=None):
+        return self.norm(self.dense(inputs), training=training)
+
+
+def test_subclassed_models_without_their_class(folder):
+    x, y = np.random.default_rng(0).normal(size=(16, 3)).astype("float32"), np.ones([16, 2])
+    model = Own(2)
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.fit(x, y, verbose=0)
+    model.save(folder)
+    loaded = tf.keras.models.load_model(folder)
+    assert not isinstance(loaded, Own)
+    np.testing.assert_allclose(loaded.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        loaded.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        loaded.fit(x, y, verbose=0).history["loss"],
+        model.fit(x, y, verbose=0).history["loss"],
+        rtol=1e-5,
+    )
+    assert [w.shape for w in loaded.weights] == [w.shape for w in model.weights]
+    never = Own(2)
+    with pytest.raises(NotImplementedError, match="get_config"):
+        never.save(folder)
+
+
+def test_several_inputs_and_outputs(folder):
+    a, b = tf.keras.Input((3,), name="a"), tf.keras.Input((2,), name="b", dtype="int32")
+    joined = L.Concatenate()([a, L.Flatten()(L.Embedding(5, 2)(b))])
+    model = tf.keras.Model({"a": a, "b": b}, {"p": L.Dense(1)(joined), "q": joined})
+    model.export(folder)
+    loaded = tf.saved_model.load(folder)
+    values = {"a": np.ones([4, 3], "float32"), "b": np.ones([4, 2], "int32")}
+    expected = model(values)
+    found = loaded.signatures["serving_default"](**{k: tf.constant(v) for k, v in values.items()})
+    for key in ("p", "q"):
+        np.testing.assert_allclose(loaded(values)[key], expected[key], rtol=1e-6)
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-6)
+
+
+def test_under_a_strategy(folder):
+    model, x = models()["attention"]
+    model.save(folder)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        loaded = tf.saved_model.load(folder)
+        restored = tf.keras.models.load_model(folder)
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(loaded(x), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(restored.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_be_saved(folder, caplog):
+    class Printing(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([2])])
+        def shown(self, x):
+            return tf.numpy_function(lambda v: v, [x], tf.float32)
+
+        @tf.function(input_signature=[tf.TensorSpec([None])])
+        def sized(self, x):
+            return tf.constant(np.ones(int(x.shape[0]), "float32"))
+
+    module = Printing()
+    tf.saved_model.save(module, folder)
+    assert "calls Python while it runs" in caplog.text
+    assert "asks for a size" in caplog.text
+    with pytest.raises(tf.errors.UnimplementedError, match="calls Python"):
+        tf.saved_model.save(module, folder, signatures=module.shown)
+    with pytest.raises(ValueError, match="with an input_signature"):
+        tf.saved_model.save(module, folder, signatures=lambda x: x)
+    with pytest.raises(ValueError, match="trackable"):
+        tf.saved_model.save(module.shown, folder)
+    with pytest.raises(TypeError, match="not callable"):
+        tf.saved_model.load(folder)(1.0)
+
+
+def test_folders_without_a_model(tmp_path, monkeypatch):
+    assert not tf.saved_model.contains_saved_model(tmp_path)
+    with pytest.raises(OSError, match="SavedModel file does not exist"):
+        tf.saved_model.load(tmp_path)
+    tf.saved_model.save(tf.Module(), tmp_path / "empty", options=tf.saved_model.SaveOptions())
+    assert tf.saved_model.contains_saved_model(tmp_path / "empty")
+    assert (
+        tf.saved_model.load(tmp_path / "empty", options=tf.saved_model.LoadOptions()).variables
+        == ()
+    )
+
+
+def test_without_flatbuffers_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    traced = programs.traced_for_export(lambda x: x + 1, (tf.TensorSpec([None]),), {})
+    monkeypatch.setattr(jax.export.Exported, "serialize", _no_flatbuffers)
+    with pytest.raises(ImportError, match=r"meshflow\[export\]"):
+        programs.exported(traced)
+
+
+def _no_flatbuffers(*args, **kwargs):
+    raise ImportError
+
+
+def test_constants():
+    names = (
+        "SERVING",
+        "TRAINING",
+        "GPU",
+        "TPU",
+        "ASSETS_DIRECTORY",
+        "VARIABLES_DIRECTORY",
+        "VARIABLES_FILENAME",
+    )
+    found = [getattr(tf.saved_model, n) for n in names]
+    assert found == ["serve", "train", "gpu", "tpu", "assets", "variables", "variables"]
+
+
+def test_sizes_of_programs_for_any_size():
+    """`tf.shape` of a tensor of any size can be the size of another."""
+
+    def function(x):
+        rows, columns = tf.shape(x)[0], x.shape[1]
+        again = tf.reshape(tf.reshape(x, [-1]), [rows, columns])
+        return again + tf.zeros(tf.shape(x)), tf.size(x), x / tf.cast(rows, x.dtype)
+
+    traced = programs.traced_for_export(function, (tf.TensorSpec([None, 3]),), {})
+    program = programs.loaded(programs.exported(traced))
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    same, count, shared = program.call(x)
+    np.testing.assert_array_equal(same, x)
+    assert int(count) == 12
+    np.testing.assert_allclose(shared, x / 4)
