@@ -1,5 +1,6 @@
-"""`tf.audio`: WAV files."""
+"""`tf.audio`."""
 
-from meshflow.ops.audio import decode_wav, encode_wav
+from meshflow.ops import audio as _audio
+from meshflow.ops.audio import *  # noqa: F403
 
-__all__ = ["decode_wav", "encode_wav"]
+__all__ = sorted(_audio.__all__)

@@ -212,3 +212,18 @@ def test_input_shape_of_a_layer_called_twice():
     layer(tf.keras.Input([5, 3]))
     with pytest.raises(AttributeError, match="different input shapes"):
         _ = layer.input_shape
+
+
+def test_masks_reach_layers_while_a_model_is_made():
+    class Softmax(tf.keras.layers.Layer):
+        def call(self, x, mask=None):
+            kept = tf.exp(x) * tf.cast(mask, x.dtype)[..., None]
+            return kept / tf.reduce_sum(kept, axis=1, keepdims=True)
+
+    inputs = tf.keras.Input([None], dtype="int32")
+    x = tf.keras.layers.Embedding(10, 4, mask_zero=True)(inputs)
+    assert x._keras_mask.dtype is tf.bool and x._keras_mask.shape.as_list() == [None, None]
+    model = tf.keras.Model(inputs, Softmax()(tf.keras.layers.Dense(1)(x)))
+    found = model(tf.constant([[3, 5, 0], [7, 0, 0]])).numpy()[..., 0]
+    assert found[0, 2] == 0 and found[1].tolist() == [1, 0, 0]
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)

@@ -10,7 +10,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import float32, float64, string, uint8
 from meshflow.core.tensor import Tensor
 from meshflow.ops import math as _math
-from meshflow.ops.audio import wav_bytes
+from meshflow.ops.audio import encode_wav
 from meshflow.ops.image import convert_image_dtype
 from meshflow.summary.recording import metadata_of, record, summary_scope
 from meshflow.summary.writers import state
@@ -206,7 +206,7 @@ def audio(
 
     def files(sounds: np.ndarray) -> np.ndarray:
         # Beside each file is a label, which is empty.
-        rows = [[wav_bytes(sound, rate), b""] for sound in sounds]
+        rows = [[encode_wav(sound, rate).numpy(), b""] for sound in sounds]
         return np.array(rows, object).reshape(len(rows), 2)
 
     with summary_scope(name, "audio_summary") as (tag, _):

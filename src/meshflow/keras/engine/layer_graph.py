@@ -84,6 +84,9 @@ class LayerGraph:
         """
         if args or not isinstance(inputs, KerasTensor) or not inputs.dtype.is_floating:
             return None
+        if inputs._keras_mask is not None:
+            # What becomes of the mask is found by tracing only.
+            return None
         if not type(self).__module__.startswith("meshflow.keras.layers.") or set(kwargs) - {
             "training"
         }:

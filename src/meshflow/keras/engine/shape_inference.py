@@ -26,12 +26,13 @@ _STAND_INS = (720, 5040)
 def infer(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result structure of `call`, with a `KerasTensor` for each tensor."""
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
-    first, known = _specs(call, args, kwargs, _STAND_INS[0])
+    first, known, masks = _specs(call, args, kwargs, _STAND_INS[0])
     if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
-        return nest.map_structure(_as_keras_tensor, first)
-    second, also_known = _specs(call, args, kwargs, _STAND_INS[1])
+        return _masked(nest.map_structure(_as_keras_tensor, first), masks)
+    second, also_known, also_masks = _specs(call, args, kwargs, _STAND_INS[1])
     result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
-    for index, tensor in enumerate(nest.flatten(result)):
+    masks = {i: _common(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
+    for index, tensor in enumerate(nest.flatten(_masked(result, masks))):
         if index in known and index in also_known:
             tensor._known = dict(zip(_STAND_INS, (known[index], also_known[index]), strict=True))
     return result
@@ -39,19 +40,31 @@ def infer(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _specs(
     call: Callable[..., Any], args: Any, kwargs: Any, size: int
-) -> tuple[Any, dict[int, np.ndarray]]:
-    """Specs of the results for one stand-in, and the values of those that are known while tracing.
+) -> tuple[Any, dict[int, np.ndarray], dict[int, TensorSpec]]:
+    """Specs of the results for one stand-in, the values of those that are known, and specs of masks.
 
     Known values are how `tf.shape(x)[0]` can be part of a shape although the batch size is not known.
     """
     known: dict[int, np.ndarray] = {}
+    masks: dict[int, TensorSpec] = {}
+    given = {
+        str(i): _filled(v._keras_mask, size)
+        for i, v in enumerate(nest.flatten((args, kwargs)))
+        if isinstance(v, KerasTensor) and v._keras_mask is not None
+    }
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(given: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        leaves = nest.flatten((args, kwargs))
+        for place, mask in given.items():
+            leaves[int(place)]._keras_mask = mask
         args, kwargs = nest.map_structure(
             lambda v: Tensor(v.value) if isinstance(v, _Known) else v, (args, kwargs)
         )
         outputs = call(*args, **kwargs)
         for index, leaf in enumerate(nest.flatten(outputs)):
+            mask = getattr(leaf, "_keras_mask", None)
+            if mask is not None:
+                masks[index] = TensorSpec(mask.shape, mask.dtype)
             if (
                 isinstance(leaf, Tensor)
                 and type(leaf._value) is np.ndarray
@@ -61,7 +74,16 @@ def _specs(
         return outputs
 
     filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
-    return trace_shapes(run, filled_args, filled_kwargs), known
+    return trace_shapes(run, (given, filled_args, filled_kwargs), {}), known, masks
+
+
+def _masked(result: Any, masks: dict[int, TensorSpec]) -> Any:
+    """The symbolic results with their masks, of which later layers are told."""
+    leaves = nest.flatten(result)
+    for index, spec in masks.items():
+        if isinstance(leaves[index], KerasTensor):
+            leaves[index]._keras_mask = KerasTensor(spec)
+    return result
 
 
 class _Known:
