@@ -281,6 +281,33 @@ def test_what_cannot_be_saved(folder, caplog):
         tf.saved_model.load(folder)(1.0)
 
 
+def test_sizes_of_earlier_calls_where_not_all_can_be_served(folder, caplog):
+    class Flat(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None, None])])
+        def __call__(self, x):
+            return self.inner(tf.reshape(x, [-1, 6]))
+
+    class Inner(tf.Module):
+        @tf.function
+        def __call__(self, x):
+            return tf.reduce_sum(x, axis=1)
+
+    module = Flat()
+    x = tf.ones([2, 3, 2])
+    module(x)
+    tf.saved_model.save(module, folder)
+    assert "saved for the sizes it was called with only" in caplog.text
+    loaded = tf.saved_model.load(folder)
+    for batch in (2, 5):
+        np.testing.assert_array_equal(loaded(tf.ones([batch, 3, 2])), [6.0] * batch)
+    with pytest.raises(ValueError, match="Could not find matching"):
+        loaded(tf.ones([2, 6, 1]))
+
+
 def test_folders_without_a_model(tmp_path, monkeypatch):
     assert not tf.saved_model.contains_saved_model(tmp_path)
     with pytest.raises(OSError, match="SavedModel file does not exist"):

@@ -22,6 +22,7 @@ from meshflow.core.concrete_function import Signed
 from meshflow.core.errors import UnimplementedError
 from meshflow.core.function import Function
 from meshflow.core.specs import TensorSpec
+from meshflow.core.symbolic_sizes import any_symbolic
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced
 from meshflow.core.variable import Variable
@@ -149,11 +150,34 @@ class _Writer:
                     self._note(number, name, calls[0][0], [a for a in alternatives if a])
 
     def _add_function(self, owner: int, name: str, function: Any) -> None:
-        alternatives = []
+        alternatives: list[Any] = []
         for call, args, kwargs in _calls(function):
-            alternatives.append(self._attempt(name, call, args, kwargs))
-        if alternatives:
-            self._note(owner, name, function.python_function, [a for a in alternatives if a])
+            try:
+                alternatives.append(self._program(name, call, args, kwargs))
+            except (UnimplementedError, Unsaved) as error:
+                found = self._for_sizes_met(name, function, call, (args, kwargs))
+                alternatives.extend(found)
+                what = "saved for the sizes it was called with only" if found else "not saved"
+                _log.warning("tf.saved_model.save: function %s is %s: %s", name, what, error)
+        self._note(owner, name, function.python_function, alternatives)
+
+    def _for_sizes_met(self, name: str, function: Function, call: Any, general: Any) -> list[Any]:
+        """Programs for the sizes of earlier calls: for any batch where that is possible."""
+        found, seen = [], []
+        for concrete in function._cache.values():
+            signature = concrete.structured_input_signature
+            if _is_symbolic(signature) or not _fits(concrete, general):
+                continue
+            for sizes in (nest.map_structure(_any_batch, signature), signature):
+                if sizes in seen:
+                    break
+                try:
+                    found.append(self._program(name, call, *sizes))
+                    seen.append(sizes)
+                    break
+                except (UnimplementedError, Unsaved):
+                    continue
+        return found
 
     def _note(self, owner: int, name: str, python: Any, alternatives: list[Any]) -> None:
         if alternatives:
@@ -299,7 +323,12 @@ def _calls(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
         yield _python_of(function), function.input_signature, {}
         return
     later = list(function._later.values())
-    known = [c for c in function._cache.values() if not any(_fits(c, s) for s in later)]
+    known = [
+        c
+        for c in function._cache.values()
+        if not _is_symbolic(c.structured_input_signature)
+        and not any(_fits(c, s.structured_input_signature) for s in later)
+    ]
     seen = []
     for signed in [*later, *known]:
         call = _call_of(signed)
@@ -308,9 +337,20 @@ def _calls(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
             yield call
 
 
+def _is_symbolic(signature: Any) -> bool:
+    """Whether a function was traced while another one was saved for any size."""
+    return any(s.shape.rank and any_symbolic(s.shape) for s in _specs(*signature))
+
+
+def _any_batch(spec: Any) -> Any:
+    if not isinstance(spec, TensorSpec) or not spec.shape.rank:
+        return spec
+    return TensorSpec([None, *spec.shape[1:]], spec.dtype, spec.name)
+
+
 def _fits(concrete: Any, general: Any) -> bool:
-    """Whether a function was traced as a case of one with unknown sizes."""
-    specs, wider = (nest.flatten(s.structured_input_signature) for s in (concrete, general))
+    """Whether a function was traced as a case of a signature with unknown sizes."""
+    specs, wider = (nest.flatten(s) for s in (concrete.structured_input_signature, general))
     return len(specs) == len(wider) and all(
         w.is_compatible_with(s)
         if isinstance(w, TensorSpec) and isinstance(s, TensorSpec)
