@@ -22,7 +22,7 @@ from meshflow.core.variable import Variable
 from meshflow.saved_model.programs import loaded, program_for
 from meshflow.saved_model.structures import unpacked
 
-__all__ = ["Restored", "contains_saved_model", "load", "load_from"]
+__all__ = ["Restored", "contains_saved_model", "load"]
 
 
 class Restored(Module):
@@ -98,11 +98,6 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
             f"SavedModel file does not exist at: {path}. Expected a folder written by tf.saved_model.save or "
             "Model.save here; models saved by TensorFlow itself cannot be read."
         )
-    return load_from(folder)
-
-
-def load_from(folder: Folder) -> Any:
-    """The objects in an open folder; see `load`."""
     return _Reader(folder).root()
 
 

@@ -146,12 +146,11 @@ class _Writer:
                 self._add_function(number, name, function)
             if number == 0 and hasattr(item, "_saved_functions"):
                 for name, calls in item._saved_functions().items():
-                    alternatives = [self._attempt(name, *call) for call in calls]
-                    self._note(number, name, calls[0][0], [a for a in alternatives if a])
+                    self._add_function(number, name, calls[0][0], calls)
 
-    def _add_function(self, owner: int, name: str, function: Any) -> None:
+    def _add_function(self, owner: int, name: str, function: Any, calls: Any = None) -> None:
         alternatives: list[Any] = []
-        for call, args, kwargs in _calls(function):
+        for call, args, kwargs in _calls(function) if calls is None else calls:
             try:
                 alternatives.append(self._program(name, call, args, kwargs))
             except (UnimplementedError, Unsaved) as error:
@@ -159,12 +158,21 @@ class _Writer:
                 alternatives.extend(found)
                 what = "saved for the sizes it was called with only" if found else "not saved"
                 _log.warning("tf.saved_model.save: function %s is %s: %s", name, what, error)
-        self._note(owner, name, function.python_function, alternatives)
+        if alternatives:
+            python = getattr(function, "python_function", function)
+            self.manifest["functions"].append(
+                {
+                    "owner": owner,
+                    "name": name,
+                    "parameters": _parameters(python),
+                    "alternatives": alternatives,
+                }
+            )
 
-    def _for_sizes_met(self, name: str, function: Function, call: Any, general: Any) -> list[Any]:
+    def _for_sizes_met(self, name: str, function: Any, call: Any, general: Any) -> list[Any]:
         """Programs for the sizes of earlier calls: for any batch where that is possible."""
         found, seen = [], []
-        for concrete in function._cache.values():
+        for concrete in function._cache.values() if isinstance(function, Function) else ():
             signature = concrete.structured_input_signature
             if _is_symbolic(signature) or not _fits(concrete, general):
                 continue
@@ -179,32 +187,12 @@ class _Writer:
                     continue
         return found
 
-    def _note(self, owner: int, name: str, python: Any, alternatives: list[Any]) -> None:
-        if alternatives:
-            self.manifest["functions"].append(
-                {
-                    "owner": owner,
-                    "name": name,
-                    "parameters": _parameters(python),
-                    "alternatives": alternatives,
-                }
-            )
-
-    def _attempt(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any] | None:
-        try:
-            return self._program(name, call, args, kwargs)
-        except (UnimplementedError, Unsaved) as error:
-            _log.warning("tf.saved_model.save: function %s is not saved: %s", name, error)
-            return None
-
     def _program(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         structure = packed((args, kwargs))
         try:
             traced = traced_for_export(call, args, kwargs)
             data = exported(traced)
-        except UnimplementedError:
-            raise
-        except ImportError:
+        except (UnimplementedError, ImportError):
             raise
         except Exception as error:
             if not _any_size(args, kwargs):
