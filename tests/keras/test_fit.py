@@ -418,3 +418,17 @@ def test_a_generator_that_runs_out_ends_training():
     with pytest.warns(UserWarning, match="ran out of data"):
         history = model.fit(iter([(x, y)] * 3), steps_per_epoch=2, epochs=5, verbose=0)
     assert history.epoch == [0, 1]
+
+
+def test_one_target_serves_the_output_that_has_a_loss():
+    inputs = tf.keras.Input((3,))
+    hidden = tf.keras.layers.Dense(2, name="hidden")(inputs)
+    model = tf.keras.Model(inputs, [tf.keras.layers.Dense(1, name="answer")(hidden), hidden])
+    model.compile("sgd", loss=["mse", None])
+    x, y = np.ones((4, 3), "f4"), np.zeros((4, 1), "f4")
+    history = model.fit(x, y, verbose=0).history
+    assert list(history) == ["loss", "answer_loss"]
+    model.compile("sgd", loss="mse")
+    assert len(model.evaluate(x, y, verbose=0)) == 3
+    with pytest.raises(ValueError, match="2 outputs"):
+        model.fit(x, [y], verbose=0)
