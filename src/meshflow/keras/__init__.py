@@ -19,6 +19,7 @@ from meshflow.keras import (
     regularizers,
     saving,
     utils,
+    wrappers,
 )
 from meshflow.keras.engine.input_layer import Input
 from meshflow.keras.engine.model import Model
@@ -46,4 +47,5 @@ __all__ = [
     "regularizers",
     "saving",
     "utils",
+    "wrappers",
 ]
