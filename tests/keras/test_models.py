@@ -285,3 +285,26 @@ def test_a_sequential_model_with_a_declared_shape_keeps_to_it():
     model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(8, 4))])
     with pytest.raises(ValueError, match=r"expected shape=.*8, 4.*found shape=.*9, 4"):
         model(tf.ones([2, 9, 4]))
+
+
+def test_a_list_of_one_tensor_is_the_tensor():
+    x = tf.keras.Input((3,), name="x")
+    model = tf.keras.Model([x], [tf.keras.layers.Dense(2)(x)])
+    assert tf.is_tensor(model(tf.ones([4, 3]))) and tf.is_tensor(model([tf.ones([4, 3])]))
+    assert model.predict(tf.ones([4, 3]), verbose=0).shape == (4, 2)
+    assert model.input is x and model.inputs == [x]
+    assert model.input_shape == (None, 3) and model.output_shape == (None, 2)
+    assert model(model.input).shape == [None, 2]
+    again = tf.keras.models.clone_model(model)
+    assert tf.is_tensor(again(tf.ones([4, 3])))
+    assert len(tf.keras.Model([x], [model.output, x])(tf.ones([4, 3]))) == 2
+
+
+def test_constants_of_a_longest_length_may_be_cut_to_unknown_ones():
+    positions = tf.random.normal([1, 50, 3])
+    x = tf.keras.Input((None, 3))
+    y = tf.keras.layers.Lambda(lambda t: t + positions[:, : tf.shape(t)[1]])(x)
+    assert y.shape == [None, None, 3]
+    assert tf.keras.Model(x, y)(tf.ones([2, 7, 3])).shape == [2, 7, 3]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="720"):
+        tf.keras.layers.Lambda(lambda t: t + tf.ones([1, 2, 5]))(x)

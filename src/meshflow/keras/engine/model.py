@@ -71,7 +71,7 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         self._symbolic_metrics: list[tuple[str, KerasTensor, Any]] = []
         self._graph: Graph | None = None
         if inputs is not None and outputs is not None:
-            self._graph = Graph(self._name, inputs, outputs)
+            self._graph = Graph(self._name, _without_list(inputs), _without_list(outputs))
             self.built = True
 
     def _current_graph(self) -> Graph | None:
@@ -517,6 +517,12 @@ def _spec(shape: TensorShape) -> Any:
     from meshflow.keras import backend
 
     return TensorSpec(shape, backend.floatx())
+
+
+def _without_list(structure: Any) -> Any:
+    """Keras 2 takes a list of one tensor for the tensor: the model then returns a tensor as well."""
+    one = isinstance(structure, list) and len(nest.flatten(structure)) == 1
+    return structure[0] if one else structure
 
 
 def _tuples(structure: Any) -> Any:

@@ -21,20 +21,37 @@ from meshflow.core.trace import trace_shapes
 from meshflow.keras.engine.keras_tensor import KerasTensor
 
 _STAND_INS = (720, 5040)
+# For calls that fail with large ones, as where positions up to a longest length are cut to the input's.
+_SMALL_STAND_INS = (6, 12)
 
 
 def infer(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result structure of `call`, with a `KerasTensor` for each tensor."""
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
-    first, known, masks = _specs(call, args, kwargs, _STAND_INS[0])
     if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
+        first, _, masks = _specs(call, args, kwargs, _STAND_INS[0])
         return _masked(nest.map_structure(_as_keras_tensor, first), masks)
-    second, also_known, also_masks = _specs(call, args, kwargs, _STAND_INS[1])
+    try:
+        return _with_unknown(call, args, kwargs, _STAND_INS)
+    except Exception as error:
+        if any(t._known for t in symbolic):
+            # Their values are known for the large stand-ins only.
+            raise
+        try:
+            return _with_unknown(call, args, kwargs, _SMALL_STAND_INS)
+        except Exception:
+            raise error from None
+
+
+def _with_unknown(call: Callable[..., Any], args: Any, kwargs: Any, sizes: tuple[int, int]) -> Any:
+    """The result structure of `call`, with the sizes unknown that differ between two stand-ins."""
+    first, known, masks = _specs(call, args, kwargs, sizes[0])
+    second, also_known, also_masks = _specs(call, args, kwargs, sizes[1])
     result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
     masks = {i: _common(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
     for index, tensor in enumerate(nest.flatten(_masked(result, masks))):
         if index in known and index in also_known:
-            tensor._known = dict(zip(_STAND_INS, (known[index], also_known[index]), strict=True))
+            tensor._known = dict(zip(sizes, (known[index], also_known[index]), strict=True))
     return result
 
 
