@@ -240,6 +240,25 @@ def test_add_loss_add_metric_and_regularizers():
     assert logs == {"loss": pytest.approx(4.2), "activity": 1.0}
 
 
+def test_add_metric_takes_what_a_metric_of_the_layer_gave():
+    class Own(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = layers.Dense(1)
+            self.size = tf.keras.metrics.Mean(name="size")
+
+        def call(self, x):
+            self.add_metric(self.size(tf.reduce_mean(x)))
+            return self.out(x)
+
+    model = Own()
+    model.compile("sgd", "mse")
+    history = model.fit(np.full((4, 2), 3.0), np.zeros((4, 1)), verbose=0).history
+    assert set(history) == {"loss", "size"} and history["size"] == [3.0]
+    with pytest.raises(ValueError, match="provide a name"):
+        model.add_metric(tf.constant(1.0))
+
+
 def test_symbolic_add_loss():
     inputs = tf.keras.Input((2,))
     outputs = layers.Dense(1, kernel_initializer="ones")(inputs)

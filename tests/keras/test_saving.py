@@ -273,3 +273,17 @@ def test_code_of_lambda_layers(tmp_path, name):
     config = layer.get_config()
     with pytest.raises(ValueError, match="another version of Python"):
         tf.keras.layers.Lambda.from_config({**config, "function": ["eA==", None, None]})
+
+
+@pytest.mark.parametrize("name", ["model.h5", "model.keras", "folder"])
+def test_own_losses_and_metrics_stay_known_after_loading(tmp_path, name):
+    def own(y_true, y_pred):
+        return tf.reduce_mean(tf.abs(y_true - y_pred), axis=-1)
+
+    model = tf.keras.Sequential([layers.Dense(1, input_shape=(3,))])
+    model.compile("sgd", own, metrics=[own, "mse"])
+    model.fit(X, Y, verbose=0)
+    model.save(tmp_path / name)
+    again = tf.keras.models.load_model(tmp_path / name, custom_objects={"own": own})
+    assert_close(again.evaluate(X, Y, verbose=0), model.evaluate(X, Y, verbose=0))
+    assert set(again.fit(X, Y, verbose=0).history) == {"loss", "own", "mse"}

@@ -112,8 +112,9 @@ class LayerLosses:
         """Adds a tensor computed in `call` to the metrics that training reports.
 
         Args:
-          value: a tensor; its mean over batches is reported.
-          name: the metric's name.
+          value: a tensor, whose mean over batches is reported; or what a metric of this layer returned when it
+            was called, which reports itself.
+          name: the metric's name; not needed for what a metric returned.
           **kwargs: `aggregation='mean'` is accepted.
 
         Raises:
@@ -124,6 +125,8 @@ class LayerLosses:
         kwargs.pop("aggregation", None)
         if kwargs:
             raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
+        if any(metric._gave(value) for metric in self.metrics):
+            return
         if name is None:
             raise ValueError(
                 "Please provide a name for your metric like `self.add_metric(tf.reduce_sum(inputs), name='mean_activation')`"

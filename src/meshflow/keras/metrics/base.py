@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from meshflow.core import dtypes
 from meshflow.core.autograph.status import convert_if_enabled
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import reading_together
@@ -19,6 +21,9 @@ from meshflow.keras import backend, identify
 from meshflow.ops import math
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
+
+# What the latest call of each metric returned, by which `Layer.add_metric` knows the metric.
+_results: weakref.WeakKeyDictionary[Metric, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
 
 
 def _accepting_mesh(init: Callable[..., None]) -> Callable[..., None]:
@@ -195,7 +200,15 @@ class Metric:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Takes in one batch and returns the present value."""
         self.update_state(*args, **kwargs)
-        return self.result()
+        result = self.result()
+        if isinstance(result, Tensor):
+            _results[self] = weakref.ref(result)
+        return result
+
+    def _gave(self, value: Any) -> bool:
+        """Whether a tensor is what the latest call returned."""
+        latest = _results.get(self)
+        return latest is not None and latest() is value
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

@@ -280,6 +280,10 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
             return module.deserialize(value, custom_objects)
         if isinstance(value, dict):
             return {k: decode(v, module) for k, v in value.items()}
+        if isinstance(value, str):
+            # Later, when training matches losses to outputs, `custom_objects` is no longer known.
+            found = identify.get_registered_object(value, custom_objects)
+            return value if found is None else module.get(found)
         return [decode(v, module) for v in value] if isinstance(value, list) else value
 
     optimizer = config.get("optimizer_config", config.get("optimizer"))
