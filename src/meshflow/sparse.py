@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.composite import SparseTensor
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.sparse_elements import *  # noqa: F403
@@ -42,18 +43,42 @@ def to_dense(
     Args:
       sp_input: a sparse tensor.
       default_value: value of the other elements; default 0.
-      validate_indices: ignored.
+      validate_indices: whether indices are checked; those of traced functions are not.
       name: ignored.
 
     Returns:
       A tensor.
+
+    Raises:
+      InvalidArgumentError: for indices that are out of bounds, out of order or repeated.
     """
     shape = sp_input.shape.as_list()
+    if validate_indices and not isinstance(sp_input.indices._value, jax.core.Tracer):
+        _check_places(np.asarray(sp_input.indices._value), shape)
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
         empty = array.fill(shape, convert_to_tensor(default_value, dtype=sp_input.dtype))
     return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
+
+
+def _check_places(places: np.ndarray, shape: list[int]) -> None:
+    if not len(places):
+        return
+    flat = np.ravel_multi_index(tuple(places.T), shape, mode="clip") if shape else np.zeros(1, int)
+    outside: np.ndarray = ((places < 0) | (places >= shape)).any(1)
+    unsorted: np.ndarray = np.diff(flat, prepend=-1) <= 0
+    for i in np.flatnonzero(outside | unsorted)[:1]:
+        place = f"indices[{i}] = [{','.join(map(str, places[i]))}]"
+        if outside[i]:
+            bounds = ",".join(map(str, shape))
+            raise InvalidArgumentError(f"{place} is out of bounds: need 0 <= index < [{bounds}]")
+        if np.array_equal(places[i], places[i - 1]):
+            raise InvalidArgumentError(f"{place} is repeated")
+        raise InvalidArgumentError(
+            f"{place} is out of order. Many sparse ops require sorted indices.\n"
+            "    Use `tf.sparse.reorder` to create a correctly ordered copy."
+        )
 
 
 def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:

@@ -109,3 +109,20 @@ def test_arrays_of_different_sizes_become_rows():
         list(arrays.sparse_batch(4, [2]))
     with pytest.raises(TypeError, match="one tensor each"):
         D.from_tensors((1, 2)).sparse_batch(2, [])
+
+
+@pytest.mark.parametrize(
+    ("places", "wrong"),
+    [([[0, 2], [0, 1]], "order"), ([[0, 2]] * 2, "repeated"), ([[0, 7]], "bounds")],
+)
+def test_places_are_checked_before_a_tensor_becomes_dense(places, wrong):
+    sparse = tf.SparseTensor(places, [1.0] * len(places), [3, 4])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
+        tf.sparse.to_dense(sparse)
+    if wrong == "order":
+        assert tf.sparse.to_dense(sparse, validate_indices=False).numpy()[0].tolist() == [
+            0,
+            1,
+            1,
+            0,
+        ]

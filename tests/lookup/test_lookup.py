@@ -132,3 +132,15 @@ def test_content_in_checkpoints(tmp_path):
     table.insert(tf.constant(["ä", "b"]), [7.0, 8.0])
     tf.train.Checkpoint(table=table).restore(path).assert_consumed()
     assert_close(table.lookup(tf.constant(["ä", "b"])), [0.1, 0])
+
+
+def test_text_of_any_number_is_looked_up_in_functional_models():
+    table = tf.lookup.StaticVocabularyTable(
+        tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.range(2, dtype=tf.int64)), 1
+    )
+    text = tf.keras.Input((), dtype=tf.string)
+    numbers = tf.keras.layers.Lambda(table.lookup)(text)
+    model = tf.keras.Model(text, tf.keras.layers.Embedding(3, 2)(numbers))
+    words = tf.constant(["b", "a", "other"] * 20)
+    rows = model.layers[-1].get_weights()[0]
+    assert_close(model.predict(words, verbose=0), rows[[1, 0, 2] * 20])

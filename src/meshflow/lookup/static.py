@@ -209,10 +209,11 @@ class StaticVocabularyTable(Table):
     def _look(self, keys: Any) -> Tensor:
         tensor = self._keys(keys)
         text = tensor if tensor.dtype is string else as_string(tensor)
-        hashed = to_hash_bucket_fast(text, self._buckets).numpy() + self._known()
+        # Ops, not NumPy: in a traced function the hashes of known text are constants without a value.
+        hashed = to_hash_bucket_fast(text, self._buckets) + self._known()
         if self._table is None:
-            return convert_to_tensor(hashed)
+            return hashed
         own = self._table.key_dtype
         same = tensor if tensor.dtype is own else _math.cast(tensor, own)
-        values = self._table.lookup(same).numpy()
-        return convert_to_tensor(np.where(values == -1, hashed, values))
+        values = self._table.lookup(same)
+        return array.where(_math.equal(values, -1), hashed, values)
