@@ -8,6 +8,7 @@ zero tells is told by the ReLU's result as well.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -159,9 +160,12 @@ class _Fusion:
     def _kernel(self, conv: Any) -> tuple[Any, bool]:
         """A convolution's kernel before it was turned round and rounded; whether it was turned."""
         kernel, turned = conv.invars[1], False
+        layout = conv.params["dimension_numbers"]
+        if _size(kernel, layout.rhs_spec) > _size(conv.outvars[0], layout.out_spec):
+            # A kernel's gradient: what slides over the image is a result's gradient.
+            return kernel, turned
         made = self._maker(kernel, "rev")
-        spatial = conv.params["dimension_numbers"].rhs_spec[2:]
-        if made is not None and set(made.params["dimensions"]) == set(spatial):
+        if made is not None and set(made.params["dimensions"]) == set(layout.rhs_spec[2:]):
             kernel, turned = made.invars[0], True
         made = self._maker(kernel, "convert_element_type")
         if made is not None and made.invars[0].aval.dtype == np.float32:
@@ -205,6 +209,11 @@ class _Fusion:
         gate = made.invars[0]
         same = gate.aval.shape == result.aval.shape and gate.aval.dtype == result.aval.dtype
         return gate if same and not isinstance(gate, jex_core.Literal) else None
+
+
+def _size(atom: Any, spec: Any) -> int:
+    """The number of places of a convolution's operand."""
+    return math.prod(atom.aval.shape[i] for i in spec[2:])
 
 
 def _may_finish(conv: Any) -> bool:
