@@ -206,10 +206,7 @@ class DataHandler:
                     raise ValueError(
                         f"`{what}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
                     )
-            if batch_size is not None:
-                raise ValueError(
-                    f"The `batch_size` argument must not be specified for the given input type. Received input: {x!r}, batch_size: {batch_size}"
-                )
+            # `batch_size` is ignored, as in Keras: the elements are batches.
             self._source = IterableSource(x, shuffle)
         else:
             kinds = sorted({f"{type(v).__module__}.{type(v).__name__}" for v in nest.flatten(x)})
