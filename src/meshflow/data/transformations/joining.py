@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import sys
@@ -15,6 +16,7 @@ from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.specs import TensorSpec
 from meshflow.core.trace import trace_shapes
 from meshflow.data import structure
+from meshflow.data.chains import Chain
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -22,6 +24,7 @@ from meshflow.data.dataset import (
     Vector,
 )
 from meshflow.data.failures import Failed, Raising, caught
+from meshflow.data.gathering import Gather, joined
 from meshflow.data.running import Run
 from meshflow.data.sources import index_blocks, seed_of
 from meshflow.data.transformations.base import Unary
@@ -86,13 +89,24 @@ class Zip(Dataset):
         )
         order = structure.nest.flatten(_filled(self._tree, iter(list(numbers))))
 
-        def gather(index: np.ndarray) -> list[Any]:
-            leaves = [leaf for part in parts for leaf in part.gather(index)]
-            return [leaves[i] for i in order]
+        def chained(wanted: list[Chain]) -> Gather:
+            places = [bisect.bisect(starts, order[chain.leaf]) - 1 for chain in wanted]
+            gathers, found = [], []
+            for number, (part, start) in enumerate(zip(parts, starts, strict=False)):
+                own = [i for i, place in enumerate(places) if place == number]
+                leaves = [wanted[i]._replace(leaf=order[wanted[i].leaf] - start) for i in own]
+                gathers.append(part.chained(leaves))  # type: ignore[misc]
+                found += own
+            return joined(gathers, [found.index(i) for i in range(len(wanted))])
 
         reaches = [part.reach for part in parts if part.reach is not None]
-        blocks = index_blocks(self._count())
-        return Vector(gather, blocks, min(reaches, default=None), in_order=True)
+        return Vector(
+            joined([part.gather for part in parts], order),
+            index_blocks(self._count()),
+            min(reaches, default=None),
+            chained if all(part.chained is not None for part in parts) else None,
+            in_order=True,
+        )
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self._vector(Run(self)) is not None:
