@@ -18,7 +18,6 @@ NAMES: dict[str, str] = {
     "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "mlir": "see the MLIR of jax.jit(...).lower(...).",
     "profiler": _LATER,
-    "quantization": _LATER,
     "queue": "use Python's queue or tf.data.",
     "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",
