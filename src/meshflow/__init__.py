@@ -254,6 +254,7 @@ _LAZY = (
         "keras",
         "lookup",
         "mixed_precision",
+        "profiler",
         "quantization",
         "signal",
     ),
