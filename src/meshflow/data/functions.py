@@ -68,9 +68,9 @@ class ElementFunction:
         self._eager = False
         self._traced: dict[Any, tuple[Traced, Any]] = {}
         self._vectorized: Any = None
-        # Results that only scale numbers, of elements of known sizes and of others.
+        # Results that only scale numbers: of elements of known sizes, and of the rows of any.
         self.chains: chains.Chains | None = None
-        self._rows: chains.Chains | None = None
+        self.rows: chains.Chains | None = None
         # How it makes numbers of strings, when it begins with that.
         self.parsing: Parsing | None = None
         self.reason = ""
@@ -141,6 +141,7 @@ class ElementFunction:
                 found = chains.find(traced)
                 if any(found):
                     self.chains = chains.Chains(traced, found)
+                self._find_rows(traced)
         else:
             self.reason = "its elements have unknown sizes"
             first, second = (self._trace_stand_in(size) for size in _STAND_INS)
@@ -149,15 +150,16 @@ class ElementFunction:
                 self._output_spec = structure.merged(*specs)
                 self._find_rows(first, second)
 
-    def _find_rows(self, first: Traced, second: Traced) -> None:
-        """Looks whether its results are scaled arguments, whatever their sizes."""
+    def _find_rows(self, *traced: Traced) -> None:
+        """Looks whether its results are scaled rows of its arguments, whatever their sizes."""
+        first = traced[0]
         if first.writes or first.closed.effects or not _only_tensors(first):
             return
         if not all(spec.shape.rank for spec in nest.flatten(self._spec)):
             return
-        found = [chains.find(traced, batched=True) for traced in (first, second)]
-        if all(a is not None and a.is_like(b) for a, b in zip(*found, strict=True)):
-            self._rows = chains.Chains(first, found[0])
+        found = [chains.find(t, batched=True) for t in traced]
+        if all(a is not None and a.is_like(found[-1][i]) for i, a in enumerate(found[0])):
+            self.rows = chains.Chains(first, found[0])
 
     def _parses(self) -> bool:
         """Whether it parses strings to numbers of known sizes and goes on with numbers only."""
@@ -332,11 +334,11 @@ class ElementFunction:
             return next(self.records([element], 1))
         if not self._eager:
             leaves = nest.flatten(element)
-            if self._rows is not None:
-                return self._rows.rebuilt(self._rows.of(leaves))
             if self.chains is not None:
                 results = self.chains.of([leaf[None] for leaf in leaves])
                 return self.chains.rebuilt([structure.scalar(a[0]) for a in results])
+            if self.rows is not None:
+                return self.rows.rebuilt(self.rows.of(leaves))
             key = tuple((a.shape, a.dtype.str) for a in leaves)
             if key not in self._traced:
                 traced = self._trace(structure.spec_of(element))
