@@ -90,6 +90,13 @@ def test_programs_inside_are_turned():
     assert_same(fn, draw(2, 3, 5), draw(5, 4), left=[])
 
 
+def test_solvers_have_programs_with_names():
+    solve = lambda a, b: jax.lax.custom_linear_solve(
+        lambda x: jnp.dot(x.T, a.T).T, b, lambda _, y: jnp.linalg.inv(a) @ y
+    )
+    assert_same(solve, jnp.eye(4) * 2 + 0.1, draw(4, 3), left=[])
+
+
 @pytest.mark.parametrize("fn", [lambda a, b: a @ b, lambda a, b: a.T + b, jnp.multiply])
 def test_nothing_to_do_is_the_same_program(fn):
     closed = jax.make_jaxpr(fn)(draw(4, 4), draw(4, 4))

@@ -63,13 +63,19 @@ def everywhere(
             return everywhere(item, rewrite)
         return of_jaxpr(item) if isinstance(item, jex_core.Jaxpr) else item
 
+    def like(value: Any, items: list[Any]) -> Any:
+        if not isinstance(value, (tuple, list)):
+            return items[0]
+        # Tuples with named parts are made of parts.
+        return getattr(value, "_make", type(value))(items)
+
     def of_equation(eqn: Any) -> Any:
         changed = {}
         for name, value in eqn.params.items():
             items = value if isinstance(value, (tuple, list)) else (value,)
             new = [of_item(item) for item in items]
             if any(a is not b for a, b in zip(new, items, strict=True)):
-                changed[name] = type(value)(new) if isinstance(value, (tuple, list)) else new[0]
+                changed[name] = like(value, new)
         return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
     jaxpr = of_jaxpr(closed.jaxpr)
