@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.kernels.epilogues import finished_p
-from meshflow.passes.jaxprs import opened
+from meshflow.passes.jaxprs import everywhere, makers, opened, users
 
 __all__ = ["fused"]
 
@@ -29,33 +29,7 @@ def fused(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Args:
       closed: a `ClosedJaxpr`.
     """
-    jaxpr = _fused(closed.jaxpr)
-    return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)
-
-
-def _fused(jaxpr: Any) -> Any:
-    """An open jaxpr with fused convolutions, also in the programs inside."""
-    eqns = [_inside(eqn) for eqn in jaxpr.eqns]
-    found = _Fusion(jaxpr, eqns).run()
-    same = list(map(id, found)) == list(map(id, jaxpr.eqns))
-    return jaxpr if same else jaxpr.replace(eqns=found)
-
-
-def _inside(eqn: Any) -> Any:
-    """An equation with fused convolutions in its programs."""
-    changed = {}
-    for name, value in eqn.params.items():
-        items = value if isinstance(value, (tuple, list)) else (value,)
-        new = [_program(item) for item in items]
-        if any(a is not b for a, b in zip(new, items, strict=True)):
-            changed[name] = type(value)(new) if isinstance(value, (tuple, list)) else new[0]
-    return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
-
-
-def _program(item: Any) -> Any:
-    if isinstance(item, jex_core.ClosedJaxpr):
-        return fused(item)
-    return _fused(item) if isinstance(item, jex_core.Jaxpr) else item
+    return everywhere(closed, lambda jaxpr, eqns: _Fusion(jaxpr, eqns).run())
 
 
 class _Fusion:
@@ -68,17 +42,7 @@ class _Fusion:
 
     def __init__(self, jaxpr: Any, eqns: list[Any]) -> None:
         self._eqns: list[Any] = eqns
-        self._made: dict[Any, Any] = {}
-        self._uses: dict[Any, list[int]] = {}
-        for i, eqn in enumerate(eqns):
-            self._made |= dict.fromkeys(eqn.outvars, eqn)
-            for atom in eqn.invars:
-                if not isinstance(atom, jex_core.Literal):
-                    self._uses.setdefault(atom, []).append(i)
-        for atom in jaxpr.outvars:
-            if not isinstance(atom, jex_core.Literal):
-                # An output is used by an equation that does not exist.
-                self._uses.setdefault(atom, []).append(len(eqns))
+        self._made, self._uses = makers(eqns), users(jaxpr, eqns)
 
     def run(self) -> list[Any]:
         """The equations, fused."""
