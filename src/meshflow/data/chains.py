@@ -20,6 +20,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced
 from meshflow.data import structure
 from meshflow.kernels import rows
+from meshflow.passes.regions import INLINED
 
 __all__ = ["Chain", "Chains", "find", "taken"]
 
@@ -33,11 +34,14 @@ class Chain(NamedTuple):
       leaf: the argument's number.
       shape: the result's shape (without the first dimension of batches); None for the argument's own.
       steps: what is done after a cast to float32; None for an argument as it is.
+      mirrors: the axes along which it is reversed in the end, each where a bool variable of the program
+        is true.
     """
 
     leaf: int
     shape: tuple[int, ...] | None
     steps: tuple[rows.Step, ...] | None
+    mirrors: tuple[tuple[int, Any], ...] = ()
 
     def is_like(self, other: Chain | None) -> bool:
         """Whether another chain does the same."""
@@ -70,12 +74,13 @@ def taken(array: np.ndarray, index: np.ndarray | None, chain: Chain | None = Non
     return found if chain is None or chain.shape is None else found.reshape(-1, *chain.shape)
 
 
-def find(traced: Traced, batched: bool = False) -> list[Chain | None]:
+def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[Chain | None]:
     """The chain of every result; None where it is none.
 
     Args:
       traced: a function of elements.
       batched: whether they are batches of any size, which is the first dimension of all.
+      mirrors: whether chains may be mirrored.
     """
     jaxpr = traced.closed.jaxpr
     count = len(jaxpr.invars) - len(traced.captures)
@@ -87,11 +92,11 @@ def find(traced: Traced, batched: bool = False) -> list[Chain | None]:
             known[variable] = np.asarray(capture._value)
     for variable, constant in zip(jaxpr.constvars, traced.closed.consts, strict=True):
         known[variable] = np.asarray(constant)
-    _Search(known, batched).follow(jaxpr)
+    _Search(known, batched, mirrors).follow(jaxpr)
     results: list[Chain | None] = []
     for variable in jaxpr.outvars[: traced.count]:
         found = None if isinstance(variable, jex_core.Literal) else known.get(variable)
-        if not isinstance(found, Chain):
+        if not isinstance(found, Chain) or any(given is None for _, given in found.mirrors):
             results.append(None)
             continue
         whole: tuple[int, ...] = found.shape or ()
@@ -172,41 +177,98 @@ def _arguments_of(traced: Traced, results: list[int]) -> list[int]:
     return [i for i, variable in enumerate(leaves) if variable in needed]
 
 
+class _Choice(NamedTuple):
+    """A bool that the program computes.
+
+    Attributes:
+      variable: its variable.
+    """
+
+    variable: Any
+
+
 class _Search:
     """Follows chains and constants through a program.
 
     Args:
       known: what variables are: a `Chain` with its whole shape, or a constant; more are added.
       batched: whether the first dimension is that of a batch.
+      mirrors: whether chains may be mirrored.
     """
 
-    def __init__(self, known: dict[Any, Any], batched: bool) -> None:
-        self._known, self._batched = known, batched
+    def __init__(self, known: dict[Any, Any], batched: bool, mirrors: bool = False) -> None:
+        self._known, self._batched, self._mirrors = known, batched, mirrors
+        self._chooses = mirrors
 
     def follow(self, jaxpr: Any) -> None:
         """Finds what the results of a program's equations are."""
         for equation in jaxpr.eqns:
-            operands = [
-                np.asarray(v.val) if isinstance(v, jex_core.Literal) else self._known.get(v)
-                for v in equation.invars
-            ]
+            operands = [self._operand(v) for v in equation.invars]
+            if equation.primitive.name in INLINED and self._mirrors:
+                self._call(equation, operands)
+                continue
             rule = _RULES.get(equation.primitive.name)
             if rule is not None and not any(operand is None for operand in operands):
                 found = rule(self, equation, *operands)
                 if found is not None:
                     self._known[equation.outvars[0]] = found
 
+    def _operand(self, variable: Any) -> Any:
+        if isinstance(variable, jex_core.Literal):
+            return np.asarray(variable.val)
+        found = self._known.get(variable)
+        aval = variable.aval
+        if found is None and self._chooses and aval.dtype == np.bool_ and aval.size == 1:
+            return _Choice(variable)
+        return found
+
+    def _call(self, equation: Any, operands: list[Any]) -> None:
+        """Follows a program inside the program, which may have been called before."""
+        inner = equation.params["jaxpr"]
+        known = zip(inner.jaxpr.invars, operands, strict=True)
+        search = _Search({v: o for v, o in known if o is not None}, self._batched, True)
+        search._chooses = False  # its variables mean nothing outside
+        search.follow(inner.jaxpr)
+        for variable, result in zip(equation.outvars, inner.jaxpr.outvars, strict=True):
+            found = None if isinstance(result, jex_core.Literal) else search._known.get(result)
+            if found is not None:
+                self._known[variable] = found
+
+    def reverse(self, equation: Any, x: Any) -> Any:
+        axes = equation.params["dimensions"]
+        if not self._mirrors or not isinstance(x, Chain) or len(axes) != 1:
+            return None
+        # Mirrored for sure; `select` says when.
+        return x._replace(mirrors=(*x.mirrors, (axes[0], None)))
+
+    def select(self, equation: Any, choice: Any, no: Any, yes: Any) -> Any:
+        if not isinstance(choice, _Choice) or not isinstance(no, Chain):
+            return None
+        if not isinstance(yes, Chain) or not yes.mirrors or yes.mirrors[-1][1] is not None:
+            return None
+        if yes[:2] != no[:2] or yes.steps is not no.steps:
+            return None
+        axis = yes.mirrors[-1][0]
+        alike = yes.mirrors[:-1] == no.mirrors and all(given is not None for _, given in no.mirrors)
+        return no._replace(mirrors=(*no.mirrors, (axis, choice.variable))) if alike else None
+
     def cast(self, equation: Any, x: Any) -> Any:
         own, wanted = equation.invars[0].aval.dtype, equation.params["new_dtype"]
         if own == wanted:
             return x
+        if isinstance(x, _Choice):
+            return None
         if not isinstance(x, Chain):
             return x.astype(wanted)
         fits = x.steps is None and wanted == _FLOAT and own.name in rows.TYPES
         return x._replace(steps=()) if fits else None
 
     def reshape(self, equation: Any, x: Any) -> Any:
+        if isinstance(x, _Choice):
+            return x if equation.outvars[0].aval.size == 1 else None
         shape, own = equation.outvars[0].aval.shape, x.shape
+        if isinstance(x, Chain) and x.mirrors and shape != own:
+            return None
         if math.prod(shape) != math.prod(own):
             return None
         if not isinstance(x, Chain):
@@ -215,6 +277,8 @@ class _Search:
         return x._replace(shape=shape) if whole else None
 
     def broadcast(self, equation: Any, x: Any) -> Any:
+        if isinstance(x, _Choice):
+            return x
         if isinstance(x, Chain):
             return self.reshape(equation, x)
         # Sizes of one are left as they are: operations broadcast.
@@ -229,7 +293,9 @@ class _Search:
         if isinstance(second, Chain):
             chain, value = second, first
             name = {"sub": "sub from", "div": "div into"}.get(name, name)
-        if not isinstance(chain, Chain) or isinstance(value, Chain):
+        if not isinstance(chain, Chain) or not isinstance(value, np.ndarray):
+            return None
+        if chain.mirrors and (value.size != 1 or any(given is None for _, given in chain.mirrors)):
             return None
         result = equation.outvars[0].aval
         if result.dtype != _FLOAT or result.shape != chain.shape:
@@ -254,6 +320,8 @@ class _Search:
     def negate(self, equation: Any, x: Any) -> Any:
         if not isinstance(x, Chain) or equation.outvars[0].aval.dtype != _FLOAT:
             return None
+        if any(given is None for _, given in x.mirrors):
+            return None
         step = rows.Step("sub from", np.asarray(-0.0, _FLOAT))
         return x._replace(steps=(*(x.steps or ()), step))
 
@@ -264,5 +332,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "squeeze": _Search.reshape,
     "broadcast_in_dim": _Search.broadcast,
     "neg": _Search.negate,
+    "rev": _Search.reverse,
+    "select_n": _Search.select,
     **dict.fromkeys(("add", "sub", "mul", "div"), _Search.operate),
 }

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["decoded"]
+__all__ = ["available", "decoded"]
 
 
 class _Decoder(NamedTuple):
@@ -44,6 +44,11 @@ def _decoder() -> _Decoder | None:
                 ]
             return _Decoder(quick, function)
     return None
+
+
+def available() -> bool:
+    """Whether there is a compiled decoder."""
+    return _decoder() is not None
 
 
 def decoded(

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cpus.h"
+#include "rows.h"
 
 namespace {
 
@@ -86,14 +87,18 @@ Operate operation(int code) {
 
 }  // namespace
 
+void operate(const Steps& steps, float* x, int64_t at, int64_t count) {
+  for (int64_t s = 0; s < steps.count; ++s)
+    operation(steps.codes[s])(x, steps.values[s] + (steps.each[s] ? at : 0), steps.each[s], count);
+}
+
 // Rows `index` of an array whose rows lie `stride` bytes apart, each of `size` numbers side by side.
 //
-// As bytes (type 0, `size` bytes a row) they are copied. Numbers become float32, and then each of
-// `steps` operations is done on them, with one value or (`each`) with one for each number of a row.
+// As bytes (type 0, `size` bytes a row) they are copied. Numbers become float32, and then `steps` are
+// done on them.
 // 1 when an index is outside of the array, which has `rows` rows.
 extern "C" int meshflow_rows(const char* source, int64_t stride, int64_t rows, const int64_t* index,
-                             int64_t count, int64_t size, int type, char* out, int64_t steps,
-                             const int32_t* codes, const float* const* values, const int32_t* each,
+                             int64_t count, int64_t size, int type, char* out, const Steps* steps,
                              int threads) {
   for (int64_t i = 0; i < count; ++i)
     if (index[i] < 0 || index[i] >= rows) return 1;
@@ -117,8 +122,7 @@ extern "C" int meshflow_rows(const char* source, int64_t stride, int64_t rows, c
     for (int64_t at = 0; at < size; at += kTile) {
       const int64_t n = std::min(kTile, size - at);
       convert(from + at * width, to + at, n);
-      for (int64_t s = 0; s < steps; ++s)
-        operation(codes[s])(to + at, values[s] + (each[s] ? at : 0), each[s], n);
+      operate(*steps, to + at, at, n);
     }
   }
   return 0;

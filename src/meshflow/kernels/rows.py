@@ -11,13 +11,13 @@ import functools
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["OPERATIONS", "TYPES", "Loops", "Step", "drain", "exchange", "take"]
+__all__ = ["OPERATIONS", "TYPES", "Loops", "Packed", "Step", "drain", "exchange", "operate", "take"]
 
 # What rows may hold to be computed on, in rows.cc's order, which begins with plain bytes.
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
@@ -48,6 +48,28 @@ class Step(NamedTuple):
     value: np.ndarray
 
 
+class Packed(ctypes.Structure):
+    """Operations as rows.h has them."""
+
+    _fields_ = [
+        ("count", ctypes.c_int64),
+        ("codes", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("each", ctypes.c_void_p),
+    ]
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        count = len(steps)
+        # They live as long as this object.
+        self.kept = steps
+        self.arrays: tuple[ctypes.Array[Any], ...] = (
+            (ctypes.c_int32 * count)(*[_NUMBERS[s.operation] for s in steps]),
+            (ctypes.c_void_p * count)(*[s.value.ctypes.data for s in steps]),
+            (ctypes.c_int32 * count)(*[s.value.ndim for s in steps]),
+        )
+        super().__init__(count, *(ctypes.addressof(array) for array in self.arrays))
+
+
 class Loops:
     """The compiled loops.
 
@@ -62,8 +84,8 @@ class Loops:
         address, number = ctypes.c_void_p, ctypes.c_int64
         self.rows = compiled.meshflow_rows
         self.rows.argtypes = [
-            *(address, number, number, address, number, number, ctypes.c_int, address, number),
-            *(address, address, address, ctypes.c_int),
+            *(address, number, number, address, number, number, ctypes.c_int, address),
+            *(ctypes.POINTER(Packed), ctypes.c_int),
         ]
         self.exchange = compiled.meshflow_exchange
         self.exchange.argtypes = [address, address, number, address, number, address]
@@ -108,7 +130,6 @@ def take(
     known = array.dtype != object and (steps is None or code > 0)
     if compiled is None or not known or not size or not _rows_are_whole(array):
         return _by_numpy(array, index, out, steps)
-    count = len(steps or ())
     index = np.ascontiguousarray(index, np.int64)
     failed = compiled.rows(
         array.ctypes.data,
@@ -119,10 +140,7 @@ def take(
         size if code else size * array.itemsize,
         code,
         out.ctypes.data,
-        count,
-        (ctypes.c_int32 * count)(*[_NUMBERS[s.operation] for s in steps or ()]),
-        (ctypes.c_void_p * count)(*[s.value.ctypes.data for s in steps or ()]),
-        (ctypes.c_int32 * count)(*[s.value.ndim for s in steps or ()]),
+        Packed(steps or ()),
         _threads(),
     )
     if failed:
@@ -145,11 +163,20 @@ def _by_numpy(
 ) -> np.ndarray:
     # Taking from an array in memory is faster than indexing it; one on disk is no plain array.
     out[...] = array.take(index, 0) if type(array) is np.ndarray else array[index]
-    flat = out.reshape(len(out), -1)
-    with np.errstate(all="ignore"):
-        for step in steps or ():
-            OPERATIONS[step.operation](flat, step.value, flat)
+    operate(out.reshape(len(out), -1), steps or ())
     return out
+
+
+def operate(rows: np.ndarray, steps: Sequence[Step]) -> None:
+    """Does operations on rows, in place.
+
+    Args:
+      rows: float32 [count, size].
+      steps: the operations.
+    """
+    with np.errstate(all="ignore"):
+        for step in steps:
+            OPERATIONS[step.operation](rows, step.value, rows)
 
 
 def exchange(draws: np.ndarray, items: np.ndarray, buffer: np.ndarray) -> np.ndarray:

@@ -64,6 +64,7 @@ class Batch(Unary):
         vector = self._parent._vector(run)
         if vector is not None:
             return Resuming(lambda: self._gathered(vector), vector.blocks)
+        run.together[id(self._parent)] = self._size
         # A batch with a hole is lost as a whole.
         elements = caught(self._parent._elements(run))
         return chunked(elements, self._size, self._drop, structure.stack)

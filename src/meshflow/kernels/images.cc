@@ -1,0 +1,69 @@
+// Images of input pipelines: read, decoded, resized and scaled in one go, into their places in a batch.
+// Called through ctypes, without the interpreter's lock.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "jpeg.h"
+#include "resize.h"
+
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+bool read_file(const char* path, Bytes* contents) {
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  struct stat found;
+  bool whole = fstat(file, &found) == 0 && S_ISREG(found.st_mode);
+  if (whole) {
+    contents->resize(found.st_size);
+    size_t done = 0;
+    while (done < contents->size()) {
+      const ssize_t count = read(file, contents->data() + done, contents->size() - done);
+      if (count <= 0) break;
+      done += count;
+    }
+    whole = done == contents->size();
+  }
+  close(file);
+  return whole;
+}
+
+bool is_jpeg(const unsigned char* data, size_t bytes) {
+  return bytes > 2 && data[0] == 0xff && data[1] == 0xd8 && data[2] == 0xff;
+}
+
+}  // namespace
+
+// Image i, a file's path or (`are_paths` 0) its `sizes[i]` bytes, becomes `height` times `width` pixels
+// of float32 at `out[i]`, mirrored where bit 1 (left and right) or 2 (top and bottom) of
+// `mirrored[i]` is set. `failed[i]` tells that it cannot be made here.
+extern "C" void meshflow_images(const char* const* texts, const int64_t* sizes, int64_t count,
+                                int are_paths, const JpegOptions* options, int64_t height,
+                                int64_t width, const Steps* before, const Steps* after,
+                                const uint8_t* mirrored, float* const* out, uint8_t* failed) {
+  Bytes contents, pixels;
+  for (int64_t i = 0; i < count; ++i) {
+    failed[i] = 1;
+    const unsigned char* data = reinterpret_cast<const unsigned char*>(texts[i]);
+    int64_t bytes = sizes[i];
+    if (are_paths) {
+      if (!read_file(texts[i], &contents)) continue;
+      data = contents.data();
+      bytes = contents.size();
+    }
+    int32_t shape[3];
+    if (!is_jpeg(data, bytes) || !decode_jpeg(data, bytes, *options, shape, &pixels)) continue;
+    if (shape[2] != options->channels) continue;
+    const Places across(width, shape[1], shape[2], mirrored[i] & 1);
+    const Places down(height, shape[0], 1, mirrored[i] & 2);
+    bilinear({pixels.data(), true, int64_t(shape[1]) * shape[2]}, across.grid(), down.grid(), *before,
+             *after, out[i]);
+    failed[i] = 0;
+  }
+}
