@@ -30,7 +30,7 @@ def paths(tmp_path):
 def one_by_one(make, fn, monkeypatch):
     """What `make(fn)` gives where nothing is recorded."""
     with monkeypatch.context() as patch:
-        patch.setattr(ElementFunction, "_find_plan", lambda self: False)
+        patch.setattr(ElementFunction, "_find_plan", lambda self, on_host=False: False)
         data = make(fn)
         return [[np.asarray(leaf) for leaf in tf.nest.flatten(e)] for e in data.as_numpy_iterator()]
 
@@ -82,7 +82,12 @@ def cut(path):
     )
 
 
-@pytest.mark.parametrize("fn", [flipped, normalized, scaled_between, grey])
+def middle(path):
+    image = tf.image.convert_image_dtype(decoded(path), tf.float32)
+    return tf.image.resize(tf.image.central_crop(image, 0.6), [10, 12])
+
+
+@pytest.mark.parametrize("fn", [flipped, normalized, scaled_between, grey, middle])
 @pytest.mark.parametrize("calls", [None, 2])
 def test_same_as_one_by_one(fn, calls, paths, monkeypatch):
     assert_same(lambda f: D.from_tensor_slices(paths).map(f, calls), fn, monkeypatch)
@@ -94,6 +99,62 @@ def test_other_ops_on_images_of_all_sizes(paths, monkeypatch):
     assert_same(
         lambda f: D.from_tensor_slices(paths).map(f).batch(4), cut, monkeypatch, "in groups"
     )
+
+
+def test_kinds_of_png_files(tmp_path, monkeypatch):
+    from PIL import Image, PngImagePlugin
+
+    rng, paths = np.random.default_rng(1), []
+    pixels = rng.integers(0, 255, (20, 30, 4), np.uint8)
+    brightness = PngImagePlugin.PngInfo()
+    brightness.add(b"gAMA", (30000).to_bytes(4, "big"))
+    kinds = [("L", {}), ("RGB", {}), ("RGBA", {}), ("RGB", {"pnginfo": brightness}), ("P", {})]
+    for n, (mode, options) in enumerate(kinds):
+        paths.append(str(tmp_path / f"{n}.png"))
+        source = Image.fromarray(pixels if mode == "RGBA" else pixels[..., :3].copy())
+        source.convert(mode).save(paths[-1], **options)
+    for fn in (flipped, grey):
+        assert_same(lambda f: D.from_tensor_slices(paths).map(f), fn, monkeypatch)
+    found = np.asarray(next(D.from_tensor_slices(paths[1:]).map(whole).as_numpy_iterator()))
+    np.testing.assert_array_equal(found, pixels[..., :3])
+
+
+def whole(path):
+    return tf.image.resize(decoded(path), [20, 30])
+
+
+def test_labels_from_paths(paths, monkeypatch):
+    names = tf.constant(["1", "4", "7"])
+
+    def load(path):
+        last = tf.strings.split(path, "/")[-1]
+        number = tf.strings.regex_replace(last, "[.].*|^.", "")
+        return tf.image.resize(decoded(path), [8, 8]), tf.argmax(number == names), last
+
+    assert_same(lambda f: D.from_tensor_slices(paths).map(f).batch(5), load, monkeypatch)
+
+
+def test_strings_at_once(monkeypatch):
+    def change(text, number):
+        clean = tf.strings.regex_replace(tf.strings.lower(text), "[!.]", "")
+        return clean, tf.strings.length(clean) + number, tf.strings.regex_full_match(text, ".*!")
+
+    texts = [f"Text {n}{'!' * (n % 3)}" for n in range(150)]
+    make = lambda f: D.from_tensor_slices((texts, range(150))).map(f).batch(40)
+    assert_same(make, change, monkeypatch, "parses strings")
+
+
+def test_images_of_all_sizes_from_another_map(paths):
+    data = (
+        D.from_tensor_slices(paths)
+        .map(decoded, 2)
+        .map(lambda image: tf.image.resize(image, [7, 9]), 2)
+    )
+    assert "in groups" in E.explain(data)
+    assert data.element_spec == tf.TensorSpec([7, 9, 3], tf.float32)
+    for path, found in zip(paths, data.as_numpy_iterator(), strict=True):
+        wanted = tf.image.resize(decoded(path).numpy(), [7, 9])
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 def test_labels_and_what_comes_before_and_after(paths, monkeypatch):

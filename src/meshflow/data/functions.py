@@ -152,6 +152,8 @@ class ElementFunction:
                 specs = [t.rebuild(t.out_specs) for t in (first, second)]
                 self._output_spec = structure.merged(*specs)
                 self._find_rows(first, second)
+            if self._rows is None and self._find_plan(on_host=True):
+                self._run_eagerly(self.plan.words)  # type: ignore[union-attr]
 
     def _find_rows(self, first: Traced, second: Traced) -> None:
         """Looks whether its results are scaled arguments, whatever their sizes."""
@@ -163,8 +165,12 @@ class ElementFunction:
         if all(a is not None and a.is_like(b) for a, b in zip(*found, strict=True)):
             self._rows = chains.Chains(first, found[0])
 
-    def _find_plan(self) -> bool:
-        """Looks whether all that it does with strings can be recorded."""
+    def _find_plan(self, on_host: bool = False) -> bool:
+        """Looks whether all that it does with strings and arrays of unknown sizes can be recorded.
+
+        Args:
+          on_host: whether that only helps with functions that should run on the host.
+        """
         leaves = nest.flatten(self._spec)
         numbers = [i for i, leaf in enumerate(leaves) if is_known(leaf)]
         recording = Recording()
@@ -188,7 +194,9 @@ class ElementFunction:
         finally:
             context.recording = None
         results = nest.flatten(traced.structure)
-        if not recording.calls or not all(isinstance(result, (Slot, Kept)) for result in results):
+        if not recording.calls or (on_host and not recording.on_host):
+            return False
+        if not all(isinstance(result, (Slot, Kept)) for result in results):
             return False
         changes = traced.writes or traced.closed.effects or traced.pulls or traced.feeds
         if changes or not same_randomness(before, randomness()):

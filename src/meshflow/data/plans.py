@@ -7,32 +7,28 @@ call, straight to their place in a batch. What follows is a program of numbers, 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.core import dtypes, memory, nest
+from meshflow.core import memory, nest
 from meshflow.core.context import context
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced
-from meshflow.data import chains, structure
+from meshflow.data import chains, loaders, structure
 from meshflow.kernels import images, rows
-from meshflow.ops import image as image_ops
-from meshflow.ops import math as math_ops
-from meshflow.ops.files import read_file
-from meshflow.ops.math import casting
 from meshflow.ops.pending import Argument, Call, Draw, Part, Pending, Recording, is_known, values_of
 
 __all__ = ["Kept", "Plan", "places"]
 
-_FLOAT = np.dtype(np.float32)
 _AXES = {0: images.UP_DOWN, 1: images.LEFT_RIGHT}
 # Elements that are computed at once: records, and images, of which each takes much longer.
 _RECORDS, _IMAGES = 64, 16
+# Bytes of results that may lie in one block.
+_BLOCK = 1 << 28
 
 
 class Kept:
@@ -94,18 +90,6 @@ class _Group:
         return [list(column) for column in zip(*found, strict=True)]
 
 
-class _Loader(NamedTuple):
-    """An input that is made of image files.
-
-    Attributes:
-      text: where their paths or contents come from.
-      how: how they become images.
-    """
-
-    text: Any
-    how: images.Loading
-
-
 class _Image(NamedTuple):
     """A result that is loaded straight to its place.
 
@@ -115,7 +99,7 @@ class _Image(NamedTuple):
       choices: for each way it may be mirrored its bit, and the number of the program's result that says when.
     """
 
-    loader: _Loader
+    loader: loaders.Loader
     chain: chains.Chain
     choices: tuple[tuple[int, int], ...]
 
@@ -160,7 +144,7 @@ class Plan:
         """What it does, for `explain`."""
         if self._images:
             return "it loads images, in groups"
-        return "it calls Python, in groups" if self.loads else "it parses records"
+        return "it calls Python, in groups" if self.loads else "it parses strings"
 
     @property
     def vectorizes(self) -> bool:
@@ -180,7 +164,7 @@ class Plan:
         for i, chain in enumerate(found):
             if chain is None:
                 continue
-            loader = _loader(self._sources[chain.leaf])
+            loader = loaders.find(self._sources[chain.leaf])
             alone = used.count(chain.leaf) == 1 and chain.leaf not in busy
             axes = [axis for axis, _ in chain.mirrors]
             plain = not axes or all(step.value.ndim == 0 for step in chain.steps or ())
@@ -214,6 +198,11 @@ class Plan:
 
             self._program = jax.jit(jax.vmap(computed, in_axes=(0, 0, None)))
 
+    def together(self, wanted: int) -> int:
+        """How many elements' results lie in one block, if so many are wanted, as they become a batch."""
+        size = sum(a.size * a.dtype.itemsize for a in self._traced.closed.out_avals)
+        return wanted if wanted * size <= _BLOCK else 1
+
     def blocks(self, count: int) -> list[np.ndarray]:
         """Where the results of elements that follow each other go."""
         specs = self._traced.out_specs
@@ -224,7 +213,7 @@ class Plan:
         count = len(columns[0])
         leaves = [[structure.scalar(value) for value in row] for row in zip(*columns, strict=True)]
         blocks = self.blocks(count)
-        self.results(leaves, np.zeros((count, 0, 2), np.uint32), places(blocks))
+        self.results(leaves, np.zeros((count, 0, 2), np.uint32), places(blocks, count))
         return blocks
 
     def results(
@@ -249,7 +238,7 @@ class Plan:
 
         def leaf(number: int) -> np.ndarray:
             if number not in stacked:
-                loader = _loader(self._sources[number])
+                loader = loaders.find(self._sources[number])
                 if loader is None:
                     stacked[number] = _stack(column(self._sources[number]))
                 else:
@@ -310,9 +299,9 @@ class Plan:
         return structure.normalize(self._structure, leaf)
 
 
-def places(blocks: list[np.ndarray]) -> list[list[np.ndarray]]:
-    """For each element its rows of the blocks, as blocks of one."""
-    return [[block[i : i + 1] for block in blocks] for i in range(len(blocks[0]))]
+def places(blocks: list[np.ndarray], count: int) -> list[list[np.ndarray]]:
+    """For each of so many elements its rows of the blocks, as blocks of one."""
+    return [[block[i : i + 1] for block in blocks] for i in range(count)]
 
 
 def _with_inputs(
@@ -357,90 +346,3 @@ def _filled(array: np.ndarray, size: int) -> np.ndarray:
     """An array with its last row repeated up to a number of rows."""
     missing = size - len(array)
     return np.concatenate([array, array[-1:].repeat(missing, 0)]) if missing > 0 else array
-
-
-def _bound(call: Call) -> dict[str, Any]:
-    bound = inspect.signature(call.function).bind(*call.args, **call.kwargs)
-    bound.apply_defaults()
-    return bound.arguments
-
-
-def _called(value: Any) -> Call | None:
-    """The call that a pending value comes from."""
-    known = isinstance(value, Pending) and isinstance(value.source, Part)
-    return value.source.call if known else None
-
-
-def _loader(source: Any) -> _Loader | None:
-    """How an input is made of image files; None when it is not."""
-    if not isinstance(source, Part) or source.call.function is not image_ops.resize:
-        return None
-    resize = _bound(source.call)
-    if resize["method"] != "bilinear" or resize["antialias"] or resize["preserve_aspect_ratio"]:
-        return None
-    before: list[rows.Step] = []
-    value = resize["images"]
-    while (call := _called(value)) is not None:
-        found = _scaled(call)
-        if found is None:
-            break
-        value, steps = found
-        before[:0] = steps
-    how = None if call is None else _decoding(call)
-    if call is None or how is None:
-        return None
-    contents = _bound(call)["contents"]
-    height, width = (int(n) for n in np.asarray(resize["size"]))
-    reading = _called(contents)
-    paths = reading is not None and reading.function is read_file
-    text = _bound(reading)["filename"] if paths else contents  # type: ignore[arg-type]
-    if not isinstance(text, Pending):
-        return None
-    return _Loader(text.source, images.Loading(paths, *how, height, width, tuple(before)))
-
-
-def _decoding(call: Call) -> tuple[int, int, bool, bool] | None:
-    """Channels, ratio, speed and interpolation of a call that decodes a JPEG image to bytes."""
-    options = _bound(call) if call.function in _DECODERS else {}
-    if options.get("channels") not in (1, 3) or options.get("dtype", dtypes.uint8) != dtypes.uint8:
-        return None
-    fast = options.get("dct_method", "") != "INTEGER_ACCURATE"
-    fancy = bool(options.get("fancy_upscaling", True))
-    return options["channels"], options.get("ratio", 1), fast, fancy
-
-
-def _scaled(call: Call) -> tuple[Any, list[rows.Step]] | None:
-    """What a call scales by constants, in float32, and how."""
-    options = _bound(call)
-    if call.function is image_ops.convert_image_dtype:
-        value, wanted = options["image"], dtypes.as_dtype(options["dtype"])
-        if isinstance(value, Pending) and (value.dtype.name, wanted.name) == ("uint8", "float32"):
-            return value, [_step("mul", 1.0 / 255)]
-    elif call.function is casting._cast:
-        value, wanted = options["x"], dtypes.as_dtype(options["dtype"])
-        if isinstance(value, Pending) and (value.dtype.name, wanted.name) == ("uint8", "float32"):
-            return value, []
-    elif call.function in _OPERATIONS:
-        value, constant = options["x"], options["y"]
-        scales = isinstance(value, Pending) and value.dtype.name == "float32"
-        if scales and type(constant) in (int, float):
-            return value, [_step(_OPERATIONS[call.function], constant)]
-    return None
-
-
-def _step(operation: str, value: float) -> rows.Step:
-    return rows.Step(operation, np.array(value, _FLOAT))
-
-
-_DECODERS = (
-    image_ops.decode_jpeg,
-    image_ops.decode_png,
-    image_ops.decode_image,
-    image_ops.decode_bmp,
-)
-_OPERATIONS: dict[Callable[..., Any], str] = {
-    math_ops.add: "add",
-    math_ops.subtract: "sub",
-    math_ops.multiply: "mul",
-    math_ops.truediv: "div",
-}

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "jpeg.h"
+#include "png.h"
 #include "resize.h"
 
 namespace {
@@ -41,11 +42,11 @@ bool is_jpeg(const unsigned char* data, size_t bytes) {
 }  // namespace
 
 // Image i, a file's path or (`are_paths` 0) its `sizes[i]` bytes, becomes `height` times `width` pixels
-// of float32 at `out[i]`, mirrored where bit 1 (left and right) or 2 (top and bottom) of
+// of float32 at `out[i]`, made of the middle `share` of its height and width, and mirrored where bit 1 (left and right) or 2 (top and bottom) of
 // `mirrored[i]` is set. `failed[i]` tells that it cannot be made here.
 extern "C" void meshflow_images(const char* const* texts, const int64_t* sizes, int64_t count,
-                                int are_paths, const JpegOptions* options, int64_t height,
-                                int64_t width, const Steps* before, const Steps* after,
+                                int are_paths, const JpegOptions* options, double share,
+                                int64_t height, int64_t width, const Steps* before, const Steps* after,
                                 const uint8_t* mirrored, float* const* out, uint8_t* failed) {
   Bytes contents, pixels;
   for (int64_t i = 0; i < count; ++i) {
@@ -58,11 +59,19 @@ extern "C" void meshflow_images(const char* const* texts, const int64_t* sizes, 
       bytes = contents.size();
     }
     int32_t shape[3];
-    if (!is_jpeg(data, bytes) || !decode_jpeg(data, bytes, *options, shape, &pixels)) continue;
-    if (shape[2] != options->channels) continue;
-    const Places across(width, shape[1], shape[2], mirrored[i] & 1);
-    const Places down(height, shape[0], 1, mirrored[i] & 2);
-    bilinear({pixels.data(), true, int64_t(shape[1]) * shape[2]}, across.grid(), down.grid(), *before,
+    const bool decoded = is_jpeg(data, bytes)
+                             ? decode_jpeg(data, bytes, *options, shape, &pixels)
+                             : options->ratio == 1 &&
+                                   decode_png(data, bytes, options->channels, shape, &pixels);
+    if (!decoded || shape[2] != options->channels) continue;
+    const int64_t top = static_cast<int64_t>((shape[0] - shape[0] * share) / 2);
+    const int64_t left = static_cast<int64_t>((shape[1] - shape[1] * share) / 2);
+    const int64_t channels = shape[2], stride = shape[1] * channels;
+    const int64_t rows = shape[0] - 2 * top, columns = shape[1] - 2 * left;
+    const Places across(width, columns, channels, mirrored[i] & 1);
+    const Places down(height, rows, 1, mirrored[i] & 2);
+    const unsigned char* first = pixels.data() + top * stride + left * channels;
+    bilinear({first, true, columns * channels, stride}, across.grid(), down.grid(), *before,
              *after, out[i]);
     failed[i] = 0;
   }

@@ -29,6 +29,7 @@ class Loading(NamedTuple):
       height: the height after bilinear resizing.
       width: the width, likewise.
       before: operations with scalars that come before resizing, in float32.
+      share: how much of height and width is taken before resizing, from the middle.
     """
 
     paths: bool
@@ -39,6 +40,7 @@ class Loading(NamedTuple):
     height: int
     width: int
     before: tuple[rows.Step, ...] = ()
+    share: float = 1.0
 
 
 class _Options(ctypes.Structure):
@@ -56,10 +58,13 @@ def _loop() -> Callable[..., None] | None:
         return None
     address, number, steps = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(rows.Packed)
     function.argtypes = [
-        *(address, address, number, ctypes.c_int, ctypes.POINTER(_Options), number, number),
-        *(steps, steps, address, address, address),
+        *(address, address, number, ctypes.c_int, ctypes.POINTER(_Options)),
+        *(ctypes.c_double, number, number, steps, steps, address, address, address),
     ]
     function.restype = None
+    for path in jpeg.libraries("libpng16-*.so.16.*"):
+        if loaded is not None and loaded.compiled.meshflow_png_library(str(path).encode()) == 0:
+            break
     return function
 
 
@@ -70,7 +75,7 @@ def load(
     mirrored: np.ndarray,
     out: Sequence[np.ndarray],
 ) -> np.ndarray:
-    """Loads JPEG images, without the interpreter's lock.
+    """Loads JPEG and PNG images, without the interpreter's lock.
 
     Args:
       texts: paths or contents of files.
@@ -80,7 +85,7 @@ def load(
       out: an array for each image, float32 [height, width, channels].
 
     Returns:
-      bool [count]: which could not be loaded here, as they are damaged, no JPEG images, or no files.
+      bool [count]: which could not be loaded here, as they are damaged, of another kind, or no files.
     """
     failed = np.ones(len(texts), np.bool_)
     loop = _loop()
@@ -94,6 +99,7 @@ def load(
             count,
             how.paths,
             _Options(how.channels, how.ratio, how.fast, how.fancy),
+            how.share,
             how.height,
             how.width,
             rows.Packed(how.before),

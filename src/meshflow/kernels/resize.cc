@@ -83,9 +83,9 @@ void bilinear(const Pixels& image, const Grid& across, const Grid& down, const S
     for (int i = 0; i < 2; ++i)
       if (numbers[i] == number) return i;
     const int at = keep == 0 ? 1 : 0;
-    const float* row = static_cast<const float*>(image.data) + number * width;
+    const float* row = static_cast<const float*>(image.data) + number * image.stride;
     if (image.bytes) {
-      from_bytes(static_cast<const uint8_t*>(image.data) + number * width, plain.data(), width);
+      from_bytes(static_cast<const uint8_t*>(image.data) + number * image.stride, plain.data(), width);
     } else if (copied) {
       std::copy(row, row + width, plain.data());
     }
@@ -113,6 +113,6 @@ extern "C" void meshflow_bilinear(const void* image, int bytes, int64_t width, c
                                   const int32_t* high, const float* across, int64_t count,
                                   int64_t channels, const int32_t* top, const int32_t* bottom, const float* down,
                                   int64_t rows, float* out) {
-  bilinear({image, bytes != 0, width}, {count, channels, low, high, across},
+  bilinear({image, bytes != 0, width, width}, {count, channels, low, high, across},
            {rows, 1, top, bottom, down}, {}, {}, out);
 }

@@ -6,11 +6,11 @@
 
 #include "rows.h"
 
-// `width` numbers a row, uint8 (`bytes`) or float32.
+// `width` numbers a row, uint8 (`bytes`) or float32; rows begin `stride` numbers after each other.
 struct Pixels {
   const void* data;
   bool bytes;
-  int64_t width;
+  int64_t width, stride;
 };
 
 // New number i lies `share[i]` of the way between the old ones at low[i] and high[i]; those of a pixel's

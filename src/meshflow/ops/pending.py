@@ -23,7 +23,17 @@ from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope, trace_shapes
 
-__all__ = ["Argument", "Call", "Draw", "Part", "Pending", "Recording", "Unrecordable", "waits"]
+__all__ = [
+    "Argument",
+    "Call",
+    "Draw",
+    "Part",
+    "Pending",
+    "Recording",
+    "Unrecordable",
+    "waits",
+    "waits_for_text",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Sizes that stand for unknown ones while a call's results are inferred.
@@ -144,6 +154,7 @@ class Recording:
     Attributes:
       inputs: what the program captures in the place of inputs that come from the host, with their sources.
       calls: how many calls it has.
+      on_host: whether there are functions among them that no program should do for all sizes.
       sources: where the tensors that stand for these inputs come from, by identity.
     """
 
@@ -151,6 +162,7 @@ class Recording:
         self.inputs: list[tuple[Tensor, Any]] = []
         self.sources: dict[int, Any] = {}
         self.calls = 0
+        self.on_host = False
         self._kept: list[Tensor] = []
         self._draws = 0
 
@@ -205,8 +217,8 @@ class Recording:
         self._check_place()
         self.calls += 1
         for value in nest.flatten((call.args, call.kwargs)):
-            traced = isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer)
-            if traced and id(value) not in self.sources:
+            inside = isinstance(value, Pending) or id(value) in self.sources
+            if not inside and is_unknown(value):
                 raise Unrecordable("a result of the program")
         leaves = [
             self._input(leaf, Part(call, i))
@@ -228,6 +240,13 @@ class Recording:
 
     def _inferred(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The spec of a call's result, found by two traces with different sizes."""
+        op = getattr(function, "op", None)
+        texts = any(
+            isinstance(v, Pending) and v.dtype is dtypes.string for v in (*args, *kwargs.values())
+        )
+        compares = op is not None and op.strings == "compares"
+        if texts and function is not _item and not compares:
+            raise Unrecordable("a string")
         saved, context.recording = context.recording, None
         try:
             found = [
@@ -238,12 +257,19 @@ class Recording:
             raise Unrecordable(f"what {function.__name__} needs ({error})") from error
         finally:
             context.recording = saved
-        return nest.map_structure(_merged, *found)
+        spec = nest.map_structure(_merged, *found)
+        return TensorSpec(spec.shape, dtypes.string) if texts and function is _item else spec
 
 
 def is_known(spec: Any) -> bool:
     """Whether a program can take values of a spec."""
     return spec.dtype is not dtypes.string and spec.shape.is_fully_defined()
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether a value is known only for each element."""
+    symbolic = isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer)
+    return symbolic or _holds(value)
 
 
 def _holds(value: Any) -> bool:
@@ -253,20 +279,19 @@ def _holds(value: Any) -> bool:
 
 
 def _stand_in(size: int) -> Callable[[Any], Any]:
-    """What stands for an argument in a trace that finds out shapes."""
+    """What stands for an argument in a trace that finds out shapes; integers for strings."""
 
     def leaf(value: Any) -> Any:
-        if isinstance(value, Pending):
-            if value.shape.rank is None:
-                raise Unrecordable("a rank")
-            if value.dtype is dtypes.string:
-                raise Unrecordable("a string")
-            return TensorSpec(
-                [size if n is None else n for n in value.shape.as_list()], value.dtype
-            )
-        if isinstance(value, Tensor):
-            return TensorSpec(value.shape, value.dtype)
-        return value
+        if isinstance(value, (str, bytes)):
+            return 0
+        if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
+            return np.zeros(value.shape, np.int32)
+        if not isinstance(value, (Pending, Tensor)):
+            return value
+        if value.shape.rank is None:
+            raise Unrecordable("a rank")
+        sizes = [size if n is None else n for n in value.shape.as_list()]
+        return TensorSpec(sizes, dtypes.int32 if value.dtype is dtypes.string else value.dtype)
 
     return leaf
 
@@ -290,9 +315,34 @@ def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
         def public(*args: Any, **kwargs: Any) -> Any:
             recording = context.recording
             if recording is not None and recording.takes(args, kwargs):
+                recording.on_host = True
                 known = None if spec is None else spec(*args, **kwargs)
                 return recording.call(public, args, kwargs, known)
             return function(*args, **kwargs)
+
+        return cast(F, public)
+
+    return decorate
+
+
+def waits_for_text(spec: Any) -> Callable[[F], F]:
+    """Lets a function of strings be called with one that is known only for each element.
+
+    Args:
+      spec: the dtype of its results, which have the shape of its first argument, the strings.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def public(*args: Any, **kwargs: Any) -> Any:
+            recording = context.recording
+            if recording is None or not recording.takes(args, kwargs):
+                return function(*args, **kwargs)
+            text, *rest = args or (None,)
+            if not isinstance(text, Pending) or any(map(is_unknown, (*rest, *kwargs.values()))):
+                raise Unrecordable("a string")
+            batch = lambda texts: function(texts, *rest, **kwargs)
+            return recording.parsed(text, batch, TensorSpec([], spec))
 
         return cast(F, public)
 

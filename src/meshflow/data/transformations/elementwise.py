@@ -65,17 +65,20 @@ class Map(Unary):
 
     def _planned(self, plan: Plan, parent: Iterator[Any], run: Run) -> Iterator[Any]:
         """The results, computed for groups of elements."""
-        numbers, together = run.draws.numbers(self.function), run.together.get(id(self), 1)
-        size = 1 if _is_live(self._parent) else plan.size
+        numbers = run.draws.numbers(self.function)
+        together = plan.together(run.together.get(id(self), 1))
+        most = 1 if _is_live(self._parent) else plan.size
         keys = self._keys(run)
 
         def groups() -> Iterator[list[Any]]:
             free: list[Any] = []
-            items = caught(parent)
+            items, size = caught(parent), 1
             while found := list(itertools.islice(items, size)):
+                # Whoever wants one element does not wait for many.
+                size = min(2 * size, most)
                 group: list[Any] = []
                 for item in found:
-                    free = free or places(plan.blocks(together))
+                    free = free or places(plan.blocks(together), together)
                     failed = type(item) is Failed
                     group.append(item if failed else (item, next(numbers), free.pop(0)))
                 yield group
