@@ -87,7 +87,13 @@ def middle(path):
     return tf.image.resize(tf.image.central_crop(image, 0.6), [10, 12])
 
 
-@pytest.mark.parametrize("fn", [flipped, normalized, scaled_between, grey, middle])
+def augmented(path):
+    image = tf.image.random_crop(tf.image.resize(decoded(path), [24, 28]), [16, 20, 3])
+    image = tf.image.random_flip_up_down(tf.image.random_flip_left_right(image))
+    return tf.image.random_brightness(image / 255.0, 0.2)
+
+
+@pytest.mark.parametrize("fn", [flipped, normalized, scaled_between, grey, middle, augmented])
 @pytest.mark.parametrize("calls", [None, 2])
 def test_same_as_one_by_one(fn, calls, paths, monkeypatch):
     assert_same(lambda f: D.from_tensor_slices(paths).map(f, calls), fn, monkeypatch)
@@ -194,16 +200,14 @@ def test_images_in_records(paths, tmp_path, monkeypatch):
     assert_same(lambda f: tf.data.TFRecordDataset(file).map(f).batch(5), parse, monkeypatch)
 
 
-def test_without_compiled_loops(paths, monkeypatch):
-    found = list(D.from_tensor_slices(paths).map(flipped_by_path).as_numpy_iterator())
+@pytest.mark.parametrize("fn", [middle, augmented])
+def test_without_compiled_loops(fn, paths, monkeypatch):
+    tf.random.set_seed(7)
+    data = D.from_tensor_slices(paths).map(fn)
+    found = list(data.as_numpy_iterator())
     monkeypatch.setattr(images, "_loop", lambda: None)
-    again = list(D.from_tensor_slices(paths).map(flipped_by_path).as_numpy_iterator())
+    again = list(data.as_numpy_iterator())
     np.testing.assert_array_equal(found, again)
-
-
-def flipped_by_path(path):
-    image = tf.image.resize(decoded(path), [16, 24]) / 255.0
-    return tf.image.stateless_random_flip_left_right(image, [1, 2])
 
 
 def test_batches_are_the_memory_that_images_were_loaded_to(paths):

@@ -27,21 +27,41 @@ __all__ = ["Chain", "Chains", "find", "taken"]
 _FLOAT = np.dtype(np.float32)
 
 
+class Later(NamedTuple):
+    """An operation with a number that the program computes for each element.
+
+    Attributes:
+      operation: one of `rows.OPERATIONS`.
+      variable: the number's variable.
+    """
+
+    operation: str
+    variable: Any
+
+
 class Chain(NamedTuple):
     """How a result follows from one argument.
 
     Attributes:
       leaf: the argument's number.
       shape: the result's shape (without the first dimension of batches); None for the argument's own.
-      steps: what is done after a cast to float32; None for an argument as it is.
+      steps: what is done after a cast to float32, `rows.Step` or `Later`; None for an argument as it is.
       mirrors: the axes along which it is reversed in the end, each where a bool variable of the program
         is true.
+      window: which part is taken at first: its sizes, and variables that say where it begins.
     """
 
     leaf: int
     shape: tuple[int, ...] | None
-    steps: tuple[rows.Step, ...] | None
+    steps: tuple[Any, ...] | None
     mirrors: tuple[tuple[int, Any], ...] = ()
+    window: tuple[tuple[int, ...], tuple[Any, ...]] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the same for all elements."""
+        alike = all(isinstance(step, rows.Step) for step in self.steps or ())
+        return alike and not self.mirrors and self.window is None
 
     def is_like(self, other: Chain | None) -> bool:
         """Whether another chain does the same."""
@@ -177,8 +197,8 @@ def _arguments_of(traced: Traced, results: list[int]) -> list[int]:
     return [i for i, variable in enumerate(leaves) if variable in needed]
 
 
-class _Choice(NamedTuple):
-    """A bool that the program computes.
+class _Scalar(NamedTuple):
+    """A number or bool that the program computes.
 
     Attributes:
       variable: its variable.
@@ -218,8 +238,8 @@ class _Search:
             return np.asarray(variable.val)
         found = self._known.get(variable)
         aval = variable.aval
-        if found is None and self._chooses and aval.dtype == np.bool_ and aval.size == 1:
-            return _Choice(variable)
+        if found is None and self._chooses and aval.size == 1:
+            return _Scalar(variable)
         return found
 
     def _call(self, equation: Any, operands: list[Any]) -> None:
@@ -241,12 +261,27 @@ class _Search:
         # Mirrored for sure; `select` says when.
         return x._replace(mirrors=(*x.mirrors, (axes[0], None)))
 
+    def part(self, equation: Any, x: Any, *starts: Any) -> Any:
+        """A part of an image, with all its channels."""
+        sizes = equation.params["slice_sizes"]
+        known = isinstance(x, Chain) and not x.mirrors and x.window is None and self._mirrors
+        if not known or len(sizes) != 3 or sizes[2] != x.shape[2]:
+            return None
+        if any(isinstance(step, rows.Step) and step.value.ndim for step in x.steps or ()):
+            return None
+        if not all(isinstance(start, _Scalar) for start in starts[:2]):
+            return None
+        return x._replace(shape=sizes, window=(sizes, tuple(s.variable for s in starts[:2])))
+
     def select(self, equation: Any, choice: Any, no: Any, yes: Any) -> Any:
-        if not isinstance(choice, _Choice) or not isinstance(no, Chain):
+        if not isinstance(choice, _Scalar) or not isinstance(no, Chain):
+            return None
+        if equation.invars[0].aval.dtype != np.bool_:
             return None
         if not isinstance(yes, Chain) or not yes.mirrors or yes.mirrors[-1][1] is not None:
             return None
-        if yes[:2] != no[:2] or yes.steps is not no.steps:
+        same = yes.steps is no.steps and yes.window is no.window
+        if yes[:2] != no[:2] or not same:
             return None
         axis = yes.mirrors[-1][0]
         alike = yes.mirrors[:-1] == no.mirrors and all(given is not None for _, given in no.mirrors)
@@ -256,7 +291,7 @@ class _Search:
         own, wanted = equation.invars[0].aval.dtype, equation.params["new_dtype"]
         if own == wanted:
             return x
-        if isinstance(x, _Choice):
+        if isinstance(x, _Scalar):
             return None
         if not isinstance(x, Chain):
             return x.astype(wanted)
@@ -264,10 +299,10 @@ class _Search:
         return x._replace(steps=()) if fits else None
 
     def reshape(self, equation: Any, x: Any) -> Any:
-        if isinstance(x, _Choice):
+        if isinstance(x, _Scalar):
             return x if equation.outvars[0].aval.size == 1 else None
         shape, own = equation.outvars[0].aval.shape, x.shape
-        if isinstance(x, Chain) and x.mirrors and shape != own:
+        if isinstance(x, Chain) and not x.plain and shape != own:
             return None
         if math.prod(shape) != math.prod(own):
             return None
@@ -277,7 +312,7 @@ class _Search:
         return x._replace(shape=shape) if whole else None
 
     def broadcast(self, equation: Any, x: Any) -> Any:
-        if isinstance(x, _Choice):
+        if isinstance(x, _Scalar):
             return x
         if isinstance(x, Chain):
             return self.reshape(equation, x)
@@ -293,12 +328,16 @@ class _Search:
         if isinstance(second, Chain):
             chain, value = second, first
             name = {"sub": "sub from", "div": "div into"}.get(name, name)
-        if not isinstance(chain, Chain) or not isinstance(value, np.ndarray):
+        if not isinstance(chain, Chain) or not isinstance(value, (np.ndarray, _Scalar)):
             return None
-        if chain.mirrors and (value.size != 1 or any(given is None for _, given in chain.mirrors)):
+        if any(given is None for _, given in chain.mirrors):
             return None
         result = equation.outvars[0].aval
         if result.dtype != _FLOAT or result.shape != chain.shape:
+            return None
+        if isinstance(value, _Scalar):
+            return chain._replace(steps=(*(chain.steps or ()), Later(name, value.variable)))
+        if not chain.plain and value.size != 1:
             return None
         if value.size == 1:
             value = value.reshape(())
@@ -332,6 +371,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "squeeze": _Search.reshape,
     "broadcast_in_dim": _Search.broadcast,
     "neg": _Search.negate,
+    "dynamic_slice": _Search.part,
     "rev": _Search.reverse,
     "select_n": _Search.select,
     **dict.fromkeys(("add", "sub", "mul", "div"), _Search.operate),

@@ -7,7 +7,7 @@ call, straight to their place in a batch. What follows is a program of numbers, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -96,12 +96,19 @@ class _Image(NamedTuple):
     Attributes:
       loader: how.
       chain: what is done after resizing.
-      choices: for each way it may be mirrored its bit, and the number of the program's result that says when.
+      wanted: the variables of the program that it needs for each element, by their numbers among its results.
     """
 
     loader: loaders.Loader
     chain: chains.Chain
-    choices: tuple[tuple[int, int], ...]
+    wanted: dict[Any, int]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        window = self.chain.window
+        how = self.loader.how
+        return (how.height, how.width) if window is None else (window[0][0], window[0][1])
 
 
 class Plan:
@@ -167,21 +174,22 @@ class Plan:
             loader = loaders.find(self._sources[chain.leaf])
             alone = used.count(chain.leaf) == 1 and chain.leaf not in busy
             axes = [axis for axis, _ in chain.mirrors]
-            plain = not axes or all(step.value.ndim == 0 for step in chain.steps or ())
-            fits = len(set(axes)) == len(axes) and set(axes) <= set(_AXES) and plain
-            if loader is not None and alone and fits and chain.shape is None:
-                choices = []
-                for axis, variable in chain.mirrors:
-                    choices.append((_AXES[axis], len(wanted)))
-                    wanted.append(variable)
-                self._images[i] = _Image(loader, chain, tuple(choices))
-            elif not chain.mirrors:
+            alike = all(isinstance(s, chains.Later) or s.value.ndim == 0 for s in chain.steps or ())
+            fits = len(set(axes)) == len(axes) and set(axes) <= set(_AXES) and (alike or not axes)
+            if loader is not None and alone and fits and (chain.shape is None or chain.window):
+                needs = [variable for _, variable in chain.mirrors]
+                needs += [s.variable for s in chain.steps or () if isinstance(s, chains.Later)]
+                needs += chain.window[1] if chain.window else ()
+                places = {v: len(wanted) + n for n, v in enumerate(dict.fromkeys(needs))}
+                wanted += places
+                self._images[i] = _Image(loader, chain, places)
+            elif chain.plain:
                 self._chains[i] = chain
         self._computed = [
             i for i in range(traced.count) if i not in {**self._images, **self._chains}
         ]
         outputs = [*wanted, *(jaxpr.outvars[i] for i in self._computed)]
-        self._choices = len(wanted)
+        self._helpers = len(wanted)
         closed = traced.closed
         part = jaxpr.replace(outvars=outputs, debug_info=jaxpr.debug_info.with_unknown_names())
         self._program: Any = None
@@ -244,8 +252,8 @@ class Plan:
                 else:
                     aval = self._traced.closed.in_avals[number]
                     block = memory.fresh((len(group), *aval.shape), aval.dtype)
-                    plain = _Image(loader, chains.Chain(number, None, None), ())
-                    self._load(group, plain, np.zeros(len(group), np.uint8), list(block))
+                    plain = _Image(loader, chains.Chain(number, None, None), {})
+                    self._load(group, plain, [], list(block))
                     stacked[number] = block
             return stacked[number]
 
@@ -260,29 +268,31 @@ class Plan:
             found = self._program(numbers, inputs, captures)
             computed = [np.asarray(r)[:count] for r in found]
         for i, image in self._images.items():
-            mirrored = np.zeros(len(group), np.uint8)
-            for bit, number in image.choices:
-                mirrored |= computed[number].reshape(-1).astype(np.uint8) * np.uint8(bit)
-            self._load(group, image, mirrored, [row[i][0] for row in places])
+            self._load(group, image, computed, [row[i][0] for row in places])
         values = {i: chains.taken(leaf(c.leaf), None, c) for i, c in self._chains.items()}
-        values |= dict(zip(self._computed, computed[self._choices :], strict=True))
+        values |= dict(zip(self._computed, computed[self._helpers :], strict=True))
         for i, value in values.items():
             for row, number in zip(places, value, strict=True):
                 row[i][0] = number
         return [self._rebuilt(group, place, n) for n, place in enumerate(places)]
 
     def _load(
-        self, group: _Group, image: _Image, mirrored: np.ndarray, out: list[np.ndarray]
+        self, group: _Group, image: _Image, computed: list[np.ndarray], out: list[np.ndarray]
     ) -> None:
         texts = group.texts(image.loader.text, self._stand_ins)
-        steps = image.chain.steps or ()
-        failed = images.load(texts, image.loader.how, steps, mirrored, out)
-        source = self._sources[image.chain.leaf]
+        value = lambda variable: computed[image.wanted[variable]].reshape(len(group))
+        windows, chain = _windows(image, len(group), value), image.chain
+        steps = _steps(chain.steps or (), len(group), value)
+        mirrored = np.zeros(len(group), np.uint8)
+        for axis, variable in chain.mirrors:
+            mirrored |= value(variable).astype(np.uint8) * np.uint8(_AXES[axis])
+        failed = images.load(texts, image.loader.how, windows, steps, mirrored, out)
         for i in np.flatnonzero(failed):
             one = _Group([group.leaves[i]], group.keys[i : i + 1])
-            made = one.column(source, self._stand_ins)[0]
-            out[i][...] = made
-            rows.operate(out[i].reshape(1, -1), steps)
+            made = one.column(self._sources[chain.leaf], self._stand_ins)[0]
+            top, left, height, width = windows[i]
+            out[i][...] = made[top : top + height, left : left + width]
+            rows.operate(out[i].reshape(1, -1), steps[i])
             axes = [axis for axis, bit in _AXES.items() if mirrored[i] & bit]
             if axes:
                 out[i][...] = np.flip(out[i], tuple(axes)).copy()
@@ -297,6 +307,37 @@ class Plan:
             return structure.to_array(value)
 
         return structure.normalize(self._structure, leaf)
+
+
+def _windows(image: _Image, count: int, value: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """Which parts of resized images are wanted: top, left, height and width of each."""
+    how, size = image.loader.how, image.size
+    windows = np.tile(np.array([0, 0, *size], np.int64), (count, 1))
+    if image.chain.window is not None:
+        for axis, (variable, whole) in enumerate(
+            zip(image.chain.window[1], (how.height, how.width), strict=True)
+        ):
+            # As XLA begins, so that all is inside.
+            windows[:, axis] = np.clip(value(variable), 0, whole - size[axis])
+    return windows
+
+
+def _steps(
+    steps: Sequence[Any], count: int, value: Callable[[Any], np.ndarray]
+) -> list[Sequence[rows.Step]]:
+    """The operations on each image."""
+    if not any(isinstance(step, chains.Later) for step in steps):
+        return [steps] * count
+    numbers = [
+        value(s.variable).astype(np.float32) if isinstance(s, chains.Later) else None for s in steps
+    ]
+    return [
+        [
+            step if known is None else rows.Step(step.operation, known[i : i + 1].reshape(()))
+            for step, known in zip(steps, numbers, strict=True)
+        ]
+        for i in range(count)
+    ]
 
 
 def places(blocks: list[np.ndarray], count: int) -> list[list[np.ndarray]]:

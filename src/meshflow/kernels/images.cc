@@ -41,13 +41,16 @@ bool is_jpeg(const unsigned char* data, size_t bytes) {
 
 }  // namespace
 
-// Image i, a file's path or (`are_paths` 0) its `sizes[i]` bytes, becomes `height` times `width` pixels
-// of float32 at `out[i]`, made of the middle `share` of its height and width, and mirrored where bit 1 (left and right) or 2 (top and bottom) of
-// `mirrored[i]` is set. `failed[i]` tells that it cannot be made here.
+// Image i, a file's path or (`are_paths` 0) its `sizes[i]` bytes, is decoded. The middle `share` of its
+// height and width is resized to `height` times `width` pixels of float32, of which those of window i
+// (top, left, height, width) go to `out[i]`, after the operations of `after[i]`, mirrored where bit 1
+// (left and right) or 2 (top and bottom) of `mirrored[i]` is set. `failed[i]` tells that it cannot be made
+// here.
 extern "C" void meshflow_images(const char* const* texts, const int64_t* sizes, int64_t count,
                                 int are_paths, const JpegOptions* options, double share,
-                                int64_t height, int64_t width, const Steps* before, const Steps* after,
-                                const uint8_t* mirrored, float* const* out, uint8_t* failed) {
+                                int64_t height, int64_t width, const int64_t (*windows)[4],
+                                const Steps* before, const Steps* after, const uint8_t* mirrored,
+                                float* const* out, uint8_t* failed) {
   Bytes contents, pixels;
   for (int64_t i = 0; i < count; ++i) {
     failed[i] = 1;
@@ -68,11 +71,13 @@ extern "C" void meshflow_images(const char* const* texts, const int64_t* sizes, 
     const int64_t left = static_cast<int64_t>((shape[1] - shape[1] * share) / 2);
     const int64_t channels = shape[2], stride = shape[1] * channels;
     const int64_t rows = shape[0] - 2 * top, columns = shape[1] - 2 * left;
-    const Places across(width, columns, channels, mirrored[i] & 1);
-    const Places down(height, rows, 1, mirrored[i] & 2);
+    const bool turned = mirrored[i] & 1, upside_down = mirrored[i] & 2;
+    const Places across(width, columns, channels, turned), down(height, rows, 1, upside_down);
     const unsigned char* first = pixels.data() + top * stride + left * channels;
-    bilinear({first, true, columns * channels, stride}, across.grid(), down.grid(), *before,
-             *after, out[i]);
+    const auto [y, x, tall, wide] = windows[i];
+    bilinear({first, true, columns * channels, stride},
+             across.part(turned ? width - x - wide : x, wide),
+             down.part(upside_down ? height - y - tall : y, tall), *before, after[i], out[i]);
     failed[i] = 0;
   }
 }

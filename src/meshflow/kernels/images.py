@@ -59,7 +59,7 @@ def _loop() -> Callable[..., None] | None:
     address, number, steps = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(rows.Packed)
     function.argtypes = [
         *(address, address, number, ctypes.c_int, ctypes.POINTER(_Options)),
-        *(ctypes.c_double, number, number, steps, steps, address, address, address),
+        *(ctypes.c_double, number, number, address, steps, steps, address, address, address),
     ]
     function.restype = None
     for path in jpeg.libraries("libpng16-*.so.16.*"):
@@ -71,7 +71,8 @@ def _loop() -> Callable[..., None] | None:
 def load(
     texts: Sequence[bytes],
     how: Loading,
-    after: Sequence[rows.Step],
+    windows: np.ndarray,
+    after: Sequence[Sequence[rows.Step]],
     mirrored: np.ndarray,
     out: Sequence[np.ndarray],
 ) -> np.ndarray:
@@ -80,9 +81,10 @@ def load(
     Args:
       texts: paths or contents of files.
       how: what is done to them.
-      after: operations on the resized images.
+      windows: int64 [count, 4], top, left, height and width of the part that is taken after resizing.
+      after: operations on each image's part.
       mirrored: uint8 [count], `LEFT_RIGHT` and `UP_DOWN` where images are mirrored in the end.
-      out: an array for each image, float32 [height, width, channels].
+      out: an array for each image, float32, of the size of its window and with the channels.
 
     Returns:
       bool [count]: which could not be loaded here, as they are damaged, of another kind, or no files.
@@ -92,7 +94,10 @@ def load(
     if loop is not None:
         count = len(texts)
         sizes = np.array([len(text) for text in texts], np.int64)
+        windows = np.ascontiguousarray(windows, np.int64)
         mirrored = np.ascontiguousarray(mirrored, np.uint8)
+        # The same operations are packed once.
+        packed = {id(steps): rows.Packed(steps) for steps in after}
         loop(
             (ctypes.c_char_p * count)(*texts),
             sizes.ctypes.data,
@@ -102,8 +107,9 @@ def load(
             how.share,
             how.height,
             how.width,
+            windows.ctypes.data,
             rows.Packed(how.before),
-            rows.Packed(after),
+            (rows.Packed * count)(*[packed[id(steps)] for steps in after]),
             mirrored.ctypes.data,
             (ctypes.c_void_p * count)(*[image.ctypes.data for image in out]),
             failed.ctypes.data,

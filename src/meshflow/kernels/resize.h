@@ -27,8 +27,10 @@ struct Places {
   std::vector<int32_t> low, high;
   std::vector<float> share;
   Places(int64_t size, int64_t old, int64_t channels, bool mirrored);
-  Grid grid() const {
-    return {static_cast<int64_t>(low.size()), channels, low.data(), high.data(), share.data()};
+  // Those of `count` pixels from pixel `first` on.
+  Grid part(int64_t first, int64_t count) const {
+    const int64_t at = first * channels;
+    return {count * channels, channels, low.data() + at, high.data() + at, share.data() + at};
   }
 };
 
