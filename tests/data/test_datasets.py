@@ -381,3 +381,20 @@ def test_blocks_are_shuffled_as_elements_are(count, buffer, block):
     blocks = (numbers[i : i + block] for i in range(0, count, block))
     found = list(shuffled_blocks(blocks, buffer, np.random.default_rng(7)))
     assert [int(i) for b in found for i in b] == list(one_by_one)
+
+
+def test_a_function_in_a_map_may_have_results_of_any_size():
+    @tf.function
+    def cropped(image):
+        size = tf.random.uniform([], 1, 4, tf.int32)
+        if size == 0:
+            size += 1
+        return tf.image.pad_to_bounding_box(
+            tf.image.crop_to_bounding_box(image, 1, 0, size, 2), 0, 0, 4, 4
+        )
+
+    images = np.ones((3, 4, 4, 1), "float32")
+    data = tf.data.Dataset.from_tensor_slices(images).map(lambda x: cropped(x) + 1.0).batch(3)
+    (batch,) = data
+    assert batch.shape == (3, 4, 4, 1)
+    assert set(batch.numpy().sum((1, 2, 3)).astype(int)) <= {16 + 2 * n for n in (1, 2, 3)}

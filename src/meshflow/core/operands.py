@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core import convert, errors
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType, float32
+from meshflow.core.settled import settled_value
 from meshflow.core.tensor import Tensor
 
 
@@ -33,15 +34,16 @@ def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.Dtype
     )
 
 
-class Rules:
-    """How the operands of an op relate in dtype.
+class NumpyRules:
+    """What the NumPy front end changes of Python's operators and of indexing while it is enabled.
 
     Attributes:
-      promote: when set, replaces the strict rule (the NumPy front end sets it): called with the
-        operands before conversion, returns converted ones.
+      promote: called with an operator's operands before conversion, returns them in one dtype.
+      indexing: whether an index may hold masks and arrays of positions.
     """
 
     promote: Callable[[list[Any]], list[Any]] | None = None
+    indexing = False
 
 
 # Python numbers below this are float32 numbers after rounding.
@@ -53,10 +55,6 @@ def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
 
     Python numbers take the dtype of the first tensor among them.
     """
-    if Rules.promote is not None and len(same) > 1:
-        promoted = Rules.promote([operands[i] for i in same])
-        for i, value in zip(same, promoted, strict=True):
-            operands[i] = value
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
             operands[i] = operand._as_tensor()
@@ -107,11 +105,14 @@ def static_value(value: Any, name: str = "argument") -> Any:
         if isinstance(value._value, jax.core.Tracer):
             if hasattr(value, "_sizes"):
                 return value._sizes
-            raise TypeError(
-                f"`{name}` must be known when the function is traced (shapes and axes are static "
-                f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
-                f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
-            )
+            known = settled_value(value)
+            if known is None:
+                raise TypeError(
+                    f"`{name}` must be known when the function is traced (shapes and axes are static "
+                    f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
+                    f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
+                )
+            return static_value(known, name)
         value = np.asarray(value._value)
     if isinstance(value, (np.ndarray, jax.Array)):
         value = np.asarray(value).tolist()

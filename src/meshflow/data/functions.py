@@ -69,9 +69,9 @@ class ElementFunction:
         self._eager = False
         self._traced: dict[Any, tuple[Traced, Any]] = {}
         self._vectorized: Any = None
-        # Results that only scale numbers, of elements of known sizes and of others.
+        # Results that only scale numbers: of elements of known sizes, and of the rows of any.
         self.chains: chains.Chains | None = None
-        self._rows: chains.Chains | None = None
+        self.rows: chains.Chains | None = None
         # How it is computed in groups, when it takes strings.
         self.plan: Plan | None = None
         self.reason = ""
@@ -145,6 +145,7 @@ class ElementFunction:
                 found = chains.find(traced)
                 if any(found):
                     self.chains = chains.Chains(traced, found)
+                self._find_rows(traced)
         else:
             self.reason = "its elements have unknown sizes"
             first, second = (self._trace_stand_in(size) for size in _STAND_INS)
@@ -152,18 +153,19 @@ class ElementFunction:
                 specs = [t.rebuild(t.out_specs) for t in (first, second)]
                 self._output_spec = structure.merged(*specs)
                 self._find_rows(first, second)
-            if self._rows is None and self._find_plan(on_host=True):
+            if self.rows is None and self._find_plan(on_host=True):
                 self._run_eagerly(self.plan.words)  # type: ignore[union-attr]
 
-    def _find_rows(self, first: Traced, second: Traced) -> None:
-        """Looks whether its results are scaled arguments, whatever their sizes."""
+    def _find_rows(self, *traced: Traced) -> None:
+        """Looks whether its results are scaled rows of its arguments, whatever their sizes."""
+        first = traced[0]
         if first.writes or first.closed.effects or not _only_tensors(first):
             return
         if not all(spec.shape.rank for spec in nest.flatten(self._spec)):
             return
-        found = [chains.find(traced, batched=True) for traced in (first, second)]
-        if all(a is not None and a.is_like(b) for a, b in zip(*found, strict=True)):
-            self._rows = chains.Chains(first, found[0])
+        found = [chains.find(t, batched=True) for t in traced]
+        if all(a is not None and a.is_like(found[-1][i]) for i, a in enumerate(found[0])):
+            self.rows = chains.Chains(first, found[0])
 
     def _find_plan(self, on_host: bool = False) -> bool:
         """Looks whether all that it does with strings and arrays of unknown sizes can be recorded.
@@ -323,11 +325,11 @@ class ElementFunction:
         """
         if not self._eager:
             leaves = nest.flatten(element)
-            if self._rows is not None:
-                return self._rows.rebuilt(self._rows.of(leaves))
             if self.chains is not None:
                 results = self.chains.of([leaf[None] for leaf in leaves])
                 return self.chains.rebuilt([structure.scalar(a[0]) for a in results])
+            if self.rows is not None:
+                return self.rows.rebuilt(self.rows.of(leaves))
             key = tuple((a.shape, a.dtype.str) for a in leaves)
             if key not in self._traced:
                 traced = self._trace(structure.spec_of(element))

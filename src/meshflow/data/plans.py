@@ -19,6 +19,7 @@ from meshflow.core.context import context
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced
 from meshflow.data import chains, loaders, structure
+from meshflow.data.gathering import Taker
 from meshflow.kernels import images, rows
 from meshflow.ops.pending import Argument, Call, Draw, Part, Pending, Recording, is_known, values_of
 
@@ -269,7 +270,7 @@ class Plan:
             computed = [np.asarray(r)[:count] for r in found]
         for i, image in self._images.items():
             self._load(group, image, computed, [row[i][0] for row in places])
-        values = {i: chains.taken(leaf(c.leaf), None, c) for i, c in self._chains.items()}
+        values = {i: Taker(leaf(c.leaf), c).all() for i, c in self._chains.items()}
         values |= dict(zip(self._computed, computed[self._helpers :], strict=True))
         for i, value in values.items():
             for row, number in zip(places, value, strict=True):

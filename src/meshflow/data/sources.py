@@ -25,6 +25,7 @@ from meshflow.data.dataset import (
     integer,
 )
 from meshflow.data.failures import Resuming
+from meshflow.data.gathering import Gather, Rows, Taker
 from meshflow.data.running import Run
 
 _BLOCK = 4096
@@ -72,13 +73,14 @@ class TensorSlices(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size), computes=True, in_order=True)
+        gather = Rows([Taker(a) for a in self._leaves], self._note)
+        return Vector(gather, index_blocks(self._size), chained=self._chained, in_order=True)
 
-    def _gather(self, index: np.ndarray, wanted: list[chains.Chain] | None = None) -> list[Any]:
-        if wanted is None:
-            rows = [_rows(a, index) for a in self._leaves]
-        else:
-            rows = [chains.taken(self._leaves[c.leaf], index, c) for c in wanted]
+    def _chained(self, wanted: list[chains.Chain]) -> Gather:
+        return Rows([Taker(self._leaves[c.leaf], c) for c in wanted], self._note)
+
+    def _note(self, rows: list[Any]) -> None:
+        """Told of rows that were read."""
         if self._mapped:
             self._read += sum(r.nbytes for r in rows)
             if self._read > _MAPPED:
@@ -86,14 +88,6 @@ class TensorSlices(Dataset):
                 self._read = 0
                 for array in self._mapped:
                     array._mmap.madvise(mmap.MADV_DONTNEED)
-        return rows
-
-
-def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:
-    first, last = int(index[0]), int(index[-1])
-    if last - first == len(index) - 1 and (np.diff(index) == 1).all():
-        return np.asarray(array[first : last + 1])
-    return chains.taken(array, index)
 
 
 class Indexed(Dataset):

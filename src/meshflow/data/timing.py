@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.data.failures import Resuming
-
-_END = object()
+from meshflow.data.failures import Pass
+from meshflow.data.gathering import Gather, Rows
 
 
 class Spent:
@@ -20,46 +19,72 @@ class Spent:
     Attributes:
       elements: how many elements it gave.
       seconds: how long they took.
+      running: whether a clock runs for it.
     """
 
     def __init__(self) -> None:
         self.elements = 0
         self.seconds = 0.0
-        # Whether a clock runs for it already.
-        self._running = False
+        self.running = False
 
     def call(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """The result of a function, with its time added."""
-        if self._running:
+        if self.running:
             return fn(*arguments)
-        self._running = True
+        self.running = True
         start = time.perf_counter()
         try:
             return fn(*arguments)
         finally:
             self.seconds += time.perf_counter() - start
-            self._running = False
+            self.running = False
 
-    def iterate(self, iterator: Iterator[Any], counts: bool) -> Iterator[Any]:
-        """An iterator's items, with the time that each takes added."""
-        following = functools.partial(next, iterator, _END)
-
-        def items() -> Iterator[Any]:
-            while (item := self.call(following)) is not _END:
-                self.elements += counts
-                yield item
-
-        return Resuming(items, iterator)
-
-    def gather(self, gather: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def gather(self, gather: Gather) -> Gather:
         """A function that gathers elements, with its time added."""
+        if isinstance(gather, Rows):
+            return gather.timed(self)
 
-        def timed(index: np.ndarray, *wanted: Any) -> list[Any]:
-            if not self._running:
-                self.elements += len(index)
-            return self.call(gather, index, *wanted)
+        def timed(index: np.ndarray) -> list[Any]:
+            if self.running:
+                return gather(index)
+            self.elements += len(index)
+            return self.call(gather, index)
 
         return timed
+
+
+class Timed(Pass):
+    """An iterator's items, with the time that each takes added.
+
+    Args:
+      items: the iterator.
+      spent: to what it is added.
+      counts: whether the items are elements.
+    """
+
+    def __init__(self, items: Iterator[Any], spent: Spent, counts: bool) -> None:
+        super().__init__(items)
+        self._items, self._spent, self._counts = items, spent, counts
+
+    def go_ahead(self, size: int) -> bool:
+        """As the iterator does."""
+        return isinstance(self._items, Pass) and self._items.go_ahead(size)
+
+    def __next__(self) -> Any:
+        # `Spent.call`, written out: it is called for every element.
+        spent = self._spent
+        if spent.running:
+            item = next(self._items)
+        else:
+            spent.running = True
+            start = time.perf_counter()
+            try:
+                item = next(self._items)
+            finally:
+                spent.seconds += time.perf_counter() - start
+                spent.running = False
+        spent.elements += self._counts
+        return item
 
 
 def timed(cls: type) -> None:
@@ -78,7 +103,7 @@ def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
         # A subclass that calls this takes the time itself.
         if not run.counts or type(self)._elements is not elements:
             return iterator
-        return self._spent.iterate(iterator, True)
+        return Timed(iterator, self._spent, True)
 
     return elements
 
@@ -90,8 +115,11 @@ def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
         if found is None or not run.counts or type(self)._vector is not vector:
             return found
         spent = self._spent
+        chained = found.chained
         return found._replace(
-            gather=spent.gather(found.gather), blocks=spent.iterate(found.blocks, False)
+            gather=spent.gather(found.gather),
+            blocks=Timed(found.blocks, spent, False),
+            chained=chained and (lambda wanted: spent.gather(chained(wanted))),
         )
 
     return vector

@@ -28,6 +28,7 @@ from meshflow.data.plans import Plan, places
 from meshflow.data.running import Run, in_threads
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
+from meshflow.data.transformations.batching import Batch
 
 
 class Map(Unary):
@@ -56,6 +57,10 @@ class Map(Unary):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self.function.vectorizes and self._parent._vector(Run(self._parent)) is not None:
             return super()._elements(run)
+        if self.function.rows is not None and type(self._parent) is Batch:
+            rows = self._parent.chained(run, self.function.rows, self.element_spec)
+            if rows is not None:
+                return rows
         parent = self._parent._elements(run)
         if self.function.plan is not None:
             return Raising(self._planned(self.function.plan, parent, run))
@@ -163,11 +168,12 @@ class Map(Unary):
         if parent is None:
             return None
         chains = self.function.chains
-        if chains is not None and parent.computes:
-            gather = lambda i: chains.finished(parent.gather(i, chains.wanted))
+        if chains is not None and parent.chained is not None:
+            wanted = parent.chained(chains.wanted)
+            gather = wanted if chains.are_all else lambda i: chains.finished(wanted(i))
         else:
             gather = lambda i: self.function.many(parent.gather(i))
-        return parent._replace(gather=gather, computes=False)
+        return parent._replace(gather=gather, chained=None)
 
     def _why_not_vectorized(self) -> str:
         if self.function.plan is not None and self.function.vectorizes:
@@ -303,7 +309,7 @@ class Enumerate(Unary):
         if parent is None or not parent.in_order:
             return None
         gather = lambda i: [i + np.int64(self._start), *parent.gather(i)]
-        return parent._replace(gather=gather, computes=False)
+        return parent._replace(gather=gather, chained=None)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self._vector(Run(self)) is not None:
