@@ -128,6 +128,9 @@ class Pending:
     def __getitem__(self, key: Any) -> Any:
         return self._recording.call(_item, (self, key), {})
 
+    def __repr__(self) -> str:
+        raise Unrecordable("a text of its value")
+
     def __bool__(self) -> bool:
         raise Unrecordable("a truth value")
 
