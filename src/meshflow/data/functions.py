@@ -28,9 +28,10 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced, trace, trace_shapes
 from meshflow.data import chains, structure
 from meshflow.data.draws import Draws
+from meshflow.data.plans import Kept, Plan
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.ops import host
-from meshflow.ops.pending import Found, Parsing, Pending
+from meshflow.ops.pending import Pending, Recording, is_known
 
 host.install()
 # Sizes that stand for unknown ones while a function's results are inferred.
@@ -71,8 +72,8 @@ class ElementFunction:
         # Results that only scale numbers: of elements of known sizes, and of the rows of any.
         self.chains: chains.Chains | None = None
         self.rows: chains.Chains | None = None
-        # How it makes numbers of strings, when it begins with that.
-        self.parsing: Parsing | None = None
+        # How it is computed in groups, when it takes strings.
+        self.plan: Plan | None = None
         self.reason = ""
         self._output_spec: Any = None
         self._infer()
@@ -101,6 +102,8 @@ class ElementFunction:
     def _tensor(self, value: Any) -> Any:
         if hasattr(value, "_elements"):
             return value
+        if isinstance(value, Pending):
+            return Kept(value)
         if is_sparse(value):
             if context.trace is None:
                 return value
@@ -121,8 +124,9 @@ class ElementFunction:
         elif not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
             self._run_eagerly("its elements are sparse or have no known rank")
         elif any(s.dtype is dtypes.string for s in leaves):
-            if not self._parses():
-                self._run_eagerly("its elements hold strings")
+            self._run_eagerly(
+                self.plan.words if self._find_plan() else "its elements hold strings"  # type: ignore[union-attr]
+            )
         elif structure.static(self._spec):
             traced = self._trace(self._spec)
             if traced is None:
@@ -149,6 +153,8 @@ class ElementFunction:
                 specs = [t.rebuild(t.out_specs) for t in (first, second)]
                 self._output_spec = structure.merged(*specs)
                 self._find_rows(first, second)
+            if self.rows is None and self._find_plan(on_host=True):
+                self._run_eagerly(self.plan.words)  # type: ignore[union-attr]
 
     def _find_rows(self, *traced: Traced) -> None:
         """Looks whether its results are scaled rows of its arguments, whatever their sizes."""
@@ -161,61 +167,48 @@ class ElementFunction:
         if all(a is not None and a.is_like(found[-1][i]) for i, a in enumerate(found[0])):
             self.rows = chains.Chains(first, found[0])
 
-    def _parses(self) -> bool:
-        """Whether it parses strings to numbers of known sizes and goes on with numbers only."""
-        spec = self._spec
-        if not isinstance(spec, TensorSpec) or spec.shape.rank != 0:
-            return False
-        try:
-            with _tracing():
-                self._call(Pending())
-        except Found as found:
-            parsing = found.parsing
-        except Exception:
-            return False
-        else:
-            return False
-        if not structure.static(parsing.spec):
-            return False
-        try:
-            with _tracing():
-                rest = lambda parsed: self._call(Pending(parsed))
-                traced = trace(rest, (parsing.spec,), name=self._what, isolated=True)
-        except Exception:
-            return False
-        if traced.writes or traced.closed.effects or not _only_tensors(traced):
-            return False
-        self.parsing, self._vectorized = parsing, traced
-        self._output_spec = traced.rebuild(traced.out_specs)
-        return True
-
-    def _parsed(self, texts: np.ndarray) -> list[Any]:
-        """The leaves that parsing strings gives."""
-        assert self.parsing is not None
-        found = nest.flatten(self.parsing.batch(Tensor(texts)))
-        return [np.asarray(t._value) for t in found]
-
-    def records(self, texts: list[np.ndarray], size: int) -> Iterator[Any]:
-        """The results for strings that it parses, computed at once.
+    def _find_plan(self, on_host: bool = False) -> bool:
+        """Looks whether all that it does with strings and arrays of unknown sizes can be recorded.
 
         Args:
-          texts: the strings, at most `size`.
-          size: for how many the program is made.
+          on_host: whether that only helps with functions that should run on the host.
         """
-        batch = np.empty(size, object)
-        # The last ones are filled up, so that there is one program.
-        batch[:] = [t[()] for t in (*texts, *[texts[-1]] * (size - len(texts)))]
+        leaves = nest.flatten(self._spec)
+        numbers = [i for i, leaf in enumerate(leaves) if is_known(leaf)]
+        recording = Recording()
+
+        def called(known: list[Tensor]) -> Any:
+            given = dict(zip(numbers, known, strict=True))
+            values = [
+                given[i] if i in given else recording.argument(leaf, i)
+                for i, leaf in enumerate(leaves)
+            ]
+            return self._call(nest.pack_sequence_as(self._spec, values))
+
+        before = randomness()
+        context.recording = recording
         try:
-            leaves = self.many([batch])
+            with _tracing():
+                specs = [leaves[i] for i in numbers]
+                traced = trace(called, (specs,), name=self._what, isolated=True)
         except Exception:
-            if len(texts) == 1:
-                raise
-            # Those before the one that cannot be parsed are given first.
-            for text in texts:
-                yield from self.records([text], 1)
-            return
-        for row in zip(*(leaf[: len(texts)] for leaf in leaves), strict=True):
-            yield nest.pack_sequence_as(self._output_spec, [np.asarray(v) for v in row])
+            return False
+        finally:
+            context.recording = None
+        results = nest.flatten(traced.structure)
+        if not recording.calls or (on_host and not recording.on_host):
+            return False
+        if not all(isinstance(result, (Slot, Kept)) for result in results):
+            return False
+        changes = traced.writes or traced.closed.effects or traced.pulls or traced.feeds
+        if changes or not same_randomness(before, randomness()):
+            return False
+        specs = [
+            r.pending.spec if isinstance(r, Kept) else traced.out_specs[r.index] for r in results
+        ]
+        self._output_spec = nest.pack_sequence_as(traced.structure, specs)
+        self.plan = Plan(traced, recording, numbers, self._output_spec)
+        return True
 
     def _trace_stand_in(self, size: int) -> Traced | None:
         spec = structure.map_specs(
@@ -307,7 +300,7 @@ class ElementFunction:
     @property
     def vectorizes(self) -> bool:
         """Whether it runs on many elements at once."""
-        return self._vectorized is not None
+        return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
 
     def results_of(self, spec: Any) -> Any:
         """The spec of the results for elements of known sizes; None when only running it tells."""
@@ -330,8 +323,6 @@ class ElementFunction:
           element: host arrays.
           draws: the random states of a pass; default those of the program.
         """
-        if self.parsing is not None:
-            return next(self.records([element], 1))
         if not self._eager:
             leaves = nest.flatten(element)
             if self.chains is not None:
@@ -373,8 +364,8 @@ class ElementFunction:
 
     def many(self, leaves: list[Any]) -> list[Any]:
         """The results for many elements, given and returned as stacked leaves."""
-        if self.parsing is not None:
-            leaves = self._parsed(leaves[0])
+        if self.plan is not None:
+            return self.plan.many(leaves)
         if self.chains is not None:
             return self.chains.of(leaves)
         traced = self._vectorized

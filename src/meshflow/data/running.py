@@ -33,6 +33,7 @@ class Run:
       seeds: for each random node, by its place in the graph, seed and number of its first epoch.
       counts: whether its time is taken; False where somebody only looks at a dataset.
       draws: what the random ops of users' functions draw.
+      together: by node, how many elements its child makes a batch of.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Run:
     ) -> None:
         self.counts = counts
         self.draws = Draws()
+        self.together: dict[int, int] = {}
         self._places = {id(node): str(i) for i, node in enumerate(_nodes(root))}
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
         self._epochs: dict[str, int] = {}

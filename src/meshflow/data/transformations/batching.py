@@ -62,6 +62,7 @@ class Batch(Unary):
         vector = self._parent._vector(run)
         if vector is not None:
             return self._batches(vector.blocks, vector.gather, self._parent.element_spec)
+        run.together[id(self._parent)] = self._size
         # A batch with a hole is lost as a whole.
         elements = caught(self._parent._elements(run))
         return chunked(elements, self._size, self._drop, structure.stack)

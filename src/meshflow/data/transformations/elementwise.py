@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import threading
@@ -11,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
+from meshflow.core import dtypes, nest
 from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.random import call_keys
+from meshflow.core.random import call_keys, keys_of_calls
 from meshflow.core.specs import TensorSpec
 from meshflow.data import sources, structure
 from meshflow.data.dataset import (
@@ -23,16 +22,13 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
-from meshflow.data.failures import Failed, Raising, Resuming, caught
+from meshflow.data.failures import Failed, Raising, Resuming, caught, close
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
+from meshflow.data.plans import Plan, places
 from meshflow.data.running import Run, in_threads
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
 from meshflow.data.transformations.batching import Batch
-
-# Records that are parsed at once.
-_RECORDS = 64
-_NOTHING = object()
 
 
 class Map(Unary):
@@ -66,41 +62,63 @@ class Map(Unary):
             if rows is not None:
                 return rows
         parent = self._parent._elements(run)
-        if self.function.parsing is not None:
-            return Resuming(self._parsed(parent), parent)
+        if self.function.plan is not None:
+            return Raising(self._planned(self.function.plan, parent, run))
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
             return Resuming(self._in_threads(parent, run), parent)
         return Resuming(lambda: map(self.function.drawing(run.draws), parent), parent)
 
-    def _parsed(self, parent: Iterator[Any]) -> Callable[[], Iterator[Any]]:
-        size = 1 if _is_live(self._parent) else _RECORDS
-        items = caught(parent)
-        waiting: collections.deque[Any] = collections.deque()
+    def _planned(self, plan: Plan, parent: Iterator[Any], run: Run) -> Iterator[Any]:
+        """The results, computed for groups of elements."""
+        numbers = run.draws.numbers(self.function)
+        together = plan.together(run.together.get(id(self), 1))
+        most = 1 if _is_live(self._parent) else plan.size
+        keys = self._keys(run)
 
-        def results() -> Iterator[Any]:
-            while True:
-                # Those before a failure are parsed before it is raised.
-                while len(waiting) < size and not (waiting and type(waiting[-1]) is Failed):
-                    item = next(items, _NOTHING)
-                    if item is _NOTHING:
-                        break
-                    waiting.append(item)
-                if not waiting:
-                    return
-                texts = [w for w in waiting if type(w) is not Failed]
-                found = self.function.records(texts, size) if texts else iter(())
-                for _ in texts:
-                    try:
-                        result = next(found)
-                    finally:
-                        waiting.popleft()
-                    yield result
-                if waiting:
-                    raise waiting.popleft().error
+        def groups() -> Iterator[list[Any]]:
+            free: list[Any] = []
+            items, size = caught(parent), 1
+            while found := list(itertools.islice(items, size)):
+                # Whoever wants one element does not wait for many.
+                size = min(2 * size, most)
+                group: list[Any] = []
+                for item in found:
+                    free = free or places(plan.blocks(together), together)
+                    failed = type(item) is Failed
+                    group.append(item if failed else (item, next(numbers), free.pop(0)))
+                yield group
 
-        return results
+        def computed(group: list[Any]) -> list[Any]:
+            items = [item for item in group if type(item) is not Failed]
+            try:
+                results = iter(self._of_group(plan, items, keys))
+            except Exception as error:
+                if len(items) > 1:
+                    # Those before and behind the one that cannot be made are given, too.
+                    return [result for item in group for result in computed([item])]
+                results = iter([Failed(error)])
+            return [item if type(item) is Failed else next(results) for item in group]
 
-    def _in_threads(self, parent: Iterator[Any], run: Run) -> Callable[[], Iterator[Any]]:
+        parallel = self._parallel and not self.function.holds_variables
+        made = (
+            in_threads(computed, groups(), self._threads) if parallel else map(computed, groups())
+        )
+        try:
+            for results in made:
+                yield from results
+        finally:
+            close(made)
+            close(parent)
+
+    def _of_group(self, plan: Plan, items: list[Any], keys: Callable[[], list[int]]) -> list[Any]:
+        if not items:
+            return []
+        leaves = [nest.flatten(element) for element, _, _ in items]
+        drawn = keys_of_calls([number for _, number, _ in items], plan.seeds, keys)
+        return plan.results(leaves, drawn, [place for _, _, place in items])
+
+    def _keys(self, run: Run) -> Callable[[], list[int]]:
+        """What random ops draw from when nothing has a seed: words of the pass."""
         words: list[int] = []
         lock = threading.Lock()
 
@@ -110,6 +128,11 @@ class Map(Unary):
                 if not words:
                     words.extend(run.generator(self).integers(1 << 32, size=2).tolist())
             return words
+
+        return pass_words
+
+    def _in_threads(self, parent: Iterator[Any], run: Run) -> Callable[[], Iterator[Any]]:
+        pass_words = self._keys(run)
 
         def computed(numbered: tuple[Any, int]) -> Any:
             # Random ops draw by an element's number, whichever thread comes first.
@@ -153,8 +176,8 @@ class Map(Unary):
         return parent._replace(gather=gather, chained=None)
 
     def _why_not_vectorized(self) -> str:
-        if self.function.parsing is not None:
-            return "it parses records, then vectorized"
+        if self.function.plan is not None and self.function.vectorizes:
+            return f"{self.function.reason}, then vectorized"
         reason = self.function.reason or super()._why_not_vectorized()
         many = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if many else reason
