@@ -36,17 +36,31 @@ class Run:
     """
 
     def __init__(
-        self, root: Any, seeds: dict[str, list[Any]] | None = None, counts: bool = False
+        self,
+        root: Any,
+        seeds: dict[str, list[Any]] | None = None,
+        counts: bool = False,
+        before: str = "",
     ) -> None:
         self.counts = counts
         self.draws = Draws()
-        self._places = {id(node): str(i) for i, node in enumerate(_nodes(root))}
+        self._places = {id(node): f"{before}{i}" for i, node in enumerate(_nodes(root))}
+        self._inner: dict[str, Iterator[int]] = {}
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
         self._epochs: dict[str, int] = {}
 
+    def _place(self, node: Any) -> str:
+        return self._places.get(id(node), f"inner {id(node)}")
+
+    def within(self, node: Any, root: Any) -> Run:
+        """The pass over a dataset that a node has just made of an element; it is repeated with this one."""
+        place = self._place(node)
+        number = next(self._inner.setdefault(place, itertools.count()))
+        return Run(root, self.seeds, before=f"{place}.{number}.")
+
     def generator(self, node: Any) -> np.random.Generator:
         """The random numbers of a node's next epoch in this pass."""
-        place = self._places.get(id(node), f"inner {id(node)}")
+        place = self._place(node)
         if place not in self.seeds:
             self.seeds[place] = [[int(w) for w in node.seed()], node.epoch]
         words, first = self.seeds[place]

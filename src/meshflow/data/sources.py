@@ -63,6 +63,7 @@ class TensorSlices(Dataset):
             a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"
         ]
         self._read = 0
+        self._whole = rows_of(self._leaves)
         self._own_spec = structure.unbatched(structure.spec_of(arrays))
 
     def _known_spec(self) -> Any:
@@ -72,13 +73,11 @@ class TensorSlices(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size), computes=True, in_order=True)
+        blocks = index_blocks(self._size)
+        return self._whole._replace(gather=self._gather, blocks=blocks)
 
     def _gather(self, index: np.ndarray, wanted: list[chains.Chain] | None = None) -> list[Any]:
-        if wanted is None:
-            rows = [_rows(a, index) for a in self._leaves]
-        else:
-            rows = [chains.taken(self._leaves[c.leaf], index, c) for c in wanted]
+        rows = self._whole.gather(index, wanted)
         if self._mapped:
             self._read += sum(r.nbytes for r in rows)
             if self._read > _MAPPED:
@@ -94,6 +93,18 @@ def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:
     if last - first == len(index) - 1 and (np.diff(index) == 1).all():
         return np.asarray(array[first : last + 1])
     return chains.taken(array, index)
+
+
+def rows_of(arrays: list[np.ndarray]) -> Vector:
+    """The rows of arrays of one length."""
+
+    def gather(index: np.ndarray, wanted: list[chains.Chain] | None = None) -> list[Any]:
+        if wanted is None:
+            return [_rows(a, index) for a in arrays]
+        return [chains.taken(arrays[c.leaf], index, c) for c in wanted]
+
+    count = len(arrays[0])
+    return Vector(gather, index_blocks(count), computes=True, in_order=True, extent=count)
 
 
 class Indexed(Dataset):
@@ -115,7 +126,8 @@ class Indexed(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size), in_order=True)
+        blocks = index_blocks(self._size)
+        return Vector(self._gather, blocks, in_order=True, extent=self._size)
 
 
 class Tensors(Dataset):
@@ -156,6 +168,7 @@ class Range(Dataset):
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
             index_blocks(len(self._range)),
             in_order=True,
+            extent=len(self._range),
         )
 
 

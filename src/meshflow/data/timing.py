@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.data.failures import Resuming
+from meshflow.data.failures import Failed, Resuming
 
 _END = object()
 
@@ -40,13 +40,19 @@ class Spent:
             self.seconds += time.perf_counter() - start
             self._running = False
 
-    def iterate(self, iterator: Iterator[Any], counts: bool) -> Iterator[Any]:
-        """An iterator's items, with the time that each takes added."""
+    def iterate(self, iterator: Iterator[Any], count: Callable[[Any], int] | None) -> Iterator[Any]:
+        """An iterator's items, with the time that each takes added.
+
+        Args:
+          iterator: the iterator.
+          count: how many elements an item has; None where elements are counted elsewhere.
+        """
         following = functools.partial(next, iterator, _END)
 
         def items() -> Iterator[Any]:
             while (item := self.call(following)) is not _END:
-                self.elements += counts
+                if count is not None and not self._running:
+                    self.elements += count(item)
                 yield item
 
         return Resuming(items, iterator)
@@ -63,10 +69,12 @@ class Spent:
 
 
 def timed(cls: type) -> None:
-    """Makes a class of datasets take the time of its `_elements` and `_vector`."""
+    """Makes a class of datasets take the time of its `_elements`, `_by_chunks` and `_vector`."""
     own = cls.__dict__
     if "_elements" in own:
         cls._elements = _timed_elements(own["_elements"])  # type: ignore[attr-defined]
+    if "_by_chunks" in own:
+        cls._by_chunks = _timed_chunks(own["_by_chunks"])  # type: ignore[attr-defined]
     if "_vector" in own:
         cls._vector = _timed_vector(own["_vector"])  # type: ignore[attr-defined]
 
@@ -78,9 +86,28 @@ def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
         # A subclass that calls this takes the time itself.
         if not run.counts or type(self)._elements is not elements:
             return iterator
-        return self._spent.iterate(iterator, True)
+        return self._spent.iterate(iterator, _one)
 
     return elements
+
+
+def _one(_: Any) -> int:
+    return 1
+
+
+def _of_chunk(chunk: Any) -> int:
+    return 1 if type(chunk) is Failed else len(chunk[0])
+
+
+def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def chunks(self: Any, run: Any) -> Any:
+        found = fn(self, run)
+        if found is None or not run.counts:
+            return found
+        return self._spent.iterate(found, _of_chunk)
+
+    return chunks
 
 
 def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +118,7 @@ def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
             return found
         spent = self._spent
         return found._replace(
-            gather=spent.gather(found.gather), blocks=spent.iterate(found.blocks, False)
+            gather=spent.gather(found.gather), blocks=spent.iterate(found.blocks, None)
         )
 
     return vector

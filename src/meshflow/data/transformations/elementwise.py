@@ -15,7 +15,7 @@ from meshflow.core import dtypes
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.random import call_keys
 from meshflow.core.specs import TensorSpec
-from meshflow.data import sources, structure
+from meshflow.data import chunks, structure
 from meshflow.data.dataset import (
     AUTOTUNE,
     UNKNOWN_CARDINALITY,
@@ -23,11 +23,11 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
-from meshflow.data.failures import Failed, Raising, Resuming, caught
+from meshflow.data.failures import Failed, Raising, Resuming, caught, close
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.running import Run, in_threads
 from meshflow.data.sources import seed_of
-from meshflow.data.transformations.base import Unary
+from meshflow.data.transformations.base import Unary, is_live
 
 # Records that are parsed at once.
 _RECORDS = 64
@@ -58,8 +58,9 @@ class Map(Unary):
         return self.function.output_spec
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self.function.vectorizes and self._parent._vector(Run(self._parent)) is not None:
-            return super()._elements(run)
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         parent = self._parent._elements(run)
         if self.function.parsing is not None:
             return Resuming(self._parsed(parent), parent)
@@ -68,7 +69,7 @@ class Map(Unary):
         return Resuming(lambda: map(self.function.drawing(run.draws), parent), parent)
 
     def _parsed(self, parent: Iterator[Any]) -> Callable[[], Iterator[Any]]:
-        size = 1 if _is_live(self._parent) else _RECORDS
+        size = 1 if is_live(self._parent) else _RECORDS
         items = caught(parent)
         waiting: collections.deque[Any] = collections.deque()
 
@@ -146,6 +147,13 @@ class Map(Unary):
             gather = lambda i: self.function.many(parent.gather(i))
         return parent._replace(gather=gather, computes=False)
 
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run) if self.function.takes_chunks else None
+        if parent is None:
+            return None
+        compute = lambda chunk: self.function.chunk(chunk, run.draws)
+        return chunks.applied(compute, parent)
+
     def _why_not_vectorized(self) -> str:
         if self.function.parsing is not None:
             return "it parses records, then vectorized"
@@ -164,11 +172,6 @@ def threads_of(calls: Any) -> int:
     if number < 1 and number != AUTOTUNE:
         raise InvalidArgumentError(f"num_parallel_calls must be greater than zero, got {number}.")
     return number
-
-
-def _is_live(dataset: Dataset) -> bool:
-    """Whether elements may come in slowly, so that none is waited for while another is there."""
-    return isinstance(dataset, sources.Generator) or any(map(_is_live, dataset._parents))
 
 
 class HostMap(Unary):
@@ -210,8 +213,40 @@ class Filter(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         parent = self._parent._elements(run)
         return Resuming(lambda: filter(self._predicate.drawing(run.draws), parent), parent)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        return filtered(self._parent, self._predicate, run, _of_mask)
+
+    def _why_not_vectorized(self) -> str:
+        return self._predicate.reason or super()._why_not_vectorized()
+
+
+def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
+    count = np.count_nonzero(mask)
+    if count == len(mask):
+        return chunk
+    return [leaf[mask] for leaf in chunk] if count else None
+
+
+def filtered(
+    parent: Dataset,
+    predicate: ElementFunction,
+    run: Run,
+    kept: Callable[[list[Any], np.ndarray], list[Any] | None],
+) -> Iterator[Any] | None:
+    """What is kept of chunks, by a function of the chunk and of a mask; None when there are no chunks."""
+    # Variables may change from element to element.
+    if not predicate.takes_chunks or predicate.reads_variables:
+        return None
+    found = parent._in_chunks(run)
+    if found is None:
+        return None
+    return chunks.applied(lambda c: kept(c, predicate.chunk(c, run.draws)[0].reshape(-1)), found)
 
 
 class TakeWhile(Unary):
@@ -226,10 +261,34 @@ class TakeWhile(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         parent = self._parent._elements(run)
         return Resuming(
             lambda: itertools.takewhile(self._predicate.drawing(run.draws), parent), parent
         )
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        found = filtered(self._parent, self._predicate, run, lambda c, mask: [mask, *c])
+        return None if found is None else self._until(found)
+
+    @staticmethod
+    def _until(parts: Iterator[Any]) -> Iterator[Any]:
+        for item in parts:
+            if type(item) is Failed:
+                yield item
+                continue
+            mask, *chunk = item
+            stop = len(mask) if mask.all() else int(mask.argmin())
+            if stop:
+                yield chunks.part(chunk, 0, stop)
+            if stop < len(mask):
+                close(parts)
+                return
+
+    def _why_not_vectorized(self) -> str:
+        return self._predicate.reason or super()._why_not_vectorized()
 
 
 class Scan(Unary):
@@ -283,8 +342,9 @@ class Enumerate(Unary):
         return parent._replace(gather=gather, computes=False)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self._vector(Run(self)) is not None:
-            return super()._elements(run)
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         numbers = itertools.count(self._start)
         items = caught(self._parent._elements(run))
         # An element that could not be made has a number too.
@@ -293,3 +353,20 @@ class Enumerate(Unary):
             for number, item in zip(numbers, items, strict=False)
         )
         return Raising(numbered)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run)
+        if parent is None:
+            return None
+        return self._numbered(parent)
+
+    def _numbered(self, parent: Iterator[Any]) -> Iterator[Any]:
+        number = self._start
+        for chunk in parent:
+            if type(chunk) is Failed:
+                number += 1
+                yield chunk
+                continue
+            count = chunks.length(chunk)
+            yield [np.arange(number, number + count), *chunk]
+            number += count

@@ -146,10 +146,10 @@ class GroupByWindow(Unary):
             groups[key].append(element)
             if len(groups[key]) == sizes[key]:
                 dataset = self._reduced(key, groups.pop(key))
-                yield from dataset._elements(Run(dataset))
+                yield from dataset._elements(run.within(self, dataset))
         for key in sorted(groups):
             dataset = self._reduced(key, groups.pop(key))
-            yield from dataset._elements(Run(dataset))
+            yield from dataset._elements(run.within(self, dataset))
 
 
 class GroupByReducer(Unary):
