@@ -19,7 +19,8 @@ TESTS = Path(__file__).parent
 OPS = (
     *("", "math", "linalg", "nn", "image", "signal", "random", "random.experimental"),
     *("bitwise", "strings", "sparse", "ragged", "io", "io.gfile", "debugging", "sets"),
-    *("quantization", "audio", "summary"),
+    *("quantization", "audio", "summary", "experimental.numpy", "experimental.numpy.random"),
+    *("experimental.numpy.linalg", "experimental.numpy.fft"),
 )
 KERAS = (
     *("backend", "losses", "metrics", "layers", "activations", "initializers", "optimizers"),
@@ -38,6 +39,7 @@ SHORT = {
     "A": "keras.activations",
     "I": "keras.initializers",
     "K": "keras.backend",
+    "tnp": "experimental.numpy",
     **{name: f"keras.{name}" for name in KERAS},
 }
 # Names that no test needs to use, each with the reason.

@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.core import dtypes, nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.operands import Rules
+from meshflow.core.operands import NumpyRules
 from meshflow.core.pulls import Source
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
@@ -57,7 +57,7 @@ class CallArguments:
                 key.append((shape, leaf.dtype))
             else:
                 key.append(self._static_key(leaf))
-        return arrays, (tree, tuple(key), Rules.promote, context.device, context.replicas)
+        return arrays, (tree, tuple(key), NumpyRules.promote, context.device, context.replicas)
 
     def _static_key(self, leaf: Any) -> Any:
         kind = type(leaf)

@@ -97,7 +97,7 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
     """A tensor from a value that is not one; see `convert_to_tensor`."""
     if isinstance(value, (jax.Array, jax.core.Tracer)):
         return _checked_array(value, dtype)
-    if isinstance(value, (list, tuple)) and _holds_tensors(value):
+    if isinstance(value, (list, tuple)) and holds_tensors(value):
         return pack(value, dtype)
     array = to_numpy(value, dtype)
     if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
@@ -114,10 +114,11 @@ def _checked_array(value: Any, dtype: DType | None) -> Tensor:
     return Tensor(value.astype(dtype.dtype))
 
 
-def _holds_tensors(value: Any) -> bool:
+def holds_tensors(value: Any) -> bool:
+    """Whether a nested list has a tensor, a variable or a JAX array in it."""
     for item in value:
         if isinstance(item, (list, tuple)):
-            if _holds_tensors(item):
+            if holds_tensors(item):
                 return True
         elif isinstance(item, (Tensor, jax.Array, jax.core.Tracer)) or hasattr(item, "_as_tensor"):
             return True
@@ -161,12 +162,13 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
             array = array.real
         with np.errstate(all="ignore"):
             return array.astype(dtype.dtype)
-    if not is_array and not _has_numpy_scalars(value):
+    if not is_array and not has_numpy_scalars(value):
         array = array.astype(_default_dtype(array))
     return array
 
 
-def _has_numpy_scalars(value: Any) -> bool:
+def has_numpy_scalars(value: Any) -> bool:
+    """Whether the first thing in a nested list is of NumPy."""
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.str_)

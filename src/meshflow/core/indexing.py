@@ -12,16 +12,11 @@ from meshflow.core import errors
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
+from meshflow.core.operands import NumpyRules
 from meshflow.core.operation import Op
 from meshflow.core.symbolic_sizes import part_of
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
-
-
-class Numpy:
-    """Whether the NumPy front end's indexing (boolean masks, integer arrays) is on."""
-
-    indexing = False
 
 
 class _Hole:
@@ -63,7 +58,7 @@ def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tenso
       InvalidArgumentError: for an integer out of range or too many indices.
       TypeError: for an index that is not an integer, slice, Ellipsis, None or integer tensor.
     """
-    as_several = isinstance(key, tuple) or (isinstance(key, list) and not Numpy.indexing)
+    as_several = isinstance(key, tuple) or (isinstance(key, list) and not NumpyRules.indexing)
     items = tuple(key) if as_several else (key,)
     if builtins.sum(1 for i in items if i is Ellipsis) > 1:
         raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed")
@@ -127,13 +122,16 @@ def _integer(item: Any) -> int | Tensor:
         return int(item)
     if hasattr(item, "_as_tensor"):
         item = item._as_tensor()
-    if isinstance(item, (np.ndarray, list)) and Numpy.indexing:
-        item = convert_to_tensor(item)
-    if isinstance(item, Tensor) and (item.dtype.is_integer or Numpy.indexing):
+    if isinstance(item, Tensor) and item.dtype.is_integer:
         if item.ndim == 0:
             return item if isinstance(item._value, jax.core.Tracer) else int(item)
-        if Numpy.indexing:
+        if NumpyRules.indexing:
             return item
+    if NumpyRules.indexing:
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`), tnp.newaxis (`None`) and integer or boolean arrays "
+            f"are valid indices, got {item!r}"
+        )
     raise TypeError(
         "Only integers, slices (`:`), ellipsis (`...`), tf.newaxis (`None`) and scalar tf.int32/tf.int64 "
         f"tensors are valid indices, got {item!r}. Use tf.gather for a list of positions and "
@@ -152,6 +150,8 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
     mask = _as_mask(key)
     if mask is not None:
         return picked(tensor, mask)
+    if NumpyRules.indexing:
+        key = _with_positions(tensor._value.shape, key)
     sizes = part_of(tensor, key)
     if sizes is not None:
         return sizes
@@ -192,6 +192,60 @@ def _as_mask(key: Any) -> np.ndarray | None:
     if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim:
         return key._concrete("a mask that decides how many elements there are (use tf.where)")
     return None
+
+
+def _with_positions(shape: tuple[int, ...], key: Any) -> Any:
+    """A NumPy index with arrays of checked positions in place of its lists and masks."""
+    items = key if isinstance(key, tuple) else (key,)
+    found: list[Any] = []
+    used = builtins.sum(_covered(i) for i in items)
+    dim = 0
+    for item in items:
+        if isinstance(item, list):
+            # An empty list holds no positions, where NumPy takes it for one of floats.
+            item = np.array(item) if item else np.zeros(0, np.int64)
+        mask = _as_mask(item)
+        if mask is not None:
+            if mask.shape != shape[dim : dim + mask.ndim]:
+                raise errors.InvalidValueError(
+                    f"boolean index of shape {mask.shape} did not match dimensions {shape[dim : dim + mask.ndim]} "
+                    f"of the indexed tensor, from dimension {dim} on."
+                )
+            found.extend(Tensor(p) for p in np.nonzero(mask))
+        elif isinstance(item, np.ndarray) and item.ndim and item.dtype.kind in "iu":
+            found.append(convert_to_tensor(item))
+        else:
+            found.append(item)
+        if isinstance(item, (np.ndarray, Tensor)) and mask is None and dim < len(shape):
+            check_positions(item, shape[dim], dim)
+        dim += len(shape) - used if item is Ellipsis else _covered(item)
+    return tuple(found) if isinstance(key, tuple) or len(found) > 1 else found[0]
+
+
+def _covered(item: Any) -> int:
+    """How many dimensions one part of an index takes."""
+    if item is None or item is Ellipsis:
+        return 0
+    if isinstance(item, list):
+        item = np.array(item)
+    dtype = getattr(item, "dtype", None)
+    is_mask = dtype is not None and (
+        dtype == np.bool_ if isinstance(item, np.ndarray) else dtype.is_bool
+    )
+    return item.ndim if is_mask else 1
+
+
+def check_positions(positions: Any, size: int, dim: int) -> None:
+    """Raises InvalidArgumentError for known positions that a dimension does not have."""
+    value = positions._value if isinstance(positions, Tensor) else positions
+    if isinstance(value, jax.core.Tracer) or value.dtype.kind not in "iu":
+        return
+    known = np.asarray(value)
+    bad = known[(known < -size) | (known >= size)]
+    if bad.size:
+        raise errors.InvalidValueError(
+            f"index {bad[0]} is out of bounds for dimension {dim} with size {size}."
+        )
 
 
 def variable_getitem(variable: Variable, key: Any) -> Tensor:

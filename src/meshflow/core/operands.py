@@ -33,15 +33,16 @@ def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.Dtype
     )
 
 
-class Rules:
-    """How the operands of an op relate in dtype.
+class NumpyRules:
+    """What the NumPy front end changes of Python's operators and of indexing while it is enabled.
 
     Attributes:
-      promote: when set, replaces the strict rule (the NumPy front end sets it): called with the
-        operands before conversion, returns converted ones.
+      promote: called with an operator's operands before conversion, returns them in one dtype.
+      indexing: whether an index may hold masks and arrays of positions.
     """
 
     promote: Callable[[list[Any]], list[Any]] | None = None
+    indexing = False
 
 
 # Python numbers below this are float32 numbers after rounding.
@@ -53,10 +54,6 @@ def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
 
     Python numbers take the dtype of the first tensor among them.
     """
-    if Rules.promote is not None and len(same) > 1:
-        promoted = Rules.promote([operands[i] for i in same])
-        for i, value in zip(same, promoted, strict=True):
-            operands[i] = value
     for i, operand in enumerate(operands):
         if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
             operands[i] = operand._as_tensor()

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dispatch, operands
+from meshflow.core import dispatch
 from meshflow.core.context import context
+from meshflow.core.operands import FITS_FLOAT32, NumpyRules
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.ops import math
@@ -86,20 +87,25 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
                 return dispatch.wrap(found)
         if _gives_way(self, other):
             return NotImplemented
-        return function(self, other)
+        return function(*_promoted(self, other))
 
     method.__name__ = f"__{name}__"
     return method
 
 
+def _promoted(x: Any, y: Any) -> Any:
+    """Two operands, in one dtype of NumPy's choice where its rules are in force."""
+    return (x, y) if NumpyRules.promote is None else NumpyRules.promote([x, y])
+
+
 def _on_host(host: Callable[..., Any], x: Any, y: Any, static: tuple[Any, ...]) -> Any:
     """What an op gives for a float32 array in an input pipeline and another or a number; or None."""
-    if context.trace is not None or context.tapes or operands.Rules.promote is not None:
+    if context.trace is not None or context.tapes or NumpyRules.promote is not None:
         return None
     array = x._value if type(x) is Tensor else None
     if type(array) is not np.ndarray or array.dtype != np.float32:
         return None
-    if type(y) is float and abs(y) < operands.FITS_FLOAT32:
+    if type(y) is float and abs(y) < FITS_FLOAT32:
         return host([array, np.asarray(y, np.float32)], static)
     other = y._value if type(y) is Tensor else None
     if type(other) is not np.ndarray or other.dtype != np.float32:
@@ -109,7 +115,7 @@ def _on_host(host: Callable[..., Any], x: Any, y: Any, static: tuple[Any, ...]) 
 
 def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
-        return function(other, self)
+        return function(*_promoted(other, self))
 
     method.__name__ = f"__r{name}__"
     return method
@@ -144,7 +150,7 @@ def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., An
         if _gives_way(self, other):
             return NotImplemented
         try:
-            return function(self, other)
+            return function(*_promoted(self, other))
         except (TypeError, ValueError):
             if not isinstance(other, (Tensor, Variable, np.ndarray)):
                 return otherwise

@@ -91,7 +91,7 @@ def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
 def _pack(value: Any, dtype: dtypes.DType | None) -> Tensor:
     """A tensor from nested lists that hold tensors."""
     items = [
-        _pack(v, dtype) if isinstance(v, (list, tuple)) and convert._holds_tensors(v) else v
+        _pack(v, dtype) if isinstance(v, (list, tuple)) and convert.holds_tensors(v) else v
         for v in value
     ]
     if dtype is not None:

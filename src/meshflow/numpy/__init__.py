@@ -1,0 +1,42 @@
+"""The NumPy front end: NumPy's functions on tensors, public as `tf.experimental.numpy`.
+
+Arrays are tensors (`tnp.ndarray` is `tf.Tensor`): what these functions give works in every op, under
+`tf.GradientTape`, in `tf.function` and in `Dataset.map`.
+"""
+
+from meshflow.numpy import fft, linalg, random
+from meshflow.numpy.arranging import *
+from meshflow.numpy.arranging import __all__ as _arranging
+from meshflow.numpy.behavior import experimental_enable_numpy_behavior
+from meshflow.numpy.by_values import *
+from meshflow.numpy.by_values import __all__ as _by_values
+from meshflow.numpy.conversion import array, asanyarray, asarray, ascontiguousarray, copy
+from meshflow.numpy.creation import *
+from meshflow.numpy.creation import __all__ as _creation
+from meshflow.numpy.elementwise import *
+from meshflow.numpy.elementwise import __all__ as _elementwise
+from meshflow.numpy.inspection import *
+from meshflow.numpy.inspection import __all__ as _inspection
+from meshflow.numpy.products import *
+from meshflow.numpy.products import __all__ as _products
+from meshflow.numpy.reductions import *
+from meshflow.numpy.reductions import __all__ as _reductions
+
+__all__ = [
+    "array",
+    "asanyarray",
+    "asarray",
+    "ascontiguousarray",
+    "copy",
+    "experimental_enable_numpy_behavior",
+    "fft",
+    "linalg",
+    "random",
+    *_arranging,
+    *_by_values,
+    *_creation,
+    *_elementwise,
+    *_inspection,
+    *_products,
+    *_reductions,
+]

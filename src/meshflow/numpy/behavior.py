@@ -1,0 +1,134 @@
+"""NumPy's behaviour for tensors: its promotion in operators, its indexing, its methods."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core import nest
+from meshflow.core.operands import NumpyRules
+from meshflow.core.tensor import Tensor
+from meshflow.numpy import arranging, elementwise, inspection, products, promotion, reductions
+from meshflow.numpy.by_values import nonzero
+from meshflow.numpy.conversion import Defaults, copy, promoted
+from meshflow.ops.math import cast
+
+__all__ = ["experimental_enable_numpy_behavior"]
+
+
+def _reshape(self: Tensor, *shape: Any, order: str = "C") -> Tensor:
+    return arranging.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+
+
+def _transpose(self: Tensor, *axes: Any) -> Tensor:
+    chosen = axes[0] if len(axes) == 1 else axes or None
+    return arranging.transpose(self, chosen)
+
+
+def _astype(self: Tensor, dtype: Any) -> Tensor:
+    return cast(self, dtype)
+
+
+def _tolist(self: Tensor) -> Any:
+    return self.numpy().tolist()
+
+
+def _item(self: Tensor, *position: Any) -> Any:
+    return np.asarray(self.numpy()).item(*position)
+
+
+def _matmul(self: Tensor, other: Any) -> Tensor:
+    return products.matmul(self, other)
+
+
+def _rmatmul(self: Tensor, other: Any) -> Tensor:
+    return products.matmul(other, self)
+
+
+def _array_function(
+    self: Tensor, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Functions of NumPy give arrays of NumPy for tensors too, although these have methods of the same names."""
+    plain = [
+        nest.map_structure(lambda v: np.asarray(v) if isinstance(v, Tensor) else v, given)
+        for given in (args, kwargs)
+    ]
+    return function(*plain[0], **plain[1])
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__matmul__": _matmul,
+    "__rmatmul__": _rmatmul,
+    "__array_function__": _array_function,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "astype": _astype,
+    "tolist": _tolist,
+    "item": _item,
+    "copy": copy,
+    "nonzero": nonzero,
+    "dot": products.dot,
+    "trace": products.trace,
+    "round": elementwise.round,
+    "clip": elementwise.clip,
+    "conj": elementwise.conj,
+    **{
+        name: getattr(arranging, name)
+        for name in (
+            *("argsort", "diagonal", "flatten", "ravel", "repeat", "squeeze", "swapaxes", "take"),
+        )
+    },
+    **{
+        name: getattr(reductions, name)
+        for name in (
+            *("all", "any", "argmax", "argmin", "cumprod", "cumsum", "max", "mean", "min", "prod"),
+            *("ptp", "std", "sum", "var"),
+        )
+    },
+}
+_PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
+    "T": arranging.transpose,
+    "data": lambda self: self,
+    "real": elementwise.real,
+    "imag": elementwise.imag,
+    "size": inspection.size,
+    "itemsize": lambda self: self.dtype.size,
+    "nbytes": lambda self: self.dtype.size * inspection.size(self),
+}
+
+
+def experimental_enable_numpy_behavior(
+    prefer_float32: bool = False, dtype_conversion_mode: str = "legacy"
+) -> None:
+    """Makes tensors behave as NumPy's arrays, in this process and for good.
+
+    Operators convert operands of different dtypes to a common one; an index may hold masks and arrays of
+    positions; tensors get NumPy's methods (`T`, `reshape`, `astype`, `clip`, `sum`, ...). `tf.add` and all other
+    functions of `tf` keep TensorFlow's rules.
+
+    Args:
+      prefer_float32: whether Python's floats become float32 rather than float64 in `asarray`.
+      dtype_conversion_mode: 'legacy' for NumPy's promotion, 'all' for JAX's lattice, 'safe' for that
+        lattice without conversions that may lose digits, 'off' for TensorFlow's strict operators.
+
+    Raises:
+      ValueError: for another mode.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> callable(tnp.experimental_enable_numpy_behavior)
+      True
+    """
+    promotion.set_mode(dtype_conversion_mode)
+    Defaults.floating = np.dtype(np.float32 if prefer_float32 else np.float64)
+    NumpyRules.promote = (
+        None if dtype_conversion_mode == "off" else functools.partial(promoted, weak_lists=True)
+    )
+    NumpyRules.indexing = True
+    for name, method in _METHODS.items():
+        setattr(Tensor, name, method)
+    for name, value in _PROPERTIES.items():
+        setattr(Tensor, name, property(value))

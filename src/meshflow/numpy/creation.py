@@ -1,0 +1,313 @@
+"""Arrays made of sizes and numbers; 64 bits unless a dtype says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import convert
+from meshflow.core.operands import static_value
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.numpy.adapting import of_jax
+from meshflow.numpy.conversion import Defaults, as_array_dtype, asarray, is_number, own_dtype
+from meshflow.numpy.promotion import common_dtype
+from meshflow.ops import array as array_ops
+from meshflow.ops.array.creation import as_sizes
+
+__all__ = [
+    *(
+        "arange",
+        "bartlett",
+        "blackman",
+        "diag_indices",
+        "empty",
+        "empty_like",
+        "eye",
+    ),
+    *(
+        "fromfunction",
+        "full",
+        "full_like",
+        "geomspace",
+        "hamming",
+        "hanning",
+        "identity",
+    ),
+    *(
+        "indices",
+        "ix_",
+        "kaiser",
+        "linspace",
+        "logspace",
+        "meshgrid",
+        "ones",
+        "ones_like",
+        "tri",
+    ),
+    *(
+        "tril_indices",
+        "triu_indices",
+        "vander",
+        "zeros",
+        "zeros_like",
+    ),
+]
+
+zeros = of_jax(jnp.zeros)
+ones = of_jax(jnp.ones)
+empty = of_jax(jnp.zeros, "empty")
+eye = of_jax(jnp.eye)
+identity = of_jax(jnp.identity)
+_tri = of_jax(jnp.tri, "tri")
+zeros_like = of_jax(jnp.zeros_like)
+ones_like = of_jax(jnp.ones_like)
+empty_like = of_jax(jnp.zeros_like, "empty_like")
+
+_linspace = of_jax(jnp.linspace, "linspace", floating=True)
+_logspace = of_jax(jnp.logspace, "logspace", floating=True, static=["base"])
+_geomspace = of_jax(jnp.geomspace, "geomspace", floating=True)
+
+meshgrid = of_jax(jnp.meshgrid, apart=["xi"])
+vander = of_jax(jnp.vander)
+bartlett = of_jax(jnp.bartlett, static=["M"])
+blackman = of_jax(jnp.blackman, static=["M"])
+hamming = of_jax(jnp.hamming, static=["M"])
+hanning = of_jax(jnp.hanning, static=["M"])
+kaiser = of_jax(jnp.kaiser, static=["M", "beta"])
+
+
+def full(shape: Any, fill_value: TensorLike, dtype: Any = None) -> Tensor:
+    """A tensor filled with a value.
+
+    Args:
+      shape: an int or ints.
+      fill_value: what `asarray` takes, of a shape that broadcasts to `shape`.
+      dtype: the dtype; by default that of `asarray(fill_value)`.
+
+    Returns:
+      A tensor.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.full([2], 1.5).numpy()
+      array([1.5, 1.5])
+    """
+    sizes = (shape,) if isinstance(shape, int) else as_sizes(shape)
+    return array_ops.broadcast_to(asarray(fill_value, dtype), sizes)
+
+
+def full_like(
+    a: TensorLike,
+    fill_value: TensorLike,
+    dtype: Any = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: Any = None,
+) -> Tensor:
+    """A tensor filled with a value, of another's shape and dtype.
+
+    Args:
+      a: what `asarray` takes.
+      fill_value: what `asarray` takes.
+      dtype: the dtype; by default that of `a`.
+      order: accepted for NumPy's sake.
+      subok: accepted for NumPy's sake.
+      shape: the shape; by default that of `a`.
+
+    Returns:
+      A tensor.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.full_like([1, 2], 7).numpy()
+      array([7, 7])
+    """
+    like = asarray(a)
+    return full(like.shape if shape is None else shape, fill_value, dtype or like.dtype)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Tensor:
+    """Numbers at equal distances, the end left out.
+
+    Args:
+      start: the first number; the end when `stop` is None, and then from 0.
+      stop: the end.
+      step: the distance.
+      dtype: the dtype; by default that in which the numbers meet.
+
+    Returns:
+      A tensor of one dimension.
+
+    Raises:
+      TypeError: when a number is only known when a traced function runs: it decides the size.
+      ValueError: for a step of zero.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.arange(0, 1, 0.25).numpy()
+      array([0.  , 0.25, 0.5 , 0.75])
+    """
+    if dtype is None:
+        given = [v for v in (start, stop, step) if v is not None]
+        wanted = common_dtype([v if is_number(v) else own_dtype(v) for v in given])
+        if wanted == np.float64 and all(is_number(v) for v in given):
+            wanted = Defaults.floating
+    else:
+        wanted = as_array_dtype(dtype)
+    names = ("start", "stop", "step")
+    first, last, distance = [
+        static_value(v, n) for v, n in zip((start, stop, step), names, strict=True)
+    ]
+    if not distance:
+        raise ValueError("tnp.arange: `step` must not be zero.")
+    if last is None:
+        first, last = 0, first
+    numbers = np.arange(first, last, distance, dtype=wanted)
+    return convert.from_python(numbers, None)
+
+
+def linspace(
+    start: TensorLike,
+    stop: TensorLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Any:
+    """Numbers at equal distances between two.
+
+    Args:
+      start: the first numbers.
+      stop: the last numbers, of a shape that broadcasts.
+      num: how many.
+      endpoint: whether `stop` is among them.
+      retstep: whether to give the distance as well.
+      dtype: the dtype; by default floating.
+      axis: where the new axis comes.
+
+    Returns:
+      A tensor, or with `retstep` the pair of it and the distance.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.linspace(0, 1, 3).numpy()
+      array([0. , 0.5, 1. ])
+    """
+    if dtype is None and is_number(start) and is_number(stop):
+        start, stop = asarray(start, Defaults.floating), asarray(stop, Defaults.floating)
+    return _linspace(start, stop, num, endpoint, retstep, dtype, axis)
+
+
+def logspace(
+    start: TensorLike,
+    stop: TensorLike,
+    num: int = 50,
+    endpoint: bool = True,
+    base: float = 10.0,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Tensor:
+    """Powers of `base` with exponents at equal distances; see `linspace`.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.logspace(0, 2, 3).numpy()
+      array([  1.,  10., 100.])
+    """
+    return _logspace(start, stop, num, endpoint, base, dtype, axis)
+
+
+def geomspace(
+    start: TensorLike,
+    stop: TensorLike,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: Any = None,
+    axis: int = 0,
+) -> Tensor:
+    """Numbers of equal ratios between two; see `linspace`.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.geomspace(1, 4, 3).numpy()
+      array([1., 2., 4.])
+    """
+    return _geomspace(start, stop, num, endpoint, dtype, axis)
+
+
+def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = float) -> Tensor:
+    """Ones on and below a diagonal, zeros above.
+
+    Args:
+      N: rows.
+      M: columns; by default as many as rows.
+      k: the diagonal; 0 is the main one, positive ones lie above.
+      dtype: the dtype.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.tri(2).numpy()
+      array([[1., 0.],
+             [1., 1.]])
+    """
+    return _tri(N, M, k, dtype or float)
+
+
+def diag_indices(n: int, ndim: int = 2) -> tuple[Tensor, ...]:
+    """The positions of the main diagonal of an array of `ndim` axes of size `n`.
+
+    Returns:
+      A tuple of int32 tensors.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> [p.numpy().tolist() for p in tnp.diag_indices(2)]
+      [[0, 1], [0, 1]]
+    """
+    return (convert.from_python(np.arange(n, dtype=np.int32), None),) * ndim
+
+
+def ix_(*args: TensorLike) -> list[Tensor]:
+    """Positions along each axis, shaped so that together they index a grid.
+
+    Args:
+      *args: positions or masks, each of one dimension.
+
+    Returns:
+      A list of tensors.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> [p.shape.as_list() for p in tnp.ix_([0, 2], [1, 3, 4])]
+      [[2, 1], [1, 3]]
+    """
+    return _tensors(np.ix_(*[np.asarray(asarray(a)) for a in args]))
+
+
+def indices(dimensions: Sequence[int], dtype: Any = int, sparse: bool = False) -> Any:
+    """The positions of every element of a grid, axis by axis; see `numpy.indices`."""
+    found: Any = np.indices(tuple(dimensions), as_array_dtype(dtype), sparse)  # type: ignore[call-overload]
+    return tuple(_tensors(found)) if sparse else convert.from_python(found, None)
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Tensor, ...]:
+    """The positions on and below a diagonal of a matrix; see `numpy.tril_indices`."""
+    return tuple(_tensors(np.tril_indices(n, k, m)))
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Tensor, ...]:
+    """The positions on and above a diagonal of a matrix; see `numpy.triu_indices`."""
+    return tuple(_tensors(np.triu_indices(n, k, m)))
+
+
+def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
+    """What a function of the positions of a grid gives; see `numpy.fromfunction`."""
+    return function(*array_ops.unstack(indices(shape, dtype)), **kwargs)
+
+
+def _tensors(arrays: Any) -> list[Tensor]:
+    return [convert.from_python(np.asarray(a), None) for a in arrays]

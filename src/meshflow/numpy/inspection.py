@@ -1,0 +1,197 @@
+"""What can be said of arrays and dtypes without looking at elements; constants and types of NumPy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import dtypes, nest
+from meshflow.core.shapes import TensorShape
+from meshflow.core.tensor import Tensor, TensorLike, is_tensor
+from meshflow.numpy import promotion
+from meshflow.numpy.conversion import as_array_dtype, asarray, is_number, own_dtype
+
+__all__ = [
+    *(
+        "bool_",
+        "can_cast",
+        "complex128",
+        "complex64",
+        "complex_",
+        "dtype",
+        "e",
+        "finfo",
+    ),
+    *(
+        "float16",
+        "float32",
+        "float64",
+        "float_",
+        "floating",
+        "iinfo",
+        "inexact",
+        "inf",
+        "int16",
+    ),
+    *(
+        "int32",
+        "int64",
+        "int8",
+        "int_",
+        "integer",
+        "isscalar",
+        "issubdtype",
+        "nan",
+        "ndarray",
+    ),
+    *(
+        "ndim",
+        "newaxis",
+        "number",
+        "object_",
+        "pi",
+        "promote_types",
+        "result_type",
+        "shape",
+    ),
+    *(
+        "size",
+        "string_",
+        "uint16",
+        "uint32",
+        "uint64",
+        "uint8",
+        "unicode_",
+    ),
+]
+
+ndarray = Tensor
+newaxis = None
+e, inf, nan, pi = float(np.e), float(np.inf), float(np.nan), float(np.pi)
+
+bool_ = np.bool_
+int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
+uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
+float16, float32, float64 = np.float16, np.float32, np.float64
+complex64, complex128 = np.complex64, np.complex128
+int_, float_, complex_ = np.int64, np.float64, np.complex128
+inexact, floating, integer, number = np.inexact, np.floating, np.integer, np.number
+object_, string_, unicode_ = np.object_, np.bytes_, np.str_
+iinfo, dtype = np.iinfo, np.dtype
+
+
+def finfo(dtype: Any) -> Any:
+    """The limits of a floating-point dtype, bfloat16 included: `eps`, `max`, `tiny`, ...
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> float(tnp.finfo(tnp.float32).eps)
+      1.1920928955078125e-07
+    """
+    return jnp.finfo(own_dtype(dtype) if is_tensor(dtype) else as_array_dtype(dtype))
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether a dtype is below another, or below an abstract one such as `tnp.inexact`.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.issubdtype(tnp.float32, tnp.inexact)
+      True
+    """
+    arg1, arg2 = [a.dtype if isinstance(a, dtypes.DType) else a for a in (arg1, arg2)]
+    return bool(jnp.issubdtype(arg1, arg2))
+
+
+def shape(a: TensorLike) -> TensorShape:
+    """The sizes of a value's axes."""
+    return asarray(a).shape
+
+
+def ndim(a: TensorLike) -> int:
+    """How many axes a value has."""
+    return asarray(a).ndim
+
+
+def size(x: TensorLike, axis: int | None = None) -> int:
+    """How many elements a value has, or how many along an axis.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.size([[1, 2, 3]]), tnp.size([[1, 2, 3]], 0)
+      (3, 1)
+    """
+    sizes = asarray(x).shape.as_list()
+    return math.prod(sizes) if axis is None else sizes[axis]
+
+
+def isscalar(num: Any) -> bool:
+    """Whether a value is a number, a string, or a tensor without axes."""
+    return num.shape.rank == 0 if is_tensor(num) else np.isscalar(num)
+
+
+def result_type(*arrays_and_dtypes: Any) -> dtypes.DType:
+    """The dtype in which arrays, dtypes and Python numbers meet.
+
+    Args:
+      *arrays_and_dtypes: tensors, arrays, dtypes or their names, Python numbers, nested lists.
+
+    Returns:
+      A `tf.DType`.
+
+    Raises:
+      TypeError: when there is none.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.result_type(tnp.int8, tnp.float32), tnp.result_type(tnp.ones([2], tnp.float32), 1.5)
+      (tf.float32, tf.float32)
+    """
+    found = promotion.common_dtype([_kind(v) for v in nest.flatten(list(arrays_and_dtypes))])
+    return dtypes.string if found is None else dtypes.of_numpy(found)
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, (type, str, np.dtype, dtypes.DType)):
+        return as_array_dtype(value)
+    return value if is_number(value) else own_dtype(value)
+
+
+def promote_types(type1: Any, type2: Any) -> Any:
+    """The smallest dtype that two dtypes can be converted to.
+
+    Args:
+      type1: a dtype or its name.
+      type2: another.
+
+    Returns:
+      A NumPy dtype.
+
+    Raises:
+      TypeError: when there is none.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.promote_types("int8", "float16")
+      dtype('float16')
+    """
+    return promotion.common_dtype([as_array_dtype(type1), as_array_dtype(type2)])
+
+
+def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
+    """Whether values of one dtype can be converted to another under NumPy's casting rules.
+
+    Args:
+      from_: a dtype, its name, or an array.
+      to: a dtype or its name.
+      casting: 'no', 'equiv', 'safe', 'same_kind' or 'unsafe'.
+
+    Example:
+      >>> import meshflow.experimental.numpy as tnp
+      >>> tnp.can_cast(tnp.int32, tnp.float32)
+      False
+    """
+    return np.can_cast(_kind(from_), as_array_dtype(to), casting=casting)

@@ -1,0 +1,22 @@
+import pytest
+
+from meshflow.core.operands import NumpyRules
+from meshflow.core.tensor import Tensor
+from meshflow.numpy import behavior, promotion
+from meshflow.numpy.conversion import Defaults
+
+
+@pytest.fixture
+def numpy_behavior():
+    """Enables NumPy's behaviour for one test; afterwards tensors are TensorFlow's again."""
+    before = NumpyRules.promote, NumpyRules.indexing, Defaults.floating
+    own = {name: vars(Tensor).get(name) for name in [*behavior._METHODS, *behavior._PROPERTIES]}
+    behavior.experimental_enable_numpy_behavior()
+    yield behavior.experimental_enable_numpy_behavior
+    promotion.set_mode("legacy")
+    NumpyRules.promote, NumpyRules.indexing, Defaults.floating = before
+    for name, value in own.items():
+        if value is None:
+            delattr(Tensor, name)
+        else:
+            setattr(Tensor, name, value)
