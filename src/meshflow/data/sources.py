@@ -289,6 +289,7 @@ class Random(Dataset):
 
     def __init__(self, seed: int | None, rerandomize: bool | None) -> None:
         self._words = seed_of(seed)
+        self.seeded = seed is not None
         self.reshuffles = bool(rerandomize)
         self.epoch = 0
 

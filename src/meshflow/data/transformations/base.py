@@ -29,6 +29,20 @@ class Unary(Dataset):
         return self._parents[0]
 
 
+class Drawing(Unary):
+    """A transformation with a seed of its own, which is drawn when it is first needed."""
+
+    reshuffles = True
+    epoch = 0
+    _words: list[int] | None = None
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        if self._words is None:
+            self._words = sources.seed_of(None)
+        return self._words
+
+
 class Fixed(Dataset):
     """Elements held in a list."""
 

@@ -26,15 +26,14 @@ from meshflow.data.dataset import (
 from meshflow.data.failures import Failed, Raising, Resuming, caught, close
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.running import Run, in_threads
-from meshflow.data.sources import seed_of
-from meshflow.data.transformations.base import Unary, is_live
+from meshflow.data.transformations.base import Drawing, Unary, is_live
 
 # Records that are parsed at once.
 _RECORDS = 64
 _NOTHING = object()
 
 
-class Map(Unary):
+class Map(Drawing):
     """A function of every element.
 
     Args:
@@ -43,16 +42,12 @@ class Map(Unary):
       calls: how many threads may run it where it is not compiled; -1 for one per processor.
     """
 
-    reshuffles = True
-
     def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
         super().__init__(parent)
         self.function = ElementFunction(fn, parent.element_spec, "map")
         threads = 1 if calls is None else threads_of(calls)
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
-        self._words: list[int] | None = None
-        self.epoch = 0
 
     def _known_spec(self) -> Any:
         return self.function.output_spec
@@ -129,12 +124,6 @@ class Map(Unary):
             yield from threads[0]
 
         return results
-
-    def seed(self) -> list[int]:
-        """The words of the seed."""
-        if self._words is None:
-            self._words = seed_of(None)
-        return self._words
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run) if self.function.vectorizes else None

@@ -25,7 +25,7 @@ from meshflow.data.dataset import (
 from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run
 from meshflow.data.sources import index_blocks, seed_of
-from meshflow.data.transformations.base import Unary
+from meshflow.data.transformations.base import Drawing, Fixed
 from meshflow.data.turns import in_turn
 
 _NOTHING = object()
@@ -182,7 +182,7 @@ def _filled(tree: Any, parts: Iterator[Any]) -> Any:
     return next(parts)
 
 
-class FlatMap(Unary):
+class FlatMap(Drawing):
     """The elements of the datasets that a function gives, some of them in turn.
 
     Args:
@@ -244,7 +244,7 @@ class FlatMap(Unary):
             some = list(itertools.islice(elements, 2))
         finally:
             elements.close()
-        some = some or [structure.map_specs(structure.zeros, self._parent.element_spec)]
+        some = some or [structure.map_specs(_blank, self._parent.element_spec)]
         inner = [self._inner(element) for element in some]
         self._in_parts = all(d._in_chunks(Run(d)) is not None for d in inner)
         # Sizes may differ from dataset to dataset.
@@ -285,6 +285,13 @@ class FlatMap(Unary):
         return arranging.in_turn(
             parent, self._opener(taken), self._cycle, self._block or sys.maxsize
         )
+
+
+def _blank(spec: Any) -> Any:
+    """A leaf that a spec describes, without anything in it."""
+    if isinstance(spec, structure.DatasetSpec):
+        return Fixed([], spec.element_spec)
+    return structure.zeros(spec)
 
 
 class Choose(Dataset):
@@ -366,6 +373,7 @@ class Drawn(Dataset):
         if isinstance(weights, Dataset):
             self._parents = (weights,)
         self._words = seed_of(seed)
+        self.seeded = seed is not None
         self.reshuffles = reshuffle
         self.epoch = 0
 

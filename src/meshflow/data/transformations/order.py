@@ -38,6 +38,7 @@ class Shuffle(Unary):
                 f"buffer_size must be greater than zero, got {self._buffer}."
             )
         self._words = seed_of(seed)
+        self.seeded = seed is not None
         self.reshuffles = True if reshuffle is None else bool(reshuffle)
         self.epoch = 0
 
