@@ -254,6 +254,7 @@ _LAZY = (
         "keras",
         "lookup",
         "mixed_precision",
+        "profiler",
         "signal",
     ),
     *("saved_model", "sets", "sparse", "summary", "test", "tpu", "train", "types", "version"),

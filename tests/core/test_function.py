@@ -412,3 +412,25 @@ def test_specs_of_unknown_rank():
     power = tf.function(lambda a, b: a**b).get_concrete_function(tf.TensorSpec(None), 2)
     assert power.structured_outputs.shape.rank is None
     assert float(power(tf.constant(3.0))) == 9 and power(tf.ones([2, 3])).shape == [2, 3]
+
+
+def test_sizes_that_captured_tensors_decide_on():
+    edges = tf.constant(np.stack([np.arange(40) % 7, np.arange(40)], 1))
+
+    @tf.function
+    def f(x):
+        nodes = edges[:, 0]
+        total = tf.math.unsorted_segment_sum(x, nodes, tf.reduce_max(nodes) + 1)
+        kept = tf.boolean_mask(x, nodes > 4)
+        return total, kept, tf.function(lambda: tf.zeros([tf.reduce_max(nodes)]))()
+
+    x = tf.range(40.0)
+    total, kept, zeros = f(x)
+    assert total.shape == (7,)
+    assert total[6].numpy() == 6 + 13 + 20 + 27 + 34
+    assert kept.numpy().tolist() == [i for i in range(40) if i % 7 > 4]
+    assert zeros.shape == (6,)
+    with pytest.raises(TypeError, match="must be known when the function is traced"):
+        tf.function(lambda n: tf.zeros([tf.reduce_max(n)]))(edges)
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+        tf.function(lambda: int(tf.reduce_max(edges)), autograph=False)()

@@ -1,6 +1,11 @@
 """Memory that host arrays and device arrays share."""
 
+import concurrent.futures
+
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import meshflow as tf
 from meshflow.core import memory
@@ -62,4 +67,48 @@ def test_memory_is_used_again_when_nobody_has_it():
 def test_little_memory_is_kept():
     arrays = [memory.fresh((5 << 18,), np.float32) for _ in range(20)]
     del arrays
-    assert sum(map(len, memory._kept)) <= memory._MOST
+    assert sum(b.size for b in memory._kept) <= memory._MOST
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 14, 100_000, 3 << 20])
+def test_what_was_used_last_is_used_first(size):
+    arrays = [memory.fresh((size,), np.uint8) for _ in range(3)]
+    if size <= memory._PIECE:
+        # Small ones lie side by side.
+        assert arrays[2].ctypes.data - arrays[1].ctypes.data == size
+        return
+    last = arrays[1].ctypes.data
+    del arrays[2], arrays[1]
+    assert memory.fresh((size - 7,), np.uint8).ctypes.data == last
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 1 << 18), st.integers(0, 5)), max_size=60))
+def test_arrays_in_use_do_not_share_memory(wanted):
+    held = []
+    for number, (size, dropped) in enumerate(wanted):
+        array = memory.fresh((size,), np.uint8)
+        assert array.ctypes.data % memory.ALIGNMENT == 0
+        array[:] = number
+        # Any of what holds it: the array, a part of it, an array of the device.
+        array = (lambda a: a, lambda a: a[len(a) // 2 :], memory.to_device)[number % 3](array)
+        held.append((number, array))
+        if dropped < len(held):
+            del held[dropped]
+    for number, array in held:
+        assert (np.asarray(array) == number).all()
+
+
+def test_threads_get_memory_of_their_own():
+    def work(number):
+        kept = []
+        for i in range(200):
+            array = memory.fresh((1 << (9 + i % 8),), np.uint8)
+            array[:] = number
+            kept = [*kept[-3:], array]
+            if not all((a == number).all() for a in kept):
+                return False
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(1, 5)))

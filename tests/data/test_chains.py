@@ -66,13 +66,13 @@ def test_scalings(monkeypatch, number, loops):
 def test_scalings_of_batches_of_any_size(number):
     fn, wanted = SCALINGS[number]
     batches = D.from_tensor_slices(IMAGES).batch(8)
-    assert batches.map(fn).function._rows is not None
+    assert batches.map(fn).function.rows is not None
     np.testing.assert_array_equal(np.concatenate(values(batches.map(fn))), wanted)
-    assert batches.map(lambda x: tf.reshape(tf.cast(x, tf.float32), [-1, 3])).function._rows is None
+    assert batches.map(lambda x: tf.reshape(tf.cast(x, tf.float32), [-1, 3])).function.rows is None
     over_batch = lambda x: (
         tf.cast(x, tf.float32) / tf.cast(tf.range(tf.shape(x)[0]), tf.float32)[:, None, None, None]
     )
-    assert batches.map(over_batch).function._rows is None
+    assert batches.map(over_batch).function.rows is None
 
 
 def test_parts_that_are_computed_otherwise():

@@ -151,7 +151,7 @@ def test_fit_evaluate_and_predict():
     assert one.predict(dataset.map(lambda a, b: a), verbose=0).shape == (48, 1)
     endless = dataset.repeat()
     one.fit(endless, steps_per_epoch=2, epochs=2, verbose=0)
-    with pytest.raises(ValueError, match="infinite dataset needs `steps_per_epoch`"):
+    with pytest.raises(ValueError, match="specify the number of steps"):
         one.fit(endless, verbose=0)
 
 
@@ -326,3 +326,20 @@ def test_blocks_are_shuffled_as_elements_are(count, buffer, block):
     blocks = (numbers[i : i + block] for i in range(0, count, block))
     found = list(shuffled_blocks(blocks, buffer, np.random.default_rng(7)))
     assert [int(i) for b in found for i in b] == list(one_by_one)
+
+
+def test_a_function_in_a_map_may_have_results_of_any_size():
+    @tf.function
+    def cropped(image):
+        size = tf.random.uniform([], 1, 4, tf.int32)
+        if size == 0:
+            size += 1
+        return tf.image.pad_to_bounding_box(
+            tf.image.crop_to_bounding_box(image, 1, 0, size, 2), 0, 0, 4, 4
+        )
+
+    images = np.ones((3, 4, 4, 1), "float32")
+    data = tf.data.Dataset.from_tensor_slices(images).map(lambda x: cropped(x) + 1.0).batch(3)
+    (batch,) = data
+    assert batch.shape == (3, 4, 4, 1)
+    assert set(batch.numpy().sum((1, 2, 3)).astype(int)) <= {16 + 2 * n for n in (1, 2, 3)}

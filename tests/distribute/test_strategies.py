@@ -53,6 +53,15 @@ def test_run_and_collectives(strategy, compiled):
     np.testing.assert_array_equal(strategy.gather(everything, axis=0), [0, 1, 0, 1])
 
 
+def test_names_of_run_before_2_2(strategy):
+    x = per_replica(strategy, [1.0, 2.0])
+    doubled = strategy.experimental_run_v2(lambda x, y: x * y, args=(x,), kwargs={"y": 2.0})
+    assert [float(v) for v in doubled.values] == [2.0, 4.0]
+    assert [float(v) for v in strategy.experimental_run(lambda: tf.constant(3.0)).values] == [3, 3]
+    batches = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(2)))
+    assert [int(v) for v in strategy.experimental_run(tf.reduce_sum, batches).values] == [0, 1]
+
+
 def test_means_of_integers_have_fractions(strategy):
     def rank():
         return tf.distribute.get_replica_context().replica_id_in_sync_group

@@ -21,7 +21,7 @@ def described(model):
     return [model.name, model.count_params(), len(layers), *digests]
 
 
-@pytest.mark.parametrize("name", ["MobileNet", "MobileNetV2", "EfficientNetB0", "ResNet50V2"])
+@pytest.mark.parametrize("name", [name for name in STORED if name != "version"])
 def test_architecture(name):
     tf.keras.backend.clear_session()
     make = getattr(applications, name)
@@ -41,6 +41,15 @@ def test_features_and_images_of_any_size(tmp_path):
     assert np.array_equal(again.get_weights()[0], model.get_weights()[0])
 
 
+def test_small_windows_and_unscaled_images():
+    make = applications.MobileNetV3Large
+    model = make(weights=None, minimalistic=True, include_preprocessing=False, include_top=False)
+    kinds = {type(layer).__name__ for layer in model.layers}
+    assert not kinds & {"Rescaling", "Multiply", "GlobalAveragePooling2D"}
+    windows = [w.shape[:2] for w in model.weights if "depthwise_kernel" in w.name]
+    assert windows == [(3, 3)] * 15
+
+
 def test_bad_arguments():
     make = applications.MobileNet
     with pytest.raises(ValueError, match="`weights` argument should be either"):
@@ -51,6 +60,8 @@ def test_bad_arguments():
         make(weights=None, input_shape=(16, 16, 3))
     with pytest.raises(ValueError, match="static `input_shape`"):
         make(weights=None, input_shape=(None, None, 3))
+    with pytest.raises(ValueError, match="alpha can be one of"):
+        applications.MobileNetV3Small(minimalistic=True, alpha=0.75)
 
 
 PIXELS = np.array([[[[0.0, 100.0, 255.0]]]], "f4")

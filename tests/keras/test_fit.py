@@ -291,10 +291,6 @@ ERRORS = {
     ),
     "wrong rank": (lambda m, x, y: m.predict(x[None, None], verbose=0), "sequential"),
     "two targets": (lambda m, x, y: m.fit(x, [y, y], verbose=0), "1 output"),
-    "batch size for generators": (
-        lambda m, x, y: m.fit(iter([(x, y)]), batch_size=4, verbose=0),
-        "batch_size",
-    ),
     "unknown loss": (lambda m, x, y: m.compile("adam", "mean_square_error"), "mean_squared_error"),
     "unknown optimizer": (lambda m, x, y: m.compile("adamm", "mse"), "adam"),
     "text": (
@@ -418,3 +414,25 @@ def test_a_generator_that_runs_out_ends_training():
     with pytest.warns(UserWarning, match="ran out of data"):
         history = model.fit(iter([(x, y)] * 3), steps_per_epoch=2, epochs=5, verbose=0)
     assert history.epoch == [0, 1]
+
+
+def test_one_target_serves_the_output_that_has_a_loss():
+    inputs = tf.keras.Input((3,))
+    hidden = tf.keras.layers.Dense(2, name="hidden")(inputs)
+    model = tf.keras.Model(inputs, [tf.keras.layers.Dense(1, name="answer")(hidden), hidden])
+    model.compile("sgd", loss=["mse", None])
+    x, y = np.ones((4, 3), "f4"), np.zeros((4, 1), "f4")
+    history = model.fit(x, y, verbose=0).history
+    assert list(history) == ["loss", "answer_loss"]
+    model.compile("sgd", loss="mse")
+    assert len(model.evaluate(x, y, verbose=0)) == 3
+    with pytest.raises(ValueError, match="2 outputs"):
+        model.fit(x, [y], verbose=0)
+
+
+def test_batch_size_means_nothing_to_a_dataset():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((np.ones((4, 2)), np.ones((4, 1)))).batch(2)
+    model.fit(data, batch_size=4, verbose=0)
+    assert model.predict(data, batch_size=4, verbose=0).shape == (4, 1)

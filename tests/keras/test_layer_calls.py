@@ -227,3 +227,18 @@ def test_masks_reach_layers_while_a_model_is_made():
     found = model(tf.constant([[3, 5, 0], [7, 0, 0]])).numpy()[..., 0]
     assert found[0, 2] == 0 and found[1].tolist() == [1, 0, 0]
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [
+        (tf.keras.layers.Dense(2, "softmax"), [1, 3]),
+        (tf.keras.layers.Conv1D(2, 2, activation="relu"), [1, 3, 2]),
+        (tf.keras.layers.EinsumDense("ab,bc->ac", [2], activation="relu"), [1, 3]),
+    ],
+)
+def test_activation_may_be_taken_off(layer, shape):
+    x = tf.random.normal(shape)
+    activated = layer(x)
+    activation, layer.activation = layer.activation, None
+    np.testing.assert_allclose(activation(layer(x)), activated, rtol=1e-6)

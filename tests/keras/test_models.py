@@ -234,6 +234,27 @@ def test_custom_objects(tmp_path):
     assert_close(tf.keras.models.load_model(tmp_path / "m.keras")(np.ones((1, 1))), [[2]])
 
 
+def test_custom_objects_are_known_inside_of_layers():
+    class Scaled(layers.Layer):
+        def __init__(self, penalty=None, **others):
+            super().__init__(**others)
+            self.penalty = tf.keras.regularizers.get(penalty)
+
+        def get_config(self):
+            penalty = tf.keras.regularizers.serialize(self.penalty)
+            return {**super().get_config(), "penalty": penalty}
+
+    class Own(tf.keras.regularizers.Regularizer):
+        def get_config(self):
+            return {}
+
+    model = tf.keras.Sequential([tf.keras.Input((1,)), Scaled(Own())])
+    known = {"Scaled": Scaled, "Own": Own}
+    again = tf.keras.Sequential.from_config(model.get_config(), custom_objects=known)
+    assert isinstance(again.layers[0].penalty, Own)
+    assert "Own" not in tf.keras.utils.get_custom_objects()
+
+
 def test_python_control_flow_in_layers_of_the_user():
     class Gate(layers.Layer):
         def call(self, x):

@@ -70,6 +70,44 @@ def test_rows_are_taken_and_computed_as_by_numpy(data):
 
 
 @compiled
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16", "bool"])
+@pytest.mark.parametrize("divisor", [255, 3, 0.1, 7e-30, 1e38, 0, float("inf"), -49.5])
+def test_quotients_are_exact(dtype, divisor):
+    every = np.arange(1 << 16).astype(dtype).reshape(-1, 1024)
+    array = np.concatenate([every] * 5)
+    first = rows.Step("sub", np.array(17.3, "f4"))
+    divided = rows.Step("div", np.array(divisor, "f4"))
+    for steps in ((divided,), (first, divided), (divided, first, divided)):
+        taken = lambda s=steps: rows.take(array, np.arange(64), np.empty((64, 1024), "f4"), s)
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(taken(), by_numpy(taken))
+
+
+@compiled
+def test_rows_taken_by_another_thread(monkeypatch):
+    monkeypatch.setattr(rows, "_threads", lambda: 2)
+    array = np.random.default_rng(0).integers(0, 255, (300, 1000), np.uint8)
+    source = rows.Rows(array, (rows.Step("mul", np.array(3, "f4")),))
+    rng = np.random.default_rng(1)
+    begun = []
+    # More than may be begun at a time, and some that nobody asks for.
+    for number in range(90):
+        index = rng.integers(0, 300, 60)
+        out = np.zeros((60, 1000), "f4")
+        job = source.begin(index, out, out.ctypes.data)
+        if number % 4 and job is not None:
+            begun.append((index, job))
+        if len(begun) > 40 or job is None:
+            chosen, ready = begun.pop(int(rng.integers(len(begun))))
+            np.testing.assert_array_equal(ready.result(), array[chosen] * np.float32(3))
+    for index, job in begun:
+        np.testing.assert_array_equal(job.result(), array[index] * np.float32(3))
+    out = np.zeros((1, 1000), "f4")
+    with pytest.raises(IndexError, match="300"):
+        source.begin(np.array([300]), out, out.ctypes.data).result()
+
+
+@compiled
 def test_many_rows_are_divided_among_threads():
     array = np.random.default_rng(0).integers(0, 255, (2000, 700), np.uint8)
     index = np.random.default_rng(1).permutation(2000)

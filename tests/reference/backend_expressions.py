@@ -1,7 +1,8 @@
 """`tf.keras.backend` functions that tf-keras computed once (generate_backend.py).
 
 `a`, `b` are float32 [2, 3]; `i` int32 [2, 3]; `t` booleans [2, 3]; `s` [2, 4, 3] sequences with a mask `m` [2, 4];
-`x` images [2, 4, 5, 3]; `v` volumes [2, 3, 4, 5, 2]; `w`, `w3`, `d` kernels; `h`, `p` one-hot and probabilities [3, 4].
+`x` images [2, 4, 5, 3]; `v` volumes [2, 3, 4, 5, 2]; `w`, `w3`, `d` kernels; `h`, `p` one-hot and probabilities [3, 4]; `q` probabilities
+[2, 5, 4].
 """
 
 EXPRESSIONS = """
@@ -17,6 +18,9 @@ K.binary_crossentropy(h, p)|K.binary_crossentropy(h, p * 6 - 2, from_logits=True
 K.categorical_crossentropy(h, p)|K.categorical_crossentropy(h, p * 2)|K.categorical_crossentropy(h, p, from_logits=True)|K.categorical_crossentropy(h, p, axis=0)|K.categorical_crossentropy(h[:2], p)|K.categorical_focal_crossentropy(h, p)
 K.sparse_categorical_crossentropy([0, 3, 1], p)|K.sparse_categorical_crossentropy([0, 3, 1], p, from_logits=True)|K.sparse_categorical_crossentropy([0, 3, 1], p, ignore_class=3)|K.sparse_categorical_crossentropy([0, 2, 1, 0], p, axis=0)
 K.cast(a, 'int32')|K.cast(i, 'float64')|K.cast_to_floatx(i)|K.cast_to_floatx([1, 2])
+K.ctc_batch_cost([[0, 1, 1], [2, 1, 0]], q, [[5], [4]], [[3], [2]])|K.ctc_batch_cost(tf.constant([[0., 1.], [2., 2.]]), q, tf.constant([[5], [3]], 'int64'), tf.constant([[2], [2]], 'int64'))|K.ctc_batch_cost([[0], [1]], q, [5, 4], [1, 1])
+K.ctc_decode(q, [5, 4])|K.ctc_decode(q, tf.constant([5., 3.]))|K.ctc_decode(q, [5, 4], greedy=False, top_paths=2)
+K.to_dense(K.ctc_label_dense_to_sparse(tf.constant([[3, 1, 1], [2, 1, 0]]), tf.constant([3, 2])))
 K.clip(a, -.5, .5)|K.clip(a, .5, -.5)|K.clip(a, None, .3)|K.clip(a, 0., None)
 K.concatenate([a, b])|K.concatenate([a, b], 0)|K.stack([a, b])|K.stack([a, b], 1)
 K.constant([1, 2])|K.constant(3, shape=(2, 2))
@@ -83,6 +87,7 @@ def values(tf, np):
         "d": normal(2, 2, 3, 2),
         "h": tf.constant(np.eye(4)[[0, 3, 1]].astype("float32")),
         "p": tf.constant((scores / scores.sum(1, keepdims=True)).astype("float32")),
+        "q": tf.nn.softmax(normal(2, 5, 4)),
         "step": step,
     }
 

@@ -9,7 +9,10 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 
-NAMES = ("MobileNet", "MobileNetV2", "EfficientNetB0", "ResNet50V2")
+NAMES = (
+    *("MobileNet", "MobileNetV2", "MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0"),
+    *("EfficientNetV2S", "ResNet50V2", "ConvNeXtTiny"),
+)
 
 
 def described(model):

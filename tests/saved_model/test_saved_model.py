@@ -346,6 +346,19 @@ def test_constants():
     assert found == ["serve", "train", "gpu", "tpu", "assets", "variables", "variables"]
 
 
+def test_penalties_of_activities_are_means_over_batches_of_any_size(tmp_path, caplog):
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(2, activity_regularizer="l2", input_shape=(3,))]
+    )
+    x = tf.ones([5, 3])
+    y = model(x)
+    np.testing.assert_allclose(model.losses[0], 0.01 * np.sum(np.square(y)) / 5, rtol=1e-5)
+    model.save(tmp_path / "model")
+    assert not caplog.records
+    served = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
+    np.testing.assert_allclose(served(x)["dense"], y, rtol=1e-6)
+
+
 def test_sizes_of_programs_for_any_size():
     """`tf.shape` of a tensor of any size can be the size of another."""
 

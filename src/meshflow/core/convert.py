@@ -103,7 +103,10 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
     if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
         return Tensor(array)
     # Copies, so that later changes to the caller's array do not reach the tensor.
-    return Tensor(jax.numpy.array(array))
+    tensor = Tensor(jax.numpy.array(array))
+    if isinstance(tensor._value, jax.core.Tracer):
+        tensor._settled = array
+    return tensor
 
 
 def _checked_array(value: Any, dtype: DType | None) -> Tensor:

@@ -36,6 +36,7 @@ from meshflow.core.operands import (
 )
 from meshflow.core.operation import Op, is_inexact
 from meshflow.core.places import about_places, different_places
+from meshflow.core.settled import all_settled, remember
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,7 +91,10 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
         values = [_captured(trace, o) for o in operands]
         if recording:
             return _apply_recorded(op, operands, values, static)
-        outputs = op.call(values, static)
+        outputs = wrap(op.call(values, static))
+        if op.constant and all_settled(operands):
+            remember(outputs, op, operands, static)
+        return outputs
     return wrap(outputs)
 
 
@@ -221,7 +225,10 @@ def _apply_recorded(
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
     in_trace = context.trace is not None
     if not watching:
-        return wrap(op.call(values, static) if in_trace else op.compiled(static)(*values))
+        outputs = wrap(op.call(values, static) if in_trace else op.compiled(static)(*values))
+        if in_trace and op.constant and all_settled(operands):
+            remember(outputs, op, operands, static)
+        return outputs
     watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
     wanted = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
     pullback = None

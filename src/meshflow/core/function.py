@@ -71,6 +71,7 @@ class Function:
         self._calls = 0
         self._recent_traces: list[int] = []
         self._created_variables = False
+        self._plain_on_host = False
         self._traceable: Callable[..., Any] | None = None
         del reduce_retracing  # every shape is compiled for itself under XLA
         functools.update_wrapper(self, python_function, updated=())
@@ -104,7 +105,7 @@ class Function:
     # ---- calling ---------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if Settings.run_eagerly:
+        if Settings.run_eagerly or (self._plain_on_host and context.on_host):
             return self._call_python(self.python_function, args, kwargs)
         if self.input_signature is not None:
             args, kwargs = self._arguments.fit(args, kwargs)
@@ -122,6 +123,12 @@ class Function:
                     if context.trace is not None:
                         raise  # the outermost function runs eagerly
                     return self._first_call(args, kwargs)
+                except Exception:
+                    if not context.on_host or context.trace is not None:
+                        raise
+                    # A part of a pipeline's function that runs as it is, for its sizes depend on values.
+                    self._plain_on_host = True
+                    return self._call_python(self.python_function, args, kwargs)
         if concrete.sized:
             concrete = self._with_shapes(concrete, args, kwargs, key)
         if concrete.traced.pulls or concrete.traced.feeds:

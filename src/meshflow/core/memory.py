@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import mmap
-from typing import Any, cast
+import threading
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,52 +18,141 @@ try:
     _put = xla_client.batched_device_put
 except (ImportError, AttributeError):
     _put = None
+try:
+    # Has device arrays that ended let go of the host arrays whose memory they shared.
+    from jax._src.lib import _jax
 
-__all__ = ["fresh", "is_ours", "to_device"]
+    _let_go = _jax.collect_garbage
+except (ImportError, AttributeError):
+    _let_go = None
+
+__all__ = ["filled_at", "fresh", "is_ours", "to_device"]
 
 # XLA takes memory as it is when it begins at a multiple of this.
 ALIGNMENT = 64
+# Arrays of up to so many bytes are pieces of an array of so many.
+_PIECE, _PIECES = 1 << 13, 1 << 16
+# Larger ones lie in blocks that are kept when the arrays are gone, as touching fresh pages costs more than
+# filling them: blocks of up to so many bytes, so many in all, cut from mappings of about so many.
+_LARGEST, _MOST, _MAPPING, _PAGE = 1 << 25, 1 << 26, 1 << 22, 1 << 21
 
 
-# Blocks of memory without arrays, those given back last at the end.
-_kept: list[mmap.mmap] = []
-# Blocks of at least this many bytes are kept when their arrays are gone, as touching fresh pages costs
-# more than filling them: up to so many bytes in all, in multiples of a huge page.
-_LEAST, _MOST, _PAGE = 1 << 20, 1 << 26, 1 << 21
+class _Block(NamedTuple):
+    """A part of a mapping, which ends with its last block."""
+
+    memory: memoryview
+    address: int
+    size: int
 
 
 class _Memory(np.ndarray):
     """Bytes that nobody writes to after their array has been filled."""
 
+    block: _Block | None = None
+
     def __del__(self) -> None:
         # At the interpreter's end there may be no globals any more.
-        if _give_back is not None and self.base is not None:
-            _give_back(cast(mmap.mmap, self.base))
+        if self.block is not None and _give_back is not None:
+            _give_back(self.block)
 
 
-def _give_back(block: mmap.mmap) -> None:
-    _kept.append(block)
-    while sum(map(len, _kept)) > _MOST:
-        del _kept[:1]
+# Blocks without arrays. Those given back last come first: the processor still has them in its caches.
+_kept: list[_Block] = []
+_kept_bytes = 0
+# Never waited for: an array may end, and give back its block, while its own thread has the lock.
+_lock = threading.Lock()
 
 
-def _memory(size: int) -> _Memory:
-    if size < _LEAST or size > _MOST // 2:
-        return _Memory(size, np.uint8)
-    size = -(-size // _PAGE) * _PAGE
-    for block in reversed(_kept):
-        if len(block) == size:
-            try:
-                _kept.remove(block)
-            except ValueError:
-                continue  # another thread has it
-            return _Memory(size, np.uint8, block)
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return _Memory(size, np.uint8)
+def _give_back(block: _Block) -> None:
+    global _kept_bytes
+    if _lock.acquire(False):
+        try:
+            _kept.append(block)
+            _kept_bytes += block.size
+            while _kept_bytes > _MOST:
+                _kept_bytes -= _kept.pop(0).size
+        finally:
+            _lock.release()
+
+
+def _kept_block(size: int) -> _Block | None:
+    global _kept_bytes
+    if _let_go is not None:
+        _let_go()
+    if not _kept or not _lock.acquire(False):
+        return None
+    try:
+        for at in range(len(_kept) - 1, -1, -1):
+            if _kept[at].size == size:
+                _kept_bytes -= size
+                return _kept.pop(at)
+        return None
+    finally:
+        _lock.release()
+
+
+def _mapped(size: int) -> _Block:
+    """A block of a new mapping, whose others are kept."""
+    length = -(-size // _PAGE) * _PAGE if size > _MAPPING else min(_MAPPING, 64 * size)
     # A forked process has its own.
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block.madvise(mmap.MADV_HUGEPAGE)
-    return _Memory(size, np.uint8, block)
+    mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping.madvise(mmap.MADV_HUGEPAGE)
+    memory = memoryview(mapping)
+    address = np.frombuffer(mapping, np.uint8).ctypes.data
+    starts = range(0, length - size + 1, size)
+    first, *others = (_Block(memory[s : s + size], address + s, size) for s in starts)
+    for block in others:
+        _give_back(block)
+    return first
+
+
+class _Pieces(threading.local):
+    """The array that small ones are cut from, side by side."""
+
+    memory: np.ndarray
+    address = 0
+    at = _PIECES
+
+
+_pieces = _Pieces()
+
+
+def _memory(size: int) -> tuple[np.ndarray, int, int]:
+    """Bytes, the place among them where an array begins, and its address."""
+    if size <= _PIECE:
+        at, _pieces.at = _pieces.at, _pieces.at + size + -size % ALIGNMENT
+        if _pieces.at > _PIECES:
+            _pieces.memory, at, _pieces.address = _aligned(_PIECES)
+            _pieces.address -= at
+            _pieces.at = at + size + -size % ALIGNMENT
+        return _pieces.memory, at, _pieces.address + at
+    if size > _LARGEST or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return _aligned(size)
+    # Few different sizes, so that arrays of nearly the same one share blocks.
+    unit = 1 << size.bit_length() - 4
+    size = -(-size // unit) * unit
+    block = _kept_block(size) or _mapped(size)
+    memory = _Memory(size, np.uint8, block.memory)
+    memory.block = block
+    return memory, 0, block.address
+
+
+def _aligned(size: int) -> tuple[np.ndarray, int, int]:
+    memory = _Memory(size + ALIGNMENT, np.uint8)
+    address = memory.ctypes.data
+    start = -address % ALIGNMENT
+    return memory, start, address + start
+
+
+def filled_at(shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
+    """`fresh`, and the address of the array.
+
+    Args:
+      shape: its shape.
+      dtype: its dtype, of fixed size.
+    """
+    memory, start, address = _memory(math.prod(shape) * dtype.itemsize)
+    return np.ndarray(shape, dtype, memory, start), address
 
 
 def fresh(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -72,11 +162,7 @@ def fresh(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
       shape: its shape.
       dtype: its dtype, of fixed size.
     """
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    memory = _memory(size + ALIGNMENT)
-    start = -memory.ctypes.data % ALIGNMENT
-    return np.ndarray(shape, dtype, memory, start)
+    return filled_at(shape, np.dtype(dtype))[0]
 
 
 def is_ours(array: np.ndarray) -> bool:
@@ -98,12 +184,12 @@ def to_device(array: np.ndarray) -> jax.Array:
     """
     if _put is None or jax.config.jax_default_device is not None:  # type: ignore[attr-defined]
         return jax.numpy.array(array)
-    address = array.__array_interface__["data"][0]
-    if address % ALIGNMENT or not is_ours(array) or not array.flags.c_contiguous:
+    if not is_ours(array) or not array.flags.c_contiguous:
         copy = fresh(array.shape, array.dtype)
         copy[...] = array
         array = copy
     device, sharding = _default_place()
+    # One that begins elsewhere is copied by XLA, which holds it until then.
     return _put(_aval(array.shape, array.dtype), sharding, [array], [device], False)
 
 

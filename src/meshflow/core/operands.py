@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core import convert, errors
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType, float32
+from meshflow.core.settled import settled_value
 from meshflow.core.tensor import Tensor
 
 
@@ -104,11 +105,14 @@ def static_value(value: Any, name: str = "argument") -> Any:
         if isinstance(value._value, jax.core.Tracer):
             if hasattr(value, "_sizes"):
                 return value._sizes
-            raise TypeError(
-                f"`{name}` must be known when the function is traced (shapes and axes are static "
-                f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
-                f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
-            )
+            known = settled_value(value)
+            if known is None:
+                raise TypeError(
+                    f"`{name}` must be known when the function is traced (shapes and axes are static "
+                    f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
+                    f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
+                )
+            return static_value(known, name)
         value = np.asarray(value._value)
     if isinstance(value, (np.ndarray, jax.Array)):
         value = np.asarray(value).tolist()

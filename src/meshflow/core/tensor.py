@@ -76,7 +76,15 @@ class Tensor(_Operators):
              [4., 5.]], dtype=float32)>
     """
 
-    __slots__ = ("__weakref__", "_assign_slice", "_keras_mask", "_owner", "_sizes", "_value")
+    __slots__ = (
+        "__weakref__",
+        "_assign_slice",
+        "_keras_mask",
+        "_owner",
+        "_settled",
+        "_sizes",
+        "_value",
+    )
     # NumPy's operators give way to ours: `np_array + tensor` is a tensor.
     __array_priority__ = 100
 
@@ -190,7 +198,17 @@ class Tensor(_Operators):
         return _on_device(self._value).__dlpack_device__()
 
     def _concrete(self, use: str) -> np.ndarray:
-        """The value on the host, or TensorFlow's error when there is none yet."""
+        """The value on the host, or TensorFlow's error when the trace's arguments decide on it."""
+        if isinstance(self._value, jax.core.Tracer):
+            from meshflow.core.settled import settled_value
+
+            known = settled_value(self)
+            if known is not None:
+                return known
+        return self._python_value(use)
+
+    def _python_value(self, use: str) -> np.ndarray:
+        """The value on the host, or TensorFlow's error for any traced tensor."""
         if isinstance(self._value, jax.core.Tracer):
             raise errors.OperatorNotAllowedInGraphError(
                 f"Using a symbolic tf.Tensor (shape={self.shape}, dtype={self.dtype.name}) as {use} "
@@ -199,16 +217,16 @@ class Tensor(_Operators):
         return to_host(self._value)
 
     def __bool__(self) -> bool:
-        return bool(self._concrete("a Python `bool`"))
+        return bool(self._python_value("a Python `bool`"))
 
     def __int__(self) -> int:
-        return int(self._concrete("a Python `int`").item())
+        return int(self._python_value("a Python `int`").item())
 
     def __float__(self) -> float:
-        return float(self._concrete("a Python `float`").item())
+        return float(self._python_value("a Python `float`").item())
 
     def __complex__(self) -> complex:
-        return complex(self._concrete("a Python `complex`").item())
+        return complex(self._python_value("a Python `complex`").item())
 
     def __index__(self) -> int:
         return self._concrete("an index").__index__()

@@ -17,7 +17,6 @@ NAMES: dict[str, str] = {
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "mlir": "see the MLIR of jax.jit(...).lower(...).",
-    "profiler": _LATER,
     "quantization": _LATER,
     "queue": "use Python's queue or tf.data.",
     "ragged": RAGGED_HELP,

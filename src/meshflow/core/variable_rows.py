@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor, TensorLike
+
+
+@contextlib.contextmanager
+def _as_stored() -> Iterator[None]:
+    """Variables are read in their own dtype inside, also while a mixed-precision layer is running."""
+    saved, context.autocast = context.autocast, None
+    try:
+        yield
+    finally:
+        context.autocast = saved
 
 
 class VariableRows:
@@ -30,7 +42,8 @@ class VariableRows:
 
     def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Self:
         values = self._checked(updates, "scatter")
-        self._write(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
+        with _as_stored():
+            self._write(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
         return self
 
     def scatter_add(
@@ -97,7 +110,8 @@ class VariableRows:
 
     def _scatter_nd(self, kind: str, indices: Any, updates: Any) -> Self:
         values = self._checked(updates, "scatter")
-        self._write(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
+        with _as_stored():
+            self._write(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
         return self
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:

@@ -15,13 +15,13 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.core import memory
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced
 from meshflow.data import structure
+from meshflow.data.gathering import Taker
 from meshflow.kernels import rows
 
-__all__ = ["Chain", "Chains", "find", "taken"]
+__all__ = ["Chain", "Chains", "find"]
 
 _FLOAT = np.dtype(np.float32)
 
@@ -48,26 +48,6 @@ class Chain(NamedTuple):
             a.operation == b.operation and np.array_equal(a.value, b.value)
             for a, b in zip(mine, others, strict=True)
         )
-
-
-def taken(array: np.ndarray, index: np.ndarray | None, chain: Chain | None = None) -> np.ndarray:
-    """What a chain gives of some rows of an array.
-
-    Args:
-      array: the argument, for all elements.
-      index: the rows' numbers; None for all.
-      chain: None for the rows as they are.
-    """
-    steps = None if chain is None else chain.steps
-    if index is None:
-        found, index = array, np.arange(len(array)) if steps is not None else None
-    if index is not None:
-        dtype = array.dtype if steps is None else _FLOAT
-        if dtype.hasobject:
-            return array[index]
-        found = memory.fresh((len(index), *array.shape[1:]), dtype)
-        rows.take(array, index, found, steps)
-    return found if chain is None or chain.shape is None else found.reshape(-1, *chain.shape)
 
 
 def find(traced: Traced, batched: bool = False) -> list[Chain | None]:
@@ -122,7 +102,7 @@ class Chains:
 
     def of(self, leaves: list[Any]) -> list[Any]:
         """The results for stacked arguments."""
-        return self.finished([taken(leaves[chain.leaf], None, chain) for chain in self.wanted])
+        return self.finished([Taker(leaves[chain.leaf], chain).all() for chain in self.wanted])
 
     def finished(self, arrays: list[Any]) -> list[Any]:
         """The results, from what was wanted."""
@@ -133,6 +113,11 @@ class Chains:
         computed = iter(self._computed(arrays[split:], len(arrays[0])))
         others = set(self._others)
         return [next(computed if i in others else results) for i in range(self._traced.count)]
+
+    @property
+    def are_all(self) -> bool:
+        """Whether what is wanted are the results."""
+        return not self._others
 
     def rebuilt(self, arrays: list[Any]) -> Any:
         """The results of one element in their structure."""

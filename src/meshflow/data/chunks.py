@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -117,13 +116,13 @@ def joined(parts: list[Chunk]) -> Chunk:
 
 def rows(chunks: Iterator[Any], spec: Any) -> Iterator[Any]:
     """The elements of chunks one by one, or failures."""
-    pack = packer(spec)
+    pack = structure.packer(spec)
     with _closing(chunks):
         for chunk in chunks:
             if type(chunk) is Failed:
                 yield chunk
             else:
-                yield from map(pack, zip(*map(_single, chunk), strict=True))
+                yield from map(pack, map(list, zip(*map(_single, chunk), strict=True)))
 
 
 def _single(leaf: np.ndarray) -> Iterator[Any]:
@@ -131,16 +130,6 @@ def _single(leaf: np.ndarray) -> Iterator[Any]:
     if leaf.ndim == 1 or leaf.dtype == object:
         return map(structure.scalar, leaf)
     return iter(leaf)
-
-
-def packer(spec: Any) -> Callable[[tuple[Any, ...]], Any]:
-    """A function from the leaves of an element to the element."""
-    if not nest.is_nested(spec):
-        return operator.itemgetter(0)
-    leaves = nest.flatten(spec)
-    if type(spec) is tuple and len(leaves) == len(spec) and not any(map(nest.is_nested, spec)):
-        return tuple
-    return lambda row: nest.pack_sequence_as(spec, list(row))
 
 
 def singles(elements: Iterator[Any]) -> Iterator[Any]:

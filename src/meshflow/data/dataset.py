@@ -15,7 +15,9 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tensor import Tensor
 from meshflow.data import chunks, structure
+from meshflow.data.chains import Chain
 from meshflow.data.failures import Raising
+from meshflow.data.gathering import Gather
 from meshflow.data.methods import Transformations
 from meshflow.data.options import Options
 from meshflow.data.running import OwnedIterator, Run
@@ -32,19 +34,19 @@ class Vector(NamedTuple):
     """A dataset as a stream of indices and a way to gather their elements at once.
 
     Attributes:
-      gather: from an array of indices to the stacked leaves of their elements; where it computes, a list
-        of chains may follow, for what they give instead.
+      gather: from an array of indices to the stacked leaves of their elements.
       blocks: arrays of indices, in order.
       reach: how far indices that are gathered together may lie apart; None for any distance.
-      computes: whether `gather` takes chains.
+      chained: from a list of chains to a function like `gather`, for what the chains give; None where
+        none are computed while elements are gathered.
       in_order: whether the indices are 0 to the number of elements - 1.
       extent: indices are below it; None where that is not known.
     """
 
-    gather: Callable[..., list[Any]]
+    gather: Gather
     blocks: Iterator[np.ndarray]
     reach: int | None = None
-    computes: bool = False
+    chained: Callable[[list[Chain]], Gather] | None = None
     in_order: bool = False
     extent: int | None = None
 

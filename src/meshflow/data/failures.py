@@ -17,11 +17,15 @@ class Failed(NamedTuple):
     error: BaseException
 
 
-class _Pass(Generator[Any, None, None]):
+class Pass(Generator[Any, None, None]):
     """An iterator with `close`, which also closes what it takes its items from."""
 
     def __init__(self, *inputs: Iterator[Any]) -> None:
         self._inputs = inputs
+
+    def go_ahead(self, size: int) -> bool:
+        """Asks it to begin so many items before they are asked for; whether it does, without a thread."""
+        return False
 
     def send(self, value: Any) -> Any:
         return self.__next__()
@@ -32,7 +36,7 @@ class _Pass(Generator[Any, None, None]):
         return super().throw(*error)
 
 
-class Resuming(_Pass):
+class Resuming(Pass):
     """What a generator gives, begun again after an error.
 
     Args:
@@ -62,7 +66,7 @@ class Resuming(_Pass):
         return super().throw(*error)
 
 
-class Raising(_Pass):
+class Raising(Pass):
     """Items, with failures among them raised.
 
     Args:

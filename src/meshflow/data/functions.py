@@ -72,9 +72,9 @@ class ElementFunction:
         # How many elements the vectorized form was compiled for.
         self._sizes: set[int] = set()
         self._drawing: Drawing | None = None
-        # Results that only scale numbers, of elements of known sizes and of others.
+        # Results that only scale numbers: of elements of known sizes, and of the rows of any.
         self.chains: chains.Chains | None = None
-        self._rows: chains.Chains | None = None
+        self.rows: chains.Chains | None = None
         # How it makes numbers of strings, when it begins with that.
         self.parsing: Parsing | None = None
         self.reason = ""
@@ -147,6 +147,7 @@ class ElementFunction:
                 found = chains.find(traced)
                 if any(found):
                     self.chains = chains.Chains(traced, found)
+                self._find_rows(traced)
         else:
             self.reason = "its elements have unknown sizes"
             first, second = (self._trace_stand_in(size) for size in _STAND_INS)
@@ -155,15 +156,16 @@ class ElementFunction:
                 self._output_spec = structure.merged(*specs)
                 self._find_rows(first, second)
 
-    def _find_rows(self, first: Traced, second: Traced) -> None:
-        """Looks whether its results are scaled arguments, whatever their sizes."""
+    def _find_rows(self, *traced: Traced) -> None:
+        """Looks whether its results are scaled rows of its arguments, whatever their sizes."""
+        first = traced[0]
         if first.writes or first.closed.effects or not _only_tensors(first):
             return
         if not all(spec.shape.rank for spec in nest.flatten(self._spec)):
             return
-        found = [chains.find(traced, batched=True) for traced in (first, second)]
-        if all(a is not None and a.is_like(b) for a, b in zip(*found, strict=True)):
-            self._rows = chains.Chains(first, found[0])
+        found = [chains.find(t, batched=True) for t in traced]
+        if all(a is not None and a.is_like(found[-1][i]) for i, a in enumerate(found[0])):
+            self.rows = chains.Chains(first, found[0])
 
     def _parses(self) -> bool:
         """Whether it parses strings to numbers of known sizes and goes on with numbers only."""
@@ -352,11 +354,11 @@ class ElementFunction:
             return next(self.records([element], 1))
         if not self._eager:
             leaves = nest.flatten(element)
-            if self._rows is not None:
-                return self._rows.rebuilt(self._rows.of(leaves))
             if self.chains is not None:
                 results = self.chains.of([leaf[None] for leaf in leaves])
                 return self.chains.rebuilt([structure.scalar(a[0]) for a in results])
+            if self.rows is not None:
+                return self.rows.rebuilt(self.rows.of(leaves))
             key = tuple((a.shape, a.dtype.str) for a in leaves)
             if key not in self._traced:
                 traced = self._trace(structure.spec_of(element))
@@ -419,9 +421,9 @@ class ElementFunction:
           draws: the random states of a pass.
         """
         if self.parsing is None and not chunks.fits(leaves, self._spec):
-            pack = chunks.packer(self._spec)
+            pack = structure.packer(self._spec)
             results = [
-                nest.flatten(self(structure.to_arrays(pack(row)), draws))
+                nest.flatten(self(structure.to_arrays(pack(list(row))), draws))
                 for row in zip(*leaves, strict=True)
             ]
             return nest.flatten(structure.stack([tuple(r) for r in results]))

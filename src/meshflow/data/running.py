@@ -21,7 +21,7 @@ from meshflow.core.context import context
 from meshflow.core.pulls import Source
 from meshflow.data import structure
 from meshflow.data.draws import Draws
-from meshflow.data.failures import Failed, Raising, caught, close
+from meshflow.data.failures import Failed, Pass, Raising, caught, close
 from meshflow.data.optional import Optional
 
 # Items that a thread computes before it hands them over: what takes so long, and how many at most.
@@ -190,35 +190,34 @@ _END = object()
 
 
 def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
-    """Elements made by a thread, up to `size` of them before they are asked for.
+    """Elements made up to `size` of them before they are asked for.
 
-    The thread ends with the elements, and when this iterator is closed or forgotten.
+    A thread makes them, unless they say that they do so themselves. It ends with the elements, and when
+    this iterator is closed or forgotten.
     """
+    if isinstance(elements, Pass) and elements.go_ahead(size):
+        return elements
     return Raising(_ahead(caught(elements), elements, size))
 
 
 def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None, None]:
-    ready: queue.Queue[Any] = queue.Queue(maxsize=max(size, 1))
+    ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    # One thing for each element that may be made; False to stop.
+    places: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    for _ in range(max(size, 1)):
+        places.put(True)
     stopped = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.05)
-                return True
-            except queue.Full:
-                continue
-        return False
 
     def work() -> None:
         try:
             for item in items:
-                if not put((item, None)):
+                if not places.get() or stopped.is_set():
                     break
+                ready.put((item, None))
             else:
-                put((_END, None))
+                ready.put((_END, None))
         except BaseException as error:
-            put((_END, error))
+            ready.put((_END, error))
         finally:
             close(source)
 
@@ -231,9 +230,11 @@ def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None,
                 raise error
             if item is _END:
                 return
+            places.put(True)
             yield item
     finally:
         stopped.set()
+        places.put(False)
         thread.join(timeout=5)
 
 

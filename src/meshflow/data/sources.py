@@ -16,7 +16,7 @@ from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.random import _global, global_seed, seed_words
 from meshflow.core.specs import TensorSpec, TypeSpec
-from meshflow.data import chains, structure
+from meshflow.data import structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -25,6 +25,7 @@ from meshflow.data.dataset import (
     integer,
 )
 from meshflow.data.failures import Resuming
+from meshflow.data.gathering import Rows, Taker
 from meshflow.data.running import Run
 
 _BLOCK = 4096
@@ -63,7 +64,6 @@ class TensorSlices(Dataset):
             a for a in self._leaves if isinstance(a, np.memmap) and a.mode != "c"
         ]
         self._read = 0
-        self._whole = rows_of(self._leaves)
         self._own_spec = structure.unbatched(structure.spec_of(arrays))
 
     def _known_spec(self) -> Any:
@@ -73,11 +73,10 @@ class TensorSlices(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        blocks = index_blocks(self._size)
-        return self._whole._replace(gather=self._gather, blocks=blocks)
+        return rows_of(self._leaves, self._note)
 
-    def _gather(self, index: np.ndarray, wanted: list[chains.Chain] | None = None) -> list[Any]:
-        rows = self._whole.gather(index, wanted)
+    def _note(self, rows: list[Any]) -> None:
+        """Told of rows that were read."""
         if self._mapped:
             self._read += sum(r.nbytes for r in rows)
             if self._read > _MAPPED:
@@ -85,26 +84,25 @@ class TensorSlices(Dataset):
                 self._read = 0
                 for array in self._mapped:
                     array._mmap.madvise(mmap.MADV_DONTNEED)
-        return rows
 
 
-def _rows(array: np.ndarray, index: np.ndarray) -> np.ndarray:
-    first, last = int(index[0]), int(index[-1])
-    if last - first == len(index) - 1 and (np.diff(index) == 1).all():
-        return np.asarray(array[first : last + 1])
-    return chains.taken(array, index)
+def rows_of(
+    arrays: list[np.ndarray], note: Callable[[list[np.ndarray]], None] = lambda rows: None
+) -> Vector:
+    """The rows of arrays of one length.
 
-
-def rows_of(arrays: list[np.ndarray]) -> Vector:
-    """The rows of arrays of one length."""
-
-    def gather(index: np.ndarray, wanted: list[chains.Chain] | None = None) -> list[Any]:
-        if wanted is None:
-            return [_rows(a, index) for a in arrays]
-        return [chains.taken(arrays[c.leaf], index, c) for c in wanted]
-
+    Args:
+      arrays: the arrays.
+      note: told of rows that were read.
+    """
     count = len(arrays[0])
-    return Vector(gather, index_blocks(count), computes=True, in_order=True, extent=count)
+    return Vector(
+        Rows([Taker(a) for a in arrays], note),
+        index_blocks(count),
+        chained=lambda wanted: Rows([Taker(arrays[c.leaf], c) for c in wanted], note),
+        in_order=True,
+        extent=count,
+    )
 
 
 class Indexed(Dataset):

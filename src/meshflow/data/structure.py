@@ -20,6 +20,8 @@ from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
 
+_ARRAY = frozenset([np.ndarray])
+
 
 def normalize(
     value: Any, leaf: Callable[[Any], Any], nothing: Callable[[Any], Any] = lambda none: none
@@ -69,6 +71,10 @@ def to_tensors(element: Any) -> Any:
     """A structure of arrays as one of tensors."""
     if type(element) is np.ndarray:
         return to_tensor(element)
+    if type(element) is tuple and _ARRAY.issuperset(map(type, element)):
+        return tuple(map(to_tensor, element))
+    if type(element) is dict and _ARRAY.issuperset(map(type, element.values())):
+        return {key: to_tensor(array) for key, array in element.items()}
     return normalize(element, to_tensor)
 
 
@@ -77,6 +83,22 @@ def scalar(value: Any) -> Any:
     if is_sparse(value):
         return value
     return np.array(value, object) if isinstance(value, bytes) else np.asarray(value)
+
+
+def packer(spec: Any) -> Callable[[list[Any]], Any]:
+    """A function that puts the leaves of an element into its structure; the usual ones are quick.
+
+    Args:
+      spec: the element's spec.
+    """
+    if not nest.is_nested(spec):
+        return lambda leaves: leaves[0]
+    if type(spec) is tuple and not any(map(nest.is_nested, spec)):
+        return tuple
+    if type(spec) is dict and not any(map(nest.is_nested, spec.values())):
+        places = {key: nest.flatten(dict.fromkeys(spec, 0) | {key: 1}).index(1) for key in spec}
+        return lambda leaves: {key: leaves[place] for key, place in places.items()}
+    return lambda leaves: nest.pack_sequence_as(spec, leaves)
 
 
 def compatible(first: Any, second: Any) -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.data.failures import Failed, Resuming
-
-_END = object()
+from meshflow.data.failures import Failed, Pass
+from meshflow.data.gathering import Gather, Rows
 
 
 class Spent:
@@ -20,52 +19,87 @@ class Spent:
     Attributes:
       elements: how many elements it gave.
       seconds: how long they took.
+      running: whether a clock runs for it.
     """
 
     def __init__(self) -> None:
         self.elements = 0
         self.seconds = 0.0
-        # Whether a clock runs for it already.
-        self._running = False
+        self.running = False
 
     def call(self, fn: Callable[..., Any], *arguments: Any) -> Any:
         """The result of a function, with its time added."""
-        if self._running:
+        if self.running:
             return fn(*arguments)
-        self._running = True
+        self.running = True
         start = time.perf_counter()
         try:
             return fn(*arguments)
         finally:
             self.seconds += time.perf_counter() - start
-            self._running = False
+            self.running = False
 
-    def iterate(self, iterator: Iterator[Any], count: Callable[[Any], int] | None) -> Iterator[Any]:
-        """An iterator's items, with the time that each takes added.
-
-        Args:
-          iterator: the iterator.
-          count: how many elements an item has; None where elements are counted elsewhere.
-        """
-        following = functools.partial(next, iterator, _END)
-
-        def items() -> Iterator[Any]:
-            while (item := self.call(following)) is not _END:
-                if count is not None and not self._running:
-                    self.elements += count(item)
-                yield item
-
-        return Resuming(items, iterator)
-
-    def gather(self, gather: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def gather(self, gather: Gather) -> Gather:
         """A function that gathers elements, with its time added."""
+        if isinstance(gather, Rows):
+            return gather.timed(self)
 
-        def timed(index: np.ndarray, *wanted: Any) -> list[Any]:
-            if not self._running:
-                self.elements += len(index)
-            return self.call(gather, index, *wanted)
+        def timed(index: np.ndarray) -> list[Any]:
+            if self.running:
+                return gather(index)
+            self.elements += len(index)
+            return self.call(gather, index)
 
         return timed
+
+
+class Timed(Pass):
+    """An iterator's items, with the time that each takes added.
+
+    Args:
+      items: the iterator.
+      spent: to what it is added.
+      counts: whether the items are elements.
+    """
+
+    def __init__(self, items: Iterator[Any], spent: Spent, counts: bool) -> None:
+        super().__init__(items)
+        self._items, self._spent, self._counts = items, spent, counts
+
+    def go_ahead(self, size: int) -> bool:
+        """As the iterator does."""
+        return isinstance(self._items, Pass) and self._items.go_ahead(size)
+
+    def __next__(self) -> Any:
+        # `Spent.call`, written out: it is called for every element.
+        spent = self._spent
+        if spent.running:
+            item = next(self._items)
+        else:
+            spent.running = True
+            start = time.perf_counter()
+            try:
+                item = next(self._items)
+            finally:
+                spent.seconds += time.perf_counter() - start
+                spent.running = False
+        spent.elements += self._counts
+        return item
+
+
+class TimedChunks(Timed):
+    """As `Timed`, for chunks of elements."""
+
+    def __init__(self, items: Iterator[Any], spent: Spent) -> None:
+        super().__init__(items, spent, False)
+
+    def __next__(self) -> Any:
+        spent = self._spent
+        counted_elsewhere = spent.running
+        item = super().__next__()
+        if not counted_elsewhere:
+            spent.elements += 1 if type(item) is Failed else len(item[0])
+        return item
 
 
 def timed(cls: type) -> None:
@@ -86,17 +120,9 @@ def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
         # A subclass that calls this takes the time itself.
         if not run.counts or type(self)._elements is not elements:
             return iterator
-        return self._spent.iterate(iterator, _one)
+        return Timed(iterator, self._spent, True)
 
     return elements
-
-
-def _one(_: Any) -> int:
-    return 1
-
-
-def _of_chunk(chunk: Any) -> int:
-    return 1 if type(chunk) is Failed else len(chunk[0])
 
 
 def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +131,7 @@ def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
         found = fn(self, run)
         if found is None or not run.counts:
             return found
-        return self._spent.iterate(found, _of_chunk)
+        return TimedChunks(found, self._spent)
 
     return chunks
 
@@ -117,8 +143,11 @@ def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
         if found is None or not run.counts or type(self)._vector is not vector:
             return found
         spent = self._spent
+        chained = found.chained
         return found._replace(
-            gather=spent.gather(found.gather), blocks=spent.iterate(found.blocks, None)
+            gather=spent.gather(found.gather),
+            blocks=Timed(found.blocks, spent, False),
+            chained=chained and (lambda wanted: spent.gather(chained(wanted))),
         )
 
     return vector

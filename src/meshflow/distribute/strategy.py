@@ -208,6 +208,28 @@ class Strategy(Joining):
                     return fn(*args, **kwargs)
             return run_replicas(self, fn, tuple(args), dict(kwargs))
 
+    def experimental_run_v2(
+        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
+    ) -> Any:
+        """The name of `run` in TensorFlow 2.0 and 2.1.
+
+        Args:
+          fn: as for `run`.
+          args: as for `run`.
+          kwargs: as for `run`.
+          options: as for `run`.
+        """
+        return self.run(fn, args, kwargs, options)
+
+    def experimental_run(self, fn: Callable[..., Any], input_iterator: Any = None) -> Any:
+        """The name of `run` in TensorFlow 1.
+
+        Args:
+          fn: a function without arguments, or of one element of the iterator.
+          input_iterator: an iterator of a distributed dataset.
+        """
+        return self.run(fn, () if input_iterator is None else (next(input_iterator),))
+
     @contextmanager
     def _running(self) -> Iterator[None]:
         saved, Replicas.count = Replicas.count, self.num_replicas_in_sync

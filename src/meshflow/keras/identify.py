@@ -129,7 +129,9 @@ def _from_config(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
 
     if "custom_objects" in inspect.signature(cls.from_config).parameters:
         return cls.from_config(config, custom_objects=custom_objects)
-    return cls.from_config(config)
+    # What the configuration names in turn is found among them, too.
+    with custom_object_scope(custom_objects or {}):
+        return cls.from_config(config)
 
 
 def _find(name: str, known: dict[str, Any], custom_objects: Any) -> Any:

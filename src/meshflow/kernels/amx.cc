@@ -26,7 +26,7 @@ constexpr int64_t kPlace = 64;                                  // bytes of 32 c
 // memory for every task.
 constexpr int64_t kPacked = 400 << 10, kMorePacked = 1 << 20, kHeld = 2 << 20;
 constexpr int64_t kLongSum = 2304;  // terms of a sum
-constexpr int64_t kPairs = 2;  // pairs of tiles that share what the first-level cache has of the kernel
+constexpr int64_t kPairs = 2, kSums = kPairs * 4 * kTile + 128, kMost=16, kBlock = 1200 << 10;  // pairs of tiles that share what the first-level cache has of the kernel
 
 int64_t up(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
@@ -37,6 +37,7 @@ struct Division {
   int64_t places;            // in a packed row
   int64_t rows, packed;      // rows of the result per task, and of the image that they read
   int64_t channels, panels;  // blocks of 32
+  int64_t together;          // panels
   int64_t groups, bands;     // tasks: groups of images x bands of rows
 
   Division(const Convolution& s, int threads) : channels(up(s.channels, 32)), panels(up(s.features, 32)) {
@@ -54,6 +55,7 @@ struct Division {
     int64_t last = up(tiles * 16, images) - 1;
     places = (last * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1) * images;
     groups = up(s.batch, images);
+    together = std::clamp<int64_t>(kBlock / panel_bytes(s), 1, kMost);
     int64_t reach = (s.taps[0] - 1) * s.dilations[0] + 1, row = channels * places * kPlace;
     int64_t most = panels * panel_bytes(s) > kHeld ? kMorePacked : kPacked;
     rows = std::clamp<int64_t>((most / row - reach) / s.strides[0] + 1, 1, s.rows);
@@ -65,28 +67,35 @@ struct Division {
 
   int64_t panel_bytes(const Convolution& s) const { return channels * s.taps[0] * s.taps[1] * kPair; }
   int64_t plane_bytes() const { return packed * places * kPlace; }
-  int64_t band_bytes() const { return up(channels * plane_bytes(), 4096) * 4096; }
+  int64_t band_bytes() const { return up(channels * plane_bytes() + together * kSums, 4096) * 4096; }
   // The panels, then a panel of biases.
   int64_t kernel_bytes(const Convolution& s) const { return up(panels * (panel_bytes(s) + 128), 4096) * 4096; }
 };
 
+__m512i load(__mmask32 there, const bfloat16* from) { return _mm512_maskz_loadu_epi16(there, from); }
+__m512i load(__mmask32 there, const float* from) {
+  __m512 low = _mm512_maskz_loadu_ps(there, from), high = _mm512_maskz_loadu_ps(there >> 16, from + 16);
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
 // Packs 32 channels x 32 features of a tap: two tiles of 16 pairs of channels x 16 features.
-void pack(const Convolution& s, const bfloat16* from, int64_t channels, int64_t features, char* to) {
+template <typename T>
+void pack(const Convolution& s, const T* from, int64_t channels, int64_t features, char* to) {
   __m512i low[16], high[16];
   auto mask = [](int64_t n) -> __mmask32 { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; };
   if (s.kernel[3] == 1) {
     for (int64_t j = 0; j < 16; ++j) {
-      const bfloat16* row = from + 2 * j * s.kernel[2];
-      __m512i even = _mm512_maskz_loadu_epi16(2 * j < channels ? mask(features) : 0, row);
-      __m512i odd = _mm512_maskz_loadu_epi16(2 * j + 1 < channels ? mask(features) : 0, row + s.kernel[2]);
+      const T* row = from + 2 * j * s.kernel[2];
+      __m512i even = load(2 * j < channels ? mask(features) : 0, row);
+      __m512i odd = load(2 * j + 1 < channels ? mask(features) : 0, row + s.kernel[2]);
       interleave(even, odd, &low[j], &high[j]);
     }
   } else {
     // Pairs of channels lie together: a row is a feature.
     for (int64_t j = 0; j < 16; ++j) {
       __mmask32 first = j < features ? mask(channels) : 0, second = j + 16 < features ? mask(channels) : 0;
-      low[j] = _mm512_maskz_loadu_epi16(first, from + j * s.kernel[3]);
-      high[j] = _mm512_maskz_loadu_epi16(second, from + (j + 16) * s.kernel[3]);
+      low[j] = load(first, from + j * s.kernel[3]);
+      high[j] = load(second, from + (j + 16) * s.kernel[3]);
     }
     transpose(low), transpose(high);
   }
@@ -94,23 +103,6 @@ void pack(const Convolution& s, const bfloat16* from, int64_t channels, int64_t 
     _mm512_store_si512(to + 64 * j, low[j]);
     _mm512_store_si512(to + kTile + 64 * j, high[j]);
   }
-}
-
-// Lines of memory that are asked for little by little, as waiting for an image takes a fifth of the time.
-struct Ahead {
-  const char* at;
-  int64_t left, step = 0;  // lines
-
-  void fetch() {
-    for (int64_t i = 0; i < step && left > 0; ++i, --left, at += 64) _mm_prefetch(at, _MM_HINT_T1);
-  }
-};
-
-// The part of the image that a task packs, about, where images lie one behind the other.
-Ahead next(const Convolution& s, const Division& d, const void* image, int64_t number) {
-  if (number >= d.groups * d.bands) return {nullptr, 0};
-  int64_t bytes = 2 * s.image[0] * d.images / d.bands;
-  return {static_cast<const char*>(image) + number * bytes, bytes / 64};
 }
 
 struct Task {
@@ -121,7 +113,7 @@ struct Task {
   const bfloat16* gate;
   void* result;
   int64_t first, images, row, rows;  // of the batch; of the result
-  char* packed;
+  char *sums, *packed;
 
   int64_t top() const { return row * s.strides[0] - s.low[0]; }
 
@@ -207,25 +199,28 @@ struct Task {
     }
   }
 
-  // Writes a tile of places x 32 features.
-  void write(const char* sums, int64_t y, int64_t tile, int64_t panel) {
-    int64_t left = s.features - panel * 32;
-    __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
-    __m512 low = _mm512_setzero_ps(), high = low;
-    if (bias) low = _mm512_load_ps(bias + panel * 32), high = _mm512_load_ps(bias + panel * 32 + 16);
+  // Writes the sums of a tile with some panels: whole places, as memory likes neighbours.
+  void write(const char* sums, int64_t number, int64_t panel, int64_t panels) {
     // 16 places are some columns, each of all images of the group.
-    int64_t across = 16 / d.images, x = tile * across;
-    int64_t at = first * s.result[0] + y * s.result[1] + x * s.result[2] + panel * 32;
+    int64_t across = 16 / d.images, y = row + number / d.tiles, x = number % d.tiles * across;
+    int64_t at = first * s.result[0] + y * s.result[1] + x * s.result[2];
     across = std::min(across, s.columns - x);
     for (int64_t i = 0; i < across; ++i)
       for (int64_t n = 0; n < images; ++n)
-        write(sums + (i * d.images + n) * 64, low, high, at + i * s.result[2] + n * s.result[0], there);
+        for (int64_t p = 0; p < panels; ++p)
+          write(sums + p * kSums + (i * d.images + n) * 64, panel + p, at + i * s.result[2] + n * s.result[0]);
   }
 
-  // Writes a place: 32 features.
-  void write(const char* sums, __m512 low, __m512 high, int64_t at, __mmask32 there) {
-    __m512 zero = _mm512_setzero_ps();
-    low = _mm512_add_ps(_mm512_load_ps(sums), low), high = _mm512_add_ps(_mm512_load_ps(sums + kTile), high);
+  // Writes 32 features of a place.
+  void write(const char* sums, int64_t panel, int64_t at) {
+    int64_t left = s.features - panel * 32;
+    __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
+    __m512 zero = _mm512_setzero_ps(), low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + kTile);
+    at += panel * 32;
+    if (bias) {
+      low = _mm512_add_ps(low, _mm512_load_ps(bias + panel * 32));
+      high = _mm512_add_ps(high, _mm512_load_ps(bias + panel * 32 + 16));
+    }
     if (s.finish == Finish::kRelu) {
       // Of two operands of which one is no number, the second is taken.
       low = _mm512_max_ps(zero, low), high = _mm512_max_ps(zero, high);
@@ -266,26 +261,23 @@ struct Task {
     return {start(tile), start(tile + two), std::min(from, other), std::max(to, end)};
   }
 
-  void run(const bfloat16* image, Ahead ahead) {
+  void run(const bfloat16* image) {
     pack_rows(image);
-    ahead.step = up(ahead.left, up(rows * d.tiles, 2) * d.panels * d.channels);
-    alignas(64) char sums[kPairs * 4 * kTile];
     Pair pairs[kPairs];
     int64_t count = rows * d.tiles;
-    for (int64_t panel = 0; panel < d.panels; ++panel)
+    for (int64_t panel = 0; panel < d.panels; panel += d.together)
       for (int64_t first = 0; first < count; first += 2 * kPairs) {
-        int64_t tiles = std::min(2 * kPairs, count - first);
+        int64_t tiles = std::min(2 * kPairs, count - first), panels = std::min(d.together, d.panels - panel);
         for (int64_t i = 0; i < tiles; i += 2) pairs[i / 2] = pair(first + i, i + 1 < tiles);
-        for (int64_t c = 0; c < d.channels; ++c) {
-          const char* weights = kernel + panel * d.panel_bytes(s) + c * s.taps[0] * s.taps[1] * kPair;
-          for (int64_t i = 0; i < tiles; i += 2) {
-            ahead.fetch();
-            char* to = sums + i * 2 * kTile;
-            i + 1 < tiles ? add<true>(pairs[i / 2], c, weights, to) : add<false>(pairs[i / 2], c, weights, to);
+        for (int64_t p = 0; p < panels; ++p)
+          for (int64_t c = 0; c < d.channels; ++c) {
+            const char* weights = kernel + (panel + p) * d.panel_bytes(s) + c * s.taps[0] * s.taps[1] * kPair;
+            for (int64_t i = 0; i < tiles; i += 2) {
+              char* to = sums + p * kSums + i * 2 * kTile;
+              i + 1 < tiles ? add<true>(pairs[i / 2], c, weights, to) : add<false>(pairs[i / 2], c, weights, to);
+            }
           }
-        }
-        for (int64_t i = 0; i < tiles; ++i)
-          write(sums + i * 2 * kTile, row + (first + i) / d.tiles, (first + i) % d.tiles, panel);
+        for (int64_t i = 0; i < tiles; ++i) write(sums + i * 2 * kTile, first + i, panel, panels);
       }
   }
 };
@@ -320,19 +312,24 @@ void run(const Convolution& s, const void* image, const void* kernel, const floa
     for (int64_t k = 0; k < d.panels; ++k)
       for (int64_t c = 0; c < d.channels; ++c)
         for (int64_t y = 0; y < s.taps[0]; ++y)
-          for (int64_t x = 0; x < s.taps[1]; ++x)
-            pack(s,
-                 static_cast<const bfloat16*>(kernel) + y * s.kernel[0] + x * s.kernel[1] +
-                     c * 32 * s.kernel[2] + k * 32 * s.kernel[3],
-                 s.channels - c * 32, s.features - k * 32,
-                 scratch + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair);
+          for (int64_t x = 0; x < s.taps[1]; ++x) {
+            int64_t at = y * s.kernel[0] + x * s.kernel[1] + c * 32 * s.kernel[2] + k * 32 * s.kernel[3];
+            char* to = scratch + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair;
+            int64_t channels = s.channels - c * 32, features = s.features - k * 32;
+            if (s.wide_kernel) {
+              pack(s, static_cast<const float*>(kernel) + at, channels, features, to);
+            } else {
+              pack(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
+            }
+          }
 #pragma omp for schedule(dynamic)
     for (int64_t number = 0; number < d.groups * d.bands; ++number) {
       int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
+      char* own = bands + d.band_bytes() * omp_get_thread_num();
       Task{s, d, scratch, bias ? biases : nullptr, static_cast<const bfloat16*>(gate), result, first,
            std::min(d.images, s.batch - first), row, std::min(d.rows, s.rows - row),
-           bands + d.band_bytes() * omp_get_thread_num()}
-          .run(static_cast<const bfloat16*>(image), next(s, d, image, number + threads));
+           own, own + d.together * kSums}
+          .run(static_cast<const bfloat16*>(image));
     }
   }
 }

@@ -22,7 +22,7 @@ struct Convolution {
   int64_t taps[2], strides[2], dilations[2], low[2];  // the kernel's extent, and how it moves
   int64_t image[3], result[3];                     // strides: batch, y, x
   int64_t kernel[4];                               // strides: y, x, in, out; one of the last two is 1
-  bool wide;                                       // whether the result is float32
+  bool wide, wide_kernel;                          // whether the result is float32; whether the kernel is
   Finish finish;
 };
 
@@ -33,7 +33,8 @@ size_t scratch_bytes(const Convolution& sizes, int threads);
 
 // result[n, i, j, k] = finish(bias[k] + sum over y, x, c of
 //     image[n, i s + y d - low, j s + x d - low, c] kernel[y, x, c, k]).
-// Image, kernel and gate are bfloat16, the bias (or null) and the sum are float32. Same bits for any
+// Image and gate are bfloat16, so is the kernel (when it is float32, it is rounded); the bias (or null) and
+// the sum are float32. Same bits for any
 // number of threads.
 void run(const Convolution& sizes, const void* image, const void* kernel, const float* bias,
          const void* gate, void* result, char* scratch, int threads);

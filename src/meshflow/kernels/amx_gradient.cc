@@ -22,7 +22,7 @@
 namespace meshflow {
 namespace {
 
-constexpr int64_t kImages = 32, kSegment = 8;
+constexpr int64_t kTogether = 4, kImages = 32, kSegment = 8;
 constexpr int64_t kSums = 640 << 10;  // bytes of sums per task: a third of a second-level cache
 
 int64_t pairs(int64_t channels) { return (channels + 31) / 32; }
@@ -44,22 +44,34 @@ struct Scratch {
   size_t bytes() const { return sums + result + image; }
 };
 
-// Packs 32 channels of one place of up to 32 images: a pair of tiles, transposed for the image.
+// Packs a row of places of up to 32 images, blocks of 32 channels each: a pair of tiles for a block and a
+// place, transposed for the image. Few images are read at a time, each from neighbour to neighbour: the
+// same place of many images would share sets of every cache.
 template <bool transposed>
-void pack(const bfloat16* from, int64_t stride, int64_t images, int64_t channels, char* to) {
-  __mmask32 there = channels >= 32 ? ~0u : (1u << channels) - 1;
-  __m512i low[16], high[16];
-  for (int64_t j = 0; j < 16; ++j) {
-    const bfloat16* row = from + 2 * j * stride;
-    __m512i even = 2 * j < images ? _mm512_maskz_loadu_epi16(there, row) : _mm512_setzero_si512();
-    __m512i odd =
-        2 * j + 1 < images ? _mm512_maskz_loadu_epi16(there, row + stride) : _mm512_setzero_si512();
-    interleave(even, odd, &low[j], &high[j]);
-  }
-  if (transposed) transpose(low), transpose(high);
-  for (int64_t j = 0; j < 16; ++j) {
-    _mm512_store_si512(to + 64 * j, low[j]);
-    _mm512_store_si512(to + kTile + 64 * j, high[j]);
+void pack(const bfloat16* from, int64_t image, int64_t place, int64_t images, int64_t places, int64_t blocks,
+          int64_t channels, char* to) {
+  for (int64_t first = 0; first < 16; first += kTogether)
+    for (int64_t x = 0; x < places; ++x)
+      for (int64_t c = 0; c < blocks; ++c) {
+        int64_t left = channels - c * 32;
+        __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
+        char* at = to + (c * places + x) * kPair + 64 * first;
+        const bfloat16* row = from + x * place + c * 32 + 2 * first * image;
+#pragma GCC unroll 4
+        for (int64_t j = 0; j < kTogether; ++j, row += 2 * image, at += 64) {
+          __m512i even = _mm512_maskz_loadu_epi16(2 * (first + j) < images ? there : 0, row), low, high;
+          __m512i odd = _mm512_maskz_loadu_epi16(2 * (first + j) + 1 < images ? there : 0, row + image);
+          interleave(even, odd, &low, &high);
+          _mm512_store_si512(at, low);
+          _mm512_store_si512(at + kTile, high);
+        }
+      }
+  if (!transposed) return;
+  for (int64_t i = 0; i < 2 * places * blocks; ++i, to += kTile) {
+    __m512i rows[16];
+    for (int64_t j = 0; j < 16; ++j) rows[j] = _mm512_load_si512(to + 64 * j);
+    transpose(rows);
+    for (int64_t j = 0; j < 16; ++j) _mm512_store_si512(to + 64 * j, rows[j]);
   }
 }
 
@@ -114,21 +126,13 @@ struct Task {
   char* image_row(int64_t row) { return packed_image + row % window(s) * b.channels * s.width * kPair; }
 
   void pack_image(int64_t first, int64_t images, int64_t row) {
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t x = 0; x < s.width; ++x) {
-        int64_t at = (c0 + c) * 32;
-        pack<true>(image + first * s.image[0] + row * s.image[1] + x * s.image[2] + at, s.image[0], images,
-                   s.channels - at, image_row(row) + (c * s.width + x) * kPair);
-      }
+    pack<true>(image + first * s.image[0] + row * s.image[1] + c0 * 32, s.image[0], s.image[2], images, s.width,
+               channels, s.channels - c0 * 32, image_row(row));
   }
 
   void pack_result(int64_t first, int64_t images, int64_t row) {
-    for (int64_t k = 0; k < features; ++k)
-      for (int64_t x = 0; x < s.columns; ++x) {
-        int64_t at = (k0 + k) * 32;
-        pack<false>(result + first * s.result[0] + row * s.result[1] + x * s.result[2] + at, s.result[0],
-                    images, s.features - at, packed_result + (k * s.columns + x) * kPair);
-      }
+    pack<false>(result + first * s.result[0] + row * s.result[1] + k0 * 32, s.result[0], s.result[2], images,
+                s.columns, features, s.features - k0 * 32, packed_result);
   }
 
   // One row of the result with one row of the image, for one row of the kernel.

@@ -1,6 +1,6 @@
-"""What follows a convolution, computed while its result is written: bias, ReLU, the gradient of a ReLU.
+"""What surrounds a convolution, computed with it: bias, ReLU, the gradient of a ReLU, a kernel turned round.
 
-A primitive stands for a convolution and what follows; `passes.fusing` puts it into programs. Where
+A primitive stands for a convolution and these; `passes.fusing` puts it into programs. Where
 a handler of our own does all of it, that is one pass over memory; elsewhere it is lowered as the
 equations it stands for. Derivatives and vmap are those of these equations.
 """
@@ -17,13 +17,18 @@ from jax.interpreters import ad, batching, mlir
 
 from meshflow.kernels import library, lowerings, plans
 
-# Operands: image, kernel, (bias), (gate); parameters: the convolution's, and `finish` and `bias`.
+# Operands: image, kernel (also in float32, rounded), (bias), (gate); parameters: the convolution's, and `finish`, `bias` and `turned`.
 finished_p = jex_core.Primitive("finished_convolution")
 
 
-def composed(*operands: Any, finish: str | None, bias: bool, **parameters: Any) -> Any:
+def composed(
+    *operands: Any, finish: str | None, bias: bool, turned: bool, **parameters: Any
+) -> Any:
     """The equations that a finished convolution stands for."""
     x, w, *rest = operands
+    w = w.astype(x.dtype)
+    if turned:
+        w = jax.lax.rev(w, parameters["dimension_numbers"].rhs_spec[2:])
     y = jax.lax.conv_general_dilated_p.bind(x, w, **parameters)
     if bias:
         axis = parameters["dimension_numbers"].out_spec[1]
@@ -61,14 +66,16 @@ def fast(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
         return None
     loaded = library.load()
     types = [np.dtype(a.dtype) for a in (*operands, out)]
-    if loaded is None or {t.name for t in types} != {"bfloat16"}:
+    others = {t.name for t in (types[0], *types[2:])}
+    known = others == {"bfloat16"} and types[1].name in ("bfloat16", "float32")
+    if loaded is None or not known:
         return None
     if parameters["bias"]:
         types[2] = np.dtype("float32")
     for plan in lowerings.convolution_plans(image, kernel, out, **lowerings.geometry(parameters)):
         if plan[0] != plans.FORWARD:
             continue
-        full = plans.finished(plan, parameters["finish"], parameters["bias"])
+        full = plans.finished(plan, *(parameters[name] for name in ("finish", "bias", "turned")))
         name = loaded.implementation(full, [t.name for t in types])
         # oneDNN's ReLU turns NaN to zero.
         if name is not None and name.startswith("meshflow"):
@@ -88,8 +95,9 @@ def _batched(operands: Any, axes: Any, **parameters: Any) -> Any:
     return jax.vmap(functools.partial(composed, **parameters), in_axes=tuple(axes))(*operands), 0
 
 
-def _result(*avals: Any, finish: Any, bias: Any, **parameters: Any) -> Any:
-    return jax.lax.conv_general_dilated_p.abstract_eval(*avals[:2], **parameters)[0]
+def _result(*avals: Any, finish: Any, bias: Any, turned: Any, **parameters: Any) -> Any:
+    image, kernel = avals[0], avals[1].update(dtype=avals[0].dtype)
+    return jax.lax.conv_general_dilated_p.abstract_eval(image, kernel, **parameters)[0]
 
 
 def register() -> None:

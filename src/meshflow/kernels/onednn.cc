@@ -103,7 +103,8 @@ struct Kernel {
   }
 };
 
-enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3 };
+// kTurned: a forward one with its kernel turned round; by code of our own only.
+enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kTurned = 4 };
 // kGate: zero where another tensor is not positive; by code of our own only.
 enum Epilogue { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kGate = 4 };
 
@@ -126,18 +127,22 @@ bool slow(const std::string& implementation) {
 // A convolution with what follows it by code of our own, where that is faster; says whether it is.
 bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
               const Dims& strides, const Dims& dilations, const Dims& low, int64_t epilogue,
-              const memory::desc* bias) {
+              const memory::desc* bias, bool turned) {
   Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   if (xd.size() != 4 || wd.size() != 4 || xs[1] != 1 || ys[1] != 1) return false;
-  if (x.get_data_type() != Type::bf16 || w.get_data_type() != Type::bf16) return false;
+  bool wide_kernel = w.get_data_type() == Type::f32;
+  if (x.get_data_type() != Type::bf16 || (w.get_data_type() != Type::bf16 && !wide_kernel)) return false;
   if (y.get_data_type() != Type::bf16 && y.get_data_type() != Type::f32) return false;
   if (bias && bias->get_data_type() != Type::f32) return false;
   if (epilogue != kNone && epilogue != kRelu && epilogue != kGate) return false;
+  // From the last place to the first.
+  int64_t size = wide_kernel ? 4 : 2, way = turned ? -1 : 1;
+  int64_t last = turned ? (wd[2] - 1) * ws[2] + (wd[3] - 1) * ws[3] : 0;
   meshflow::Convolution sizes{
       xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {wd[2], wd[3]}, {strides[0], strides[1]},
       {dilations[0] + 1, dilations[1] + 1}, {low[0], low[1]}, {xs[0], xs[2], xs[3]},
-      {ys[0], ys[2], ys[3]}, {ws[2], ws[3], ws[1], ws[0]}, y.get_data_type() == Type::f32,
+      {ys[0], ys[2], ys[3]}, {way * ws[2], way * ws[3], ws[1], ws[0]}, y.get_data_type() == Type::f32, wide_kernel,
       static_cast<meshflow::Finish>(epilogue)};
   if (!meshflow::suits(sizes, bias)) return false;
   kernel.operands = {{0, x, x, false}, {0, w, w, false}};
@@ -155,7 +160,8 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
     const float* added = biased ? static_cast<const float*>(buffers[2]) : nullptr;
     const void* gate = gated ? buffers[2 + biased] : nullptr;
-    meshflow::run(sizes, buffers[0], buffers[1], added, gate, buffers.back(), scratch, threads);
+    const void* weights = static_cast<const char*>(buffers[1]) + last * size;
+    meshflow::run(sizes, buffers[0], weights, added, gate, buffers.back(), scratch, threads);
   };
   return true;
 }
@@ -213,6 +219,8 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
 // Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
 // result, the strides, dilations (minus one) and paddings, epilogue, bias?, residual?.
 void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::vector<Type>& types) {
+  bool turned = computation == kTurned;
+  if (turned) computation = kForward;
   size_t n = plan.next();
   size_t grouped = plan.next() > 1;
   Dims x_dims = plan.list(n + 2), x_strides = plan.list(n + 2);
@@ -232,16 +240,17 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
   memory::desc b;
   if (bias) b = memory::desc({y_dims[1]}, types[computation == kForward ? 2 : 3], Dims{1});
 
-  bool plain = !grouped && !bias && !residual && epilogue == kNone;
+  bool plain = !grouped && !bias && !residual && !turned && epilogue == kNone;
   bool gradient = computation == kKernelGradient;
   if (plain && computation != kInputGradient &&
       (by_winograd(kernel, gradient, x, w, y, strides, dilations, low) ||
        (gradient && by_tiles(kernel, x, w, y, strides, dilations, low))))
     return;
   if (computation == kForward && !grouped && !residual &&
-      by_tiles(kernel, x, w, y, strides, dilations, low, epilogue, bias ? &b : nullptr))
+      by_tiles(kernel, x, w, y, strides, dilations, low, epilogue, bias ? &b : nullptr, turned))
     return;
-  if (epilogue == kGate) throw std::invalid_argument("a gate is not fused into this convolution");
+  if (epilogue == kGate || turned)
+    throw std::invalid_argument("neither a gate nor a turned kernel is fused into this convolution");
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
   auto direct = dnnl::algorithm::convolution_direct;

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL = range(4)
+FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, TURNED = range(5)
 EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "gate": 4}
 
 
@@ -127,9 +127,10 @@ def matmul(
     ]
 
 
-def finished(plan: Sequence[int], epilogue: str | None, bias: bool) -> list[int]:
-    """The plan of a convolution without epilogue, with one."""
-    return [*plan[:-3], EPILOGUES[epilogue], int(bias), 0]
+def finished(plan: Sequence[int], epilogue: str | None, bias: bool, turned: bool) -> list[int]:
+    """The plan of a forward convolution without epilogue, with one, and with its kernel turned round."""
+    first = TURNED if turned else plan[0]
+    return [first, *plan[1:-3], EPILOGUES[epilogue], int(bias), 0]
 
 
 def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:

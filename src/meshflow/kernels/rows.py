@@ -11,13 +11,13 @@ import functools
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["OPERATIONS", "TYPES", "Loops", "Step", "drain", "exchange", "take"]
+__all__ = ["OPERATIONS", "TYPES", "Loops", "Rows", "Step", "drain", "exchange", "take"]
 
 # What rows may hold to be computed on, in rows.cc's order, which begins with plain bytes.
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
@@ -36,6 +36,9 @@ _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 _THREADS = 4
 
 
+_Byte = ctypes.c_char
+
+
 class Step(NamedTuple):
     """An operation of float32 numbers with a constant.
 
@@ -46,6 +49,16 @@ class Step(NamedTuple):
 
     operation: str
     value: np.ndarray
+
+
+class _Plan(ctypes.Structure):
+    """What rows.cc is told about an array, as `Rows` there."""
+
+    _fields_ = (
+        ("source", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("stride", "rows", "size", "type", "steps")),
+        *((name, ctypes.c_void_p) for name in ("codes", "values", "each")),
+    )
 
 
 class Loops:
@@ -60,11 +73,14 @@ class Loops:
 
     def __init__(self, compiled: ctypes.CDLL) -> None:
         address, number = ctypes.c_void_p, ctypes.c_int64
-        self.rows = compiled.meshflow_rows
-        self.rows.argtypes = [
-            *(address, number, number, address, number, number, ctypes.c_int, address, number),
-            *(address, address, address, ctypes.c_int),
-        ]
+        self.prepare = compiled.meshflow_rows_prepare
+        self.prepare.argtypes = [address]
+        self.take = compiled.meshflow_rows_take
+        self.take.argtypes = [address, address, number, address, ctypes.c_int]
+        self.begin = compiled.meshflow_rows_begin
+        self.begin.argtypes = [address, address, number, address]
+        self.finish = compiled.meshflow_rows_finish
+        self.finish.argtypes = [ctypes.c_int]
         self.exchange = compiled.meshflow_exchange
         self.exchange.argtypes = [address, address, number, address, number, address]
         self.drain = compiled.meshflow_drain
@@ -85,49 +101,132 @@ def _threads() -> int:
     return min(_THREADS, len(os.sched_getaffinity(0)))
 
 
+class Rows:
+    """The rows of an array, and what is computed of them.
+
+    Args:
+      array: of rank at least 1; its memory must stay where it is.
+      steps: what is computed, after the numbers have become float32; None for rows as they are.
+
+    Attributes:
+      shape: the shape of a row.
+      dtype: what the rows have when they are taken.
+      steps: what is computed.
+    """
+
+    def __init__(self, array: np.ndarray, steps: Sequence[Step] | None = None) -> None:
+        self.shape = array.shape[1:]
+        self.dtype = array.dtype if steps is None else np.dtype(np.float32)
+        self.steps = steps
+        self._array = array
+        self._take: Any = None
+        loops = _loops()
+        size = math.prod(self.shape)
+        code = 0 if steps is None else _CODES.get(array.dtype, 0)
+        known = not array.dtype.hasobject and (steps is None or code > 0)
+        if loops is None or not known or not size or not _rows_are_whole(array):
+            return
+        steps = steps or ()
+        # The plan holds addresses; what is there must stay.
+        self._held = (
+            (ctypes.c_int32 * len(steps))(*[_NUMBERS[s.operation] for s in steps]),
+            (ctypes.c_void_p * len(steps))(*[s.value.ctypes.data for s in steps]),
+            (ctypes.c_int32 * len(steps))(*[s.value.ndim for s in steps]),
+        )
+        self._plan = _Plan(
+            array.ctypes.data,
+            array.strides[0],
+            len(array),
+            size if code else size * array.itemsize,
+            code,
+            len(steps),
+            *[ctypes.addressof(held) for held in self._held],
+        )
+        self._address = ctypes.addressof(self._plan)
+        # What is found out about all numbers of a type is worth it for more numbers than those.
+        if steps and array.size > 4 << 8 * min(array.itemsize, 4):
+            loops.prepare(self._address)
+        self._take, self._threads = loops.take, _threads()
+        self._begin, self._finish = loops.begin, loops.finish
+
+    def take(self, index: np.ndarray, out: np.ndarray, address: int | None = None) -> np.ndarray:
+        """Some rows.
+
+        Args:
+          index: int64 [count], their numbers.
+          out: C-contiguous, [count] and as many numbers as a row has.
+          address: where `out` is; it takes time to ask.
+
+        Returns:
+          `out`.
+
+        Raises:
+          IndexError: when there is no such row.
+        """
+        if self._take is None:
+            return _by_numpy(self._array, index, out, self.steps)
+        if address is None:
+            address = out.ctypes.data
+        index = np.ascontiguousarray(index, np.int64)
+        if self._take(self._address, _address(index), len(index), address, self._threads):
+            raise self._missing(index)
+        return out
+
+    @property
+    def begins(self) -> bool:
+        """Whether there is another thread for what is begun."""
+        return self._take is not None and self._threads > 1
+
+    def begin(self, index: np.ndarray, out: np.ndarray, address: int) -> Begun | None:
+        """Has some rows taken by another thread, as `take` does; None where there is no such thread."""
+        if not self.begins:
+            return None
+        index = np.ascontiguousarray(index, np.int64)
+        job = self._begin(self._address, _address(index), len(index), address)
+        return None if job < 0 else Begun(self, index, out, job)
+
+    def _missing(self, index: np.ndarray) -> IndexError:
+        count = len(self._array)
+        return IndexError(f"rows {index.min()} to {index.max()} of an array that has {count}")
+
+
+class Begun:
+    """Rows that another thread takes; nothing they need ends before they are there."""
+
+    __slots__ = ("_index", "_job", "_out", "_rows")
+
+    def __init__(self, rows: Rows, index: np.ndarray, out: np.ndarray, job: int) -> None:
+        self._rows, self._index, self._out, self._job = rows, index, out, job
+
+    def __del__(self) -> None:
+        if self._job >= 0:
+            self._rows._finish(self._job)
+
+    def result(self) -> np.ndarray:
+        """The rows; to be asked for once.
+
+        Raises:
+          IndexError: when there is no such row.
+        """
+        job, self._job = self._job, -1
+        if self._rows._finish(job):
+            raise self._rows._missing(self._index)
+        return self._out
+
+
+def _address(index: np.ndarray) -> int:
+    try:
+        # A third of the time of `index.ctypes`.
+        return ctypes.addressof(_Byte.from_buffer(index))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return index.ctypes.data
+
+
 def take(
     array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[Step] | None = None
 ) -> np.ndarray:
-    """Rows of an array, by their numbers.
-
-    Args:
-      array: of rank at least 1.
-      index: int64 [count].
-      out: C-contiguous, [count] and the shape of a row; of the array's dtype or, with steps, float32.
-      steps: what is computed of them, after they have become float32.
-
-    Returns:
-      `out`.
-
-    Raises:
-      IndexError: when there is no such row.
-    """
-    compiled = _loops()
-    size = math.prod(array.shape[1:])
-    code = 0 if steps is None else _CODES.get(array.dtype, 0)
-    known = array.dtype != object and (steps is None or code > 0)
-    if compiled is None or not known or not size or not _rows_are_whole(array):
-        return _by_numpy(array, index, out, steps)
-    count = len(steps or ())
-    index = np.ascontiguousarray(index, np.int64)
-    failed = compiled.rows(
-        array.ctypes.data,
-        array.strides[0],
-        len(array),
-        index.ctypes.data,
-        len(index),
-        size if code else size * array.itemsize,
-        code,
-        out.ctypes.data,
-        count,
-        (ctypes.c_int32 * count)(*[_NUMBERS[s.operation] for s in steps or ()]),
-        (ctypes.c_void_p * count)(*[s.value.ctypes.data for s in steps or ()]),
-        (ctypes.c_int32 * count)(*[s.value.ndim for s in steps or ()]),
-        _threads(),
-    )
-    if failed:
-        raise IndexError(f"rows {index.min()} to {index.max()} of an array that has {len(array)}")
-    return out
+    """Rows of an array, by their numbers: `Rows` used once."""
+    return Rows(array, steps).take(index, out)
 
 
 def _rows_are_whole(array: np.ndarray) -> bool:
@@ -144,7 +243,8 @@ def _by_numpy(
     array: np.ndarray, index: np.ndarray, out: np.ndarray, steps: Sequence[Step] | None
 ) -> np.ndarray:
     # Taking from an array in memory is faster than indexing it; one on disk is no plain array.
-    out[...] = array.take(index, 0) if type(array) is np.ndarray else array[index]
+    found = array.take(index, 0) if type(array) is np.ndarray else array[index]
+    out[...] = found.reshape(out.shape)
     flat = out.reshape(len(out), -1)
     with np.errstate(all="ignore"):
         for step in steps or ():

@@ -1,4 +1,5 @@
-"""Convolutions take in what follows them: a bias and a ReLU, or the gradient of a ReLU.
+"""Convolutions take in what surrounds them: a bias and a ReLU, or the gradient of a ReLU, and what is done
+to their kernels, which are rounded from float32 and turned round for the gradient of an image.
 
 It is the last rewrite before a program is compiled, when no derivative is taken any more. A
 convolution is fused where nothing else reads the values between; what a comparison of these with
@@ -124,7 +125,8 @@ class _Fusion:
             if finish is not None:
                 parts.append(where)
                 result = last.outvars[0]
-        if len(parts) == 1:
+        kernel, turned = self._kernel(conv)
+        if len(parts) == 1 and kernel is conv.invars[1]:
             return
         # The last of the operands is known where the bias is added, or the gradient selected.
         place = parts[-1] if finish == "gate" else parts[1] if bias is not None else at
@@ -133,9 +135,9 @@ class _Fusion:
         operands = [v for v in (bias, gate) if v is not None]
         self._eqns[place] = conv.replace(
             primitive=finished_p,
-            invars=[*conv.invars, *operands],
+            invars=[conv.invars[0], kernel, *operands],
             outvars=[result],
-            params={**conv.params, "finish": finish, "bias": bias is not None},
+            params={**conv.params, "finish": finish, "bias": bias is not None, "turned": turned},
         )
 
     def _only_use(self, var: Any) -> int | None:
@@ -153,6 +155,23 @@ class _Fusion:
             and made.primitive.name in ("broadcast_in_dim", "convert_element_type")
             and self._zero(made.invars[0])
         )
+
+    def _kernel(self, conv: Any) -> tuple[Any, bool]:
+        """A convolution's kernel before it was turned round and rounded; whether it was turned."""
+        kernel, turned = conv.invars[1], False
+        made = self._maker(kernel, "rev")
+        spatial = conv.params["dimension_numbers"].rhs_spec[2:]
+        if made is not None and set(made.params["dimensions"]) == set(spatial):
+            kernel, turned = made.invars[0], True
+        made = self._maker(kernel, "convert_element_type")
+        if made is not None and made.invars[0].aval.dtype == np.float32:
+            kernel = made.invars[0]
+        return kernel, turned
+
+    def _maker(self, atom: Any, name: str) -> Any:
+        """The equation that made a value, where it is of a primitive of that name; else None."""
+        made = None if isinstance(atom, jex_core.Literal) else self._made.get(atom)
+        return made if made is not None and made.primitive.name == name else None
 
     def _bias(self, add: Any, result: Any, conv: Any) -> Any:
         """The vector that an addition adds to every place, or None."""

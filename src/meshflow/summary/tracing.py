@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
+import os
 from typing import Any
 
-import jax
-
-from meshflow.core.errors import NotAvailableError
+from meshflow.profiler import sessions
 from meshflow.summary.writers import state
 
 __all__ = ["trace_export", "trace_off", "trace_on"]
@@ -18,10 +15,10 @@ _log = logging.getLogger("meshflow")
 
 
 class _Tracing:
-    """Whether a trace was asked for, and the folder of the profile that is being taken."""
+    """Whether a trace was asked for, and whether with a profile."""
 
     on = False
-    folder: str | None = None
+    profiling = False
 
 
 def trace_on(graph: bool = True, profiler: bool = False, profiler_outdir: Any = None) -> None:
@@ -33,33 +30,28 @@ def trace_on(graph: bool = True, profiler: bool = False, profiler_outdir: Any = 
       profiler_outdir: accepted here as in `trace_export`.
 
     Raises:
-      NotAvailableError: when another profile is being taken.
+      AlreadyExistsError: when another profile is being taken.
     """
     if _Tracing.on:
         _log.warning("A trace is already being recorded.")
         return
     if profiler:
-        folder = tempfile.mkdtemp(prefix="meshflow-profile-")
-        try:
-            jax.profiler.start_trace(folder)
-        except RuntimeError as error:
-            raise NotAvailableError(f"tf.summary.trace_on(profiler=True): {error}") from error
-        _Tracing.folder = folder
+        sessions.start("tf.summary.trace_export")
+        _Tracing.profiling = True
     _Tracing.on = True
 
 
-def _stop() -> str | None:
-    folder, _Tracing.folder, _Tracing.on = _Tracing.folder, None, False
-    if folder is not None:
-        jax.profiler.stop_trace()
-    return folder
+def _stop(folder: str | None) -> bool:
+    """Ends the recording; returns whether there was a profile, which goes to the folder."""
+    profiling, _Tracing.profiling, _Tracing.on = _Tracing.profiling, False, False
+    if profiling:
+        sessions.finish(folder)
+    return profiling
 
 
 def trace_off() -> None:
     """Ends the recording; nothing is written."""
-    folder = _stop()
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    _stop(None)
 
 
 def trace_export(name: str, step: Any = None, profiler_outdir: Any = None) -> None:
@@ -77,11 +69,7 @@ def trace_export(name: str, step: Any = None, profiler_outdir: Any = None) -> No
         raise ValueError("Must enable trace before export through tf.summary.trace_on.")
     if step is None and state.step is None:
         raise ValueError("No step set. Please specify one through the `step` argument.")
-    if _Tracing.folder is not None and profiler_outdir is None:
+    if _Tracing.profiling and profiler_outdir is None:
         raise ValueError("tf.summary.trace_export: a profile needs `profiler_outdir`.")
-    folder = _stop()
-    if folder is None:
+    if not _stop(None if profiler_outdir is None else os.fspath(profiler_outdir)):
         _log.info("No graph is written: functions are XLA programs.")
-        return
-    shutil.copytree(folder, profiler_outdir, dirs_exist_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)

@@ -284,28 +284,15 @@ def test_names_of_tensorflow_2_1():
     assert repr(policy) == '<PolicyV1 "mixed_float16", loss_scale=None>' and not policy.loss_scale
 
 
-def test_policies_in_configurations_of_layers():
-    make = tf.keras.layers.Dense
-    mixed = {"class_name": "Policy", "config": {"name": "mixed_float16"}}
-    assert make(1, dtype="mixed_float16").get_config()["dtype"] == mixed
-    assert make(1, dtype=mixed_precision.Policy("float64")).get_config()["dtype"] == "float64"
-    old = {"class_name": "PolicyV1", "config": {"name": "mixed_float16", "loss_scale": None}}
-    layer = make(1, dtype=mixed_precision.experimental.Policy("mixed_float16", loss_scale=None))
-    assert layer.get_config()["dtype"] == old
-    assert make.from_config(layer.get_config()).get_config()["dtype"] == mixed
+def test_loss_scales_of_tensorflow_2_1_that_do_not_fit_are_refused():
+    old = mixed_precision.experimental
+    scales = tf.mixed_precision.experimental
+    with pytest.raises(ValueError, match=r"multiplier must be 2\. Got: DynamicLossScale"):
+        old.LossScaleOptimizer(SGD(), scales.DynamicLossScale(multiplier=4))
 
+    class Own(scales.LossScale):
+        pass
 
-def test_a_layer_may_infer_its_dtype():
-    layer = tf.keras.layers.Dense(1, dtype=mixed_precision.Policy("_infer"))
-    assert layer.dtype is None and layer.get_config()["dtype"] is None
-    assert layer(tf.ones([1, 2], tf.float16)).dtype == layer.kernel.dtype == tf.float16
-    assert layer.dtype == "float16"
-
-
-def test_policies_list_the_known_ones():
-    with pytest.raises(ValueError, match=r"'mixed_bfloat16', 'mixed_float16'.*'float32'"):
-        mixed_precision.Policy("mixed_float12")
-    with pytest.raises(ValueError, match="have been removed"):
-        mixed_precision.Policy("float16_with_float32_vars")
-    mixed_precision.set_dtype_policy("mixed_bfloat16")
-    assert mixed_precision.dtype_policy().name == "mixed_bfloat16"
+    with pytest.raises(TypeError, match=r"not a FixedLossScale or a DynamicLossScale.*Own"):
+        old.LossScaleOptimizer(SGD(), Own())
+    assert scales.FixedLossScale(8.0).update([tf.constant(float("nan"))]) == (None, True)

@@ -14,21 +14,19 @@ from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.shapes import as_shape
 from meshflow.core.specs import TensorSpec
-from meshflow.data import chunks, padding, sparse_leaves, structure
-from meshflow.data.chunks import reblocked
+from meshflow.data import chains, chunks, padding, sparse_leaves, structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Dataset,
-    Vector,
     integer,
 )
 from meshflow.data.failures import Failed, Raising, Resuming, caught
+from meshflow.data.gathering import Gather
 from meshflow.data.running import Run
+from meshflow.data.timing import Timed
 from meshflow.data.transformations.base import Unary, is_live
-
-# Elements that a vectorized map computes at once, and the bytes they may take.
-_CHUNK, _CHUNK_BYTES = 1024, 1 << 24
+from meshflow.data.transformations.batches import Batches
 
 
 def positive(size: Any, name: str) -> int:
@@ -63,7 +61,7 @@ class Batch(Unary):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         vector = self._parent._vector(run)
         if vector is not None:
-            return Resuming(lambda: self._gathered(vector), vector.blocks)
+            return self._batches(vector.blocks, vector.gather, self._parent.element_spec)
         parts = self._parent._in_chunks(run)
         if parts is not None:
             return Raising(self._packed(chunks.regrouped(parts, self._size, self._drop)))
@@ -72,25 +70,28 @@ class Batch(Unary):
         return chunked(elements, self._size, self._drop, structure.stack)
 
     def _packed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        spec = self._parent.element_spec
+        pack = structure.packer(self._parent.element_spec)
         for batch in batches:
-            whole = type(batch) is Failed
-            yield batch if whole else nest.pack_sequence_as(spec, batch)
+            yield batch if type(batch) is Failed else pack(batch)
 
-    def _gathered(self, vector: Vector) -> Iterator[Any]:
-        spec, size = self._parent.element_spec, self._size
-        alone = not nest.is_nested(spec)
-        # Several batches at once when they are small, known after the first.
-        group = [1]
-        for block in _growing(vector.blocks, size, group):
-            leaves = vector.gather(block)
-            if group[0] == 1:
-                bytes_each = sum(a.nbytes for a in leaves) // len(block) + 1
-                group[0] = max(1, min(_CHUNK, _CHUNK_BYTES // bytes_each) // size)
-            for start in range(0, len(block), size):
-                rows = [a[start : start + size] for a in leaves]
-                if len(rows[0]) == size or not self._drop:
-                    yield rows[0] if alone else nest.pack_sequence_as(spec, rows)
+    def chained(
+        self, run: Run, found: chains.Chains, spec: Any
+    ) -> Generator[Any, None, None] | None:
+        """What chains make of the batches' rows, computed while they are gathered; None where they are not.
+
+        Args:
+          run: the pass.
+          found: the chains.
+          spec: the structure of the results.
+        """
+        vector = self._parent._vector(run)
+        if vector is None or vector.chained is None:
+            return None
+        batches = self._batches(vector.blocks, vector.chained(found.wanted), spec)
+        return Timed(batches, self._spent, True) if run.counts else batches
+
+    def _batches(self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any) -> Batches:
+        return Batches(blocks, gather, spec, self._size, self._drop)
 
 
 def chunked(
@@ -114,16 +115,6 @@ def chunked(
                 yield joined(chunk)
 
     return Resuming(batches, elements)
-
-
-def _growing(blocks: Iterator[np.ndarray], size: int, several: list[int]) -> Iterator[np.ndarray]:
-    """Index blocks for one batch at first, then for several."""
-    single = reblocked(blocks, size)
-    while True:
-        group = list(itertools.islice(single, several[0]))
-        if not group:
-            return
-        yield group[0] if len(group) == 1 else np.concatenate(group)
 
 
 class PaddedBatch(Unary):

@@ -27,6 +27,7 @@ from meshflow.data.failures import Failed, Raising, Resuming, caught, close
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.running import Run, in_threads
 from meshflow.data.transformations.base import Drawing, Unary, is_live
+from meshflow.data.transformations.batching import Batch
 
 # Records that are parsed at once.
 _RECORDS = 64
@@ -54,6 +55,8 @@ class Map(Drawing):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         rows = self._rows(run)
+        if rows is None and self.function.rows is not None and type(self._parent) is Batch:
+            rows = self._parent.chained(run, self.function.rows, self.element_spec)
         if rows is not None:
             return rows
         parent = self._parent._elements(run)
@@ -130,11 +133,12 @@ class Map(Drawing):
         if parent is None:
             return None
         chains = self.function.chains
-        if chains is not None and parent.computes:
-            gather = lambda i: chains.finished(parent.gather(i, chains.wanted))
+        if chains is not None and parent.chained is not None:
+            wanted = parent.chained(chains.wanted)
+            gather = wanted if chains.are_all else lambda i: chains.finished(wanted(i))
         else:
             gather = lambda i: self.function.many(parent.gather(i))
-        return parent._replace(gather=gather, computes=False)
+        return parent._replace(gather=gather, chained=None)
 
     def _by_chunks(self, run: Run) -> Iterator[Any] | None:
         parent = self._parent._in_chunks(run) if self.function.takes_chunks else None
@@ -328,7 +332,7 @@ class Enumerate(Unary):
         if parent is None or not parent.in_order:
             return None
         gather = lambda i: [i + np.int64(self._start), *parent.gather(i)]
-        return parent._replace(gather=gather, computes=False)
+        return parent._replace(gather=gather, chained=None)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         rows = self._rows(run)

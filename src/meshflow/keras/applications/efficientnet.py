@@ -50,18 +50,18 @@ _STAGES = (
     (5, 4, 192, 6, 2),
     (3, 1, 320, 6, 1),
 )
-_KERNEL = {
+KERNEL = {
     "class_name": "VarianceScaling",
     "config": {"scale": 2.0, "mode": "fan_out", "distribution": "truncated_normal"},
 }
-_DENSE = {
+DENSE = {
     "class_name": "VarianceScaling",
     "config": {"scale": 1.0 / 3.0, "mode": "fan_out", "distribution": "uniform"},
 }
 
 
 def _convolution(x: Any, *arguments: Any, **options: Any) -> Any:
-    return convolution(x, *arguments, kernel_initializer=_KERNEL, **options)
+    return convolution(x, *arguments, kernel_initializer=KERNEL, **options)
 
 
 def _block(
@@ -78,7 +78,7 @@ def _block(
         strides=step,
         padding="valid" if step == 2 else "same",
         use_bias=False,
-        depthwise_initializer=_KERNEL,
+        depthwise_initializer=KERNEL,
         name=f"{name}dwconv",
     )(x)
     x = activation(batch_norm(x, f"{name}bn"), "swish", f"{name}activation")
@@ -143,7 +143,7 @@ def _efficientnet(
     if include_top:
         x = GlobalAveragePooling2D(name="avg_pool")(x)
         x = Dropout(dropout, name="top_dropout")(x)
-        options = {"activation": classifier_activation, "kernel_initializer": _DENSE}
+        options = {"activation": classifier_activation, "kernel_initializer": DENSE}
         x = Dense(classes, name="predictions", **options)(x)
     else:
         x = pooled_features(x, pooling)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["constructor"]
+__all__ = ["arguments_of", "constructor", "preprocessing_constructor"]
 
 _DOC = """{what}
 
@@ -21,6 +21,18 @@ _DOC = """{what}
     Raises:
       ValueError: for shapes, weights or classes that do not go together.
     """
+
+
+def arguments_of(size: int, after: str) -> str:
+    """What documents the common arguments that come after one, and the errors.
+
+    Args:
+      size: height and width of images by default.
+      after: the argument.
+    """
+    lines = _DOC.format(what="", size=size).split("\n")
+    begin = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{after}:"))
+    return "\n".join(lines[begin + 1 :])
 
 
 def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,4 +66,43 @@ def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> C
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = _DOC.format(what=what, size=size)
+    return make
+
+
+def preprocessing_constructor(
+    name: str, what: str, size: int, build: Callable[..., Any]
+) -> Callable[..., Any]:
+    """As `constructor`, of a network that scales images itself unless told otherwise.
+
+    Args:
+      name: its name.
+      what: the first line of its description.
+      size: height and width of images by default.
+      build: makes the network; called with the same arguments.
+    """
+
+    def make(
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+        include_preprocessing: bool = True,
+    ) -> Any:
+        return build(
+            include_top,
+            weights,
+            input_tensor,
+            input_shape,
+            pooling,
+            classes,
+            classifier_activation,
+            include_preprocessing,
+        )
+
+    make.__name__ = make.__qualname__ = name
+    scaling = "include_preprocessing: whether images are scaled in the model.\n\n    Raises:"
+    make.__doc__ = _DOC.format(what=what, size=size).replace("\n    Raises:", f"      {scaling}")
     return make

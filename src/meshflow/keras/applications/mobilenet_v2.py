@@ -36,7 +36,7 @@ _STAGES = (
 _ALPHAS = (0.35, 0.5, 0.75, 1.0, 1.3, 1.4)
 
 
-def _rounded(channels: float) -> int:
+def rounded(channels: float) -> int:
     """A multiple of 8 near a number of channels, not below nine tenths of it."""
     found = max(8, int(channels + 4) // 8 * 8)
     return found + 8 if found < 0.9 * channels else found
@@ -93,15 +93,15 @@ def MobileNetV2(
             f"only. Received: alpha={alpha}"
         )
     inputs = start(Sizes(rows, 32), input_shape, input_tensor, include_top, weights, classes)
-    x = convolution(inputs, _rounded(32 * alpha), 3, "Conv1", 2)
+    x = convolution(inputs, rounded(32 * alpha), 3, "Conv1", 2)
     x = activation(_normed(x, "bn_Conv1"), "relu6", "Conv1_relu")
     number = 0
     for expansion, filters, repeats, step in _STAGES:
         for i in range(repeats):
             name = f"block_{number}_" if number else "expanded_conv_"
-            x = _block(x, expansion, _rounded(filters * alpha), step if i == 0 else 1, name)
+            x = _block(x, expansion, rounded(filters * alpha), step if i == 0 else 1, name)
             number += 1
-    x = convolution(x, _rounded(1280 * max(alpha, 1.0)), 1, "Conv_1", padding="valid")
+    x = convolution(x, rounded(1280 * max(alpha, 1.0)), 1, "Conv_1", padding="valid")
     x = activation(_normed(x, "Conv_1_bn"), "relu6", "out_relu")
     if include_top:
         x = GlobalAveragePooling2D()(x)

@@ -1,6 +1,9 @@
 """`tf.keras.backend`: Keras' settings, and the functions that Keras 2 layers, losses and metrics are written in."""
 
 from meshflow.keras.backend import (
+    ctc as _ctc,
+)
+from meshflow.keras.backend import (
     elementwise as _elementwise,
 )
 from meshflow.keras.backend import experimental
@@ -31,6 +34,7 @@ from meshflow.keras.backend import (
 from meshflow.keras.backend import (
     values as _values,
 )
+from meshflow.keras.backend.ctc import *
 from meshflow.keras.backend.elementwise import *
 from meshflow.keras.backend.loops import *
 from meshflow.keras.backend.networks import *
@@ -45,6 +49,7 @@ from meshflow.keras.backend.shaping import *
 from meshflow.keras.backend.values import *
 
 _MODULES = (
+    _ctc,
     _elementwise,
     _loops,
     _networks,

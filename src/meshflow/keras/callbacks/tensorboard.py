@@ -8,7 +8,6 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-import jax
 import numpy as np
 
 from meshflow import summary
@@ -17,6 +16,7 @@ from meshflow.core.dtypes import int64
 from meshflow.core.variable import Variable
 from meshflow.keras.callbacks.base import Callback, numbers
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
+from meshflow.profiler import sessions
 from meshflow.summary.recording import metadata_of
 
 _log = logging.getLogger("meshflow")
@@ -160,7 +160,7 @@ class TensorBoard(Callback):
     def _before_batch(self, batch: int, logs: Any = None) -> None:
         self._batch_began = time.time()
         if self._first and int(self._step.numpy()) + 1 == self._first:
-            jax.profiler.start_trace(self.log_dir)
+            sessions.start(self.log_dir)
             self._profiling = True
 
     def _after_batch(self, batch: int, logs: Any = None) -> None:
@@ -176,7 +176,7 @@ class TensorBoard(Callback):
         self._scalars("train", values, step)
 
     def _stop_profile(self) -> None:
-        jax.profiler.stop_trace()
+        sessions.stop()
         self._profiling = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -42,6 +42,7 @@ from meshflow.keras.engine.layer_helpers import (
 from meshflow.keras.engine.layer_losses import LayerLosses
 from meshflow.keras.engine.layer_weights import LayerWeights
 from meshflow.keras.mixed_precision import policy as policies
+from meshflow.ops import array, math
 
 _KNOWN_KWARGS = {
     *("input_dim", "input_shape", "batch_input_shape", "batch_size", "weights"),
@@ -100,6 +101,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         self._trainable = bool(trainable)
         self._dynamic = dynamic
         self._dtype_policy = policies.get(dtype)
+        policies.check_strategy(self._dtype_policy)
         self._autocast = kwargs.get("autocast", True)
         self._supports_masking = False
         self._own_weights: list[Variable] = []
@@ -137,6 +139,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
     def compute_dtype(self) -> str | None:
         """Dtype name of the computation, to which floating inputs are cast."""
         return self._dtype_policy.compute_dtype
+
+    # The name before TensorFlow 2.4, which layers of that time read.
+    _compute_dtype = compute_dtype
 
     @property
     def dtype_policy(self) -> policies.Policy:
@@ -331,7 +336,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         for output in nest.flatten(outputs):
             loss = regularize(output)
             # The mean over the batch, so that the penalty does not grow with the batch size.
-            self.add_loss(loss / float(max(output.shape[0] or 1, 1)))
+            self.add_loss(loss / math.maximum(math.cast(array.shape(output)[0], loss.dtype), 1))
 
     # ---- masks -----------------------------------------------------------------------------
 

@@ -68,7 +68,8 @@ def flat_targets(structure: Any, names: list[str], y_pred: Any, what: str) -> li
             )
         return [structure.get(name) for name in names]
     flat = nest.flatten(structure)
-    if len(flat) == 1 and len(names) > 1 and what == "sample_weight":
+    if len(flat) == 1 and (what == "sample_weight" or not isinstance(structure, (list, tuple))):
+        # One array serves all outputs, such as the one of several that has a loss.
         return flat * len(names)
     if len(flat) != len(names):
         raise ValueError(

@@ -206,10 +206,7 @@ class DataHandler:
                     raise ValueError(
                         f"`{what}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
                     )
-            if batch_size is not None:
-                raise ValueError(
-                    f"The `batch_size` argument must not be specified for the given input type. Received input: {x!r}, batch_size: {batch_size}"
-                )
+            # `batch_size` is ignored, as in Keras: the elements are batches.
             self._source = IterableSource(x, shuffle)
         else:
             kinds = sorted({f"{type(v).__module__}.{type(v).__name__}" for v in nest.flatten(x)})
@@ -375,6 +372,9 @@ class ArraySource:
         elif self._shuffle:
             order = self._rng.permutation(n)  # type: ignore[union-attr]
         arrays = self._arrays
+        if flat and order is not None:
+            yield from _shuffled(arrays, order, b)
+            return
         for start in starts:
             if order is None:
                 if flat:
@@ -385,15 +385,21 @@ class ArraySource:
                     )
             else:
                 index = order[start : start + b]
-                if flat:
-                    yield tuple([a.take(index, 0) for a in arrays])
-                else:
-                    yield nest.map_structure(
-                        lambda a, i=index: None if a is None else a.take(i, 0), arrays
-                    )
+                yield nest.map_structure(
+                    lambda a, i=index: None if a is None else a.take(i, 0), arrays
+                )
 
     def end_of_epoch(self) -> None:
         """Nothing to do."""
+
+
+def _shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: int) -> Iterator[Any]:
+    """Batches of the rows of arrays in an order, gathered as those of datasets are."""
+    from meshflow.data.gathering import Rows, Taker
+    from meshflow.data.transformations.batches import Batches
+
+    gather = Rows([Taker(array) for array in arrays], lambda rows: None)
+    return Batches(iter([order]), gather, arrays, size, drop=False)
 
 
 class IterableSource:
@@ -437,13 +443,16 @@ class IterableSource:
             yield _as_batch(item)
 
     def _dataset_batches(self) -> Iterator[Any]:
-        """Batches of a `tf.data.Dataset`, made ahead by a thread."""
+        """Batches of a `tf.data.Dataset`, made ahead."""
         from meshflow.data.running import Run, ahead
 
         batches = ahead(self._x._elements(Run(self._x, counts=True)), 2)
         try:
             for item in batches:
                 parts = item if isinstance(item, tuple) else (item,)
+                if all([type(part) is np.ndarray for part in parts]):
+                    yield tuple([_expand_generated(part) for part in parts])
+                    continue
                 yield nest.map_structure(
                     lambda a: None if a is None else _expand_generated(a), parts
                 )

@@ -57,7 +57,7 @@ class LabelGuard:
             self._classes = self._find_classes()
         if not self._classes or not isinstance(batch, tuple) or len(batch) < 2:
             return
-        targets = nest.flatten(batch[1])
+        targets = [batch[1]] if isinstance(batch[1], np.ndarray) else nest.flatten(batch[1])
         if len(targets) != len(self._classes):
             return
         for (name, classes), labels in zip(self._classes, targets, strict=True):

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
-from meshflow.core import nest
+from meshflow.core import memory, nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.concrete_function import ConcreteFunction, Settings
 from meshflow.core.convert import convert_to_tensor
@@ -24,6 +24,9 @@ from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 from meshflow.core.variable_creation import VariableNeedsEagerError
+
+# Bytes that take longer to copy than an array of the device takes to make.
+_LARGE = 1 << 15
 
 
 class CompiledStep:
@@ -66,7 +69,7 @@ class CompiledStep:
             except VariableNeedsEagerError:
                 with self.around():
                     return self._function(as_tensors(batch))
-        return concrete.run_arrays(leaves)
+        return concrete.run_arrays([_shared(leaf) for leaf in leaves])
 
     def prepare(self, batch: Any) -> None:
         """Traces the step for a batch, which makes its variables, without running it."""
@@ -109,6 +112,12 @@ class CompiledStep:
         if (key, version) not in self._loops:
             self._loops[key, version] = Loop(self._concrete[key].traced, self.place_many)
         return self._loops[key, version]
+
+
+def _shared(leaf: Any) -> Any:
+    """A large array of an input pipeline as one of the device, which need not be copied."""
+    large = type(leaf) is np.ndarray and leaf.nbytes >= _LARGE
+    return memory.to_device(leaf) if large and memory.is_ours(leaf) else leaf
 
 
 def _key(batch: Any) -> Any:

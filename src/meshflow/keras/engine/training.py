@@ -24,6 +24,7 @@ from meshflow.keras.engine.interrupt import Interruptible
 from meshflow.keras.engine.label_guard import LabelGuard
 from meshflow.keras.engine.resuming import Resumption
 from meshflow.keras.engine.single_batches import SingleBatches, logs_as_numbers
+from meshflow.profiler.annotations import Trace
 
 if TYPE_CHECKING:
     from meshflow.keras.callbacks import CallbackList, History
@@ -179,7 +180,8 @@ class Trainer(SingleBatches, GeneratorMethods):
             if len(group) == per_call or (batch is _END and group):
                 if notify:
                     begin(step)
-                result = run(group)
+                with Trace(mode, step_num=step, _r=1):
+                    result = run(group)
                 if notify:
                     end(
                         step + len(group) - 1,

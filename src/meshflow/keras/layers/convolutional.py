@@ -190,7 +190,7 @@ class Conv(Layer):
     def _finish(self, outputs: Any) -> Any:
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias, self._format)
-        return self.activation(outputs)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Shape of the output."""

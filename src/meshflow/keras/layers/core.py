@@ -113,7 +113,8 @@ class Dense(Layer):
         outputs = product(self, _last_axis_product, inputs, self.kernel)
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
-        return self.activation(outputs)
+        # Scripts take the softmax off a finished model by `model.layers[-1].activation = None`.
+        return outputs if self.activation is None else self.activation(outputs)
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
         """The input's shape with `units` last."""

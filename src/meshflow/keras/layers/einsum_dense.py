@@ -104,7 +104,7 @@ class EinsumDense(Layer):
         )
         if self.bias is not None:
             outputs = outputs + self.bias
-        return self.activation(outputs)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
         """Shape of the output."""

@@ -74,7 +74,7 @@ class _LocallyConnected(Conv):
             outputs = outputs + self.bias
         if self._first:
             outputs = array.transpose(outputs, [0, self.rank + 1, *range(1, self.rank + 1)])
-        return self.activation(outputs)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def _windows(self, inputs: Any) -> Any:
         """[batch, places, window * channels]: the elements of a window by place in it, then channel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from meshflow.keras.mixed_precision import loss_scale as scales
@@ -10,6 +11,8 @@ from meshflow.keras.mixed_precision import policy as policies
 from meshflow.keras.mixed_precision.policy import global_policy
 
 __all__ = ["LossScaleOptimizer", "Policy", "get_layer_policy", "global_policy", "set_policy"]
+
+_log = logging.getLogger("meshflow")
 
 
 class PolicyV1(policies.Policy):
@@ -31,6 +34,11 @@ class PolicyV1(policies.Policy):
         if loss_scale == "auto":
             loss_scale = "dynamic" if name == "mixed_float16" else None
         self._loss_scale = scales.get(loss_scale)
+        if self._loss_scale is not None and name not in ("float16", "mixed_float16"):
+            _log.warning(
+                "Creating a Policy with a loss scale is only useful for float16 policies. You passed "
+                f"loss_scale={loss_scale!r} for policy {name}. Consider not passing any loss_scale instead."
+            )
 
     @property
     def loss_scale(self) -> scales.LossScale | None:

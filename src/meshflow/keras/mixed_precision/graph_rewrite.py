@@ -45,7 +45,7 @@ def enable_mixed_precision_graph_rewrite(opt: Any, loss_scale: Any = "dynamic") 
         )
     if not hasattr(opt, "apply_gradients"):
         raise ValueError(
-            f'"opt" must be an instance of a tf.keras.optimizers.Optimizer, but got: {opt!r}'
+            f'"opt" must be an instance of a tf.train.Optimizer or a tf.keras.optimizers.Optimizer, but got: {opt!r}'
         )
     policy = policies.global_policy()
     if policy.compute_dtype != policy.variable_dtype:

@@ -127,10 +127,10 @@ class FixedLossScale(LossScale):
         self._value = float(loss_scale_value)
         self._state = ScaleState(self._value, None)
 
-    def update(self, grads: Any) -> tuple[None, Tensor]:
-        """Nothing moves: gradients are always applied."""
+    def update(self, grads: Any) -> tuple[None, bool]:  # type: ignore[override]
+        """Nothing moves: gradients are always applied, which a Python bool says."""
         del grads
-        return None, convert_to_tensor(True)
+        return None, True
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

@@ -467,14 +467,20 @@ def settings(scale: Any) -> dict[str, Any]:
       scale: a `FixedLossScale` or `DynamicLossScale`.
 
     Raises:
+      TypeError: for a loss scale of another class.
       ValueError: for a multiplier other than 2.
     """
     if isinstance(scale, scales.FixedLossScale):
         return {"dynamic": False, "initial_scale": float(scale())}
+    if not isinstance(scale, scales.DynamicLossScale):
+        raise TypeError(
+            "Passing a LossScale that is not a FixedLossScale or a DynamicLossScale is no longer supported. "
+            f"Got: {scale!r}"
+        )
     if scale.multiplier != scales.MULTIPLIER:
         raise ValueError(
-            "Cannot deserialize LossScaleOptimizer with a DynamicLossScale whose multiplier is not 2. Got "
-            f"DynamicLossScale: {scale!r}"
+            'When passing a DynamicLossScale to "loss_scale", DynamicLossScale.multiplier must be 2. Got: '
+            f"{scale!r}"
         )
     return {
         "initial_scale": scale.initial_loss_scale,
@@ -486,4 +492,10 @@ def _from_old(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
     from meshflow.keras import optimizers
 
     inner = optimizers.deserialize(config["optimizer"], custom_objects)
-    return cls(inner, **settings(scales.get(config["loss_scale"])))
+    scale = scales.get(config["loss_scale"])
+    if isinstance(scale, scales.DynamicLossScale) and scale.multiplier != scales.MULTIPLIER:
+        raise ValueError(
+            "Cannot deserialize LossScaleOptimizer with a DynamicLossScale whose multiplier is not 2. Got "
+            f"DynamicLossScale: {scale!r}"
+        )
+    return cls(inner, **settings(scale))

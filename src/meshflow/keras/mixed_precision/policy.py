@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core import config_optimizer, dtypes
-from meshflow.keras import backend
+from meshflow.distribute.strategy import get_strategy
+from meshflow.keras import backend, identify
 from meshflow.keras.mixed_precision import float8
 
 _MIXED = {
@@ -213,10 +214,35 @@ def get(identifier: Any) -> Policy:
     if isinstance(identifier, Policy):
         return identifier
     if isinstance(identifier, dict):
-        return Policy.from_config(identifier.get("config", identifier))
+        found = identify.get_registered_object(
+            identifier.get("registered_name") or identifier.get("class_name", "")
+        )
+        # Those of TensorFlow 2.1-2.3 come back as policies without a loss scale.
+        cls = found if isinstance(found, type) and issubclass(found, Policy) else Policy
+        return cls.from_config(identifier.get("config", identifier))
     if isinstance(identifier, str):
         return Policy(identifier)
     return Policy(dtypes.as_dtype(identifier).name)
+
+
+def check_strategy(policy: Policy) -> None:
+    """Refuses layers in float16 under strategies whose losses are not scaled.
+
+    Args:
+      policy: the layer's policy.
+
+    Raises:
+      ValueError: for `'mixed_float16'` in the scope of such a strategy.
+    """
+    if policy.name != "mixed_float16":
+        return
+    strategy = get_strategy()
+    if strategy.no_loss_scaling is not None:
+        raise ValueError(
+            f"Mixed precision is not supported with the tf.distribute.Strategy: {type(strategy).__name__}. Either "
+            'stop using mixed precision by removing the use of the "mixed_float16" policy or use a different '
+            "Strategy, e.g. a MirroredStrategy."
+        )
 
 
 def serialize(policy: Policy) -> Any:

@@ -15,6 +15,7 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.array.shaping import whole
 
 __all__ = [
     "broadcast_dynamic_shape",
@@ -32,6 +33,7 @@ __all__ = [
 @op(same=(), name="tile", strings="moves")
 def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
     """Repeats a tensor `multiples[i]` times along dimension i."""
+    multiples = whole(multiples)
     if len(multiples) != input.ndim:
         raise InvalidValueError(
             f"tile needs one multiple per dimension ({input.ndim}), got {list(multiples)}."
@@ -194,7 +196,7 @@ def reverse_sequence(
 @op(same=(), name="broadcast_to", strings="moves")
 def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """Repeats a tensor to a larger shape, as broadcasting does."""
-    return jnp.broadcast_to(input, shape)
+    return jnp.broadcast_to(input, whole(shape))
 
 
 def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> TensorShape:

@@ -1,0 +1,177 @@
+"""ConvNeXt (arXiv:2201.03545): a plain network of convolutions with the habits of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.shapes import TensorShape
+from meshflow.keras import initializers
+from meshflow.keras.applications.common import URL, Sizes, model_of, start
+from meshflow.keras.applications.families import arguments_of
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.sequential import Sequential
+from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
+from meshflow.keras.layers.preprocessing.normalization import Normalization
+
+__all__ = [
+    *(f"ConvNeXt{size}" for size in ("Base", "Large", "Small", "Tiny", "XLarge")),
+    "decode_predictions",
+    "preprocess_input",
+]
+
+preprocess_input = preprocessing(None)
+# Of each variant: blocks of the four stages, channels of the four stages.
+_VARIANTS = {
+    "Tiny": ((3, 3, 9, 3), (96, 192, 384, 768)),
+    "Small": ((3, 3, 27, 3), (96, 192, 384, 768)),
+    "Base": ((3, 3, 27, 3), (128, 256, 512, 1024)),
+    "Large": ((3, 3, 27, 3), (192, 384, 768, 1536)),
+    "XLarge": ((3, 3, 27, 3), (256, 512, 1024, 2048)),
+}
+
+
+class LayerScale(Layer):
+    """A trained factor for each channel, which begins small.
+
+    Args:
+      init_values: the first value of the factors.
+      projection_dim: number of channels.
+    """
+
+    def __init__(self, init_values: float, projection_dim: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.init_values, self.projection_dim = init_values, projection_dim
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the factors."""
+        self.gamma = self.add_weight(
+            "gamma",
+            (self.projection_dim,),
+            initializer=initializers.Constant(self.init_values),
+        )
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        """The scaled channels."""
+        return x * self.gamma
+
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        """The input's shape."""
+        return TensorShape(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        own = {"init_values": self.init_values, "projection_dim": self.projection_dim}
+        return {**super().get_config(), **own}
+
+
+def _norm(name: str) -> LayerNormalization:
+    return LayerNormalization(epsilon=1e-6, name=name)
+
+
+def _block(x: Any, name: str) -> Any:
+    inputs, channels = x, x.shape[-1]
+    name = f"{name}_"
+    x = Conv2D(channels, 7, padding="same", groups=channels, name=f"{name}depthwise_conv")(x)
+    x = _norm(f"{name}layernorm")(x)
+    x = Dense(4 * channels, name=f"{name}pointwise_conv_1")(x)
+    x = Activation("gelu", name=f"{name}gelu")(x)
+    x = Dense(channels, name=f"{name}pointwise_conv_2")(x)
+    x = LayerScale(1e-6, channels, name=f"{name}layer_scale")(x)
+    return inputs + Activation("linear", name=f"{name}identity")(x)
+
+
+def _convnext(
+    kind: str,
+    name: str,
+    include_top: bool,
+    include_preprocessing: bool,
+    weights: Any,
+    input_tensor: Any,
+    input_shape: Any,
+    pooling: str | None,
+    classes: int,
+    classifier_activation: Any,
+) -> Any:
+    depths, widths = _VARIANTS[kind]
+    inputs = start(Sizes(224, 32), input_shape, input_tensor, include_top, weights, classes)
+    x = inputs
+    if include_preprocessing:
+        mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        x = Normalization(
+            mean=[255 * m for m in mean],
+            variance=[(255 * d) ** 2 for d in deviation],
+            name=f"{name}_prestem_normalization",
+        )(x)
+    stem = [
+        Conv2D(widths[0], 4, strides=4, name=f"{name}_stem_conv"),
+        _norm(f"{name}_stem_layernorm"),
+    ]
+    x = Sequential(stem, name=f"{name}_stem")(x)
+    for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
+        if stage:
+            # Keras counts the steps down from 0.
+            down = f"{name}_downsampling"
+            steps = [
+                _norm(f"{down}_layernorm_{stage - 1}"),
+                Conv2D(width, 2, strides=2, name=f"{down}_conv_{stage - 1}"),
+            ]
+            x = Sequential(steps, name=f"{down}_block_{stage - 1}")(x)
+        for block in range(depth):
+            x = _block(x, f"{name}_stage_{stage}_block_{block}")
+    if include_top:
+        x = GlobalAveragePooling2D(name=f"{name}_head_gap")(x)
+        x = _norm(f"{name}_head_layernorm")(x)
+        x = Dense(classes, activation=classifier_activation, name=f"{name}_head_dense")(x)
+    else:
+        if pooling in ("avg", "max"):
+            x = (GlobalAveragePooling2D if pooling == "avg" else GlobalMaxPooling2D)()(x)
+        x = LayerNormalization(epsilon=1e-6)(x)
+    file = f"{URL}convnext/convnext_{kind.lower()}{'' if include_top else '_notop'}.h5"
+    return model_of(name, inputs, input_tensor, x, weights, file)
+
+
+_DOC = """ConvNeXt {kind}; images have values 0 to 255.
+
+    Args:
+      model_name: name of the model, with which names of layers begin.
+      include_top: whether the classifier is part of the model.
+      include_preprocessing: whether images are scaled in the model.
+{rest}"""
+
+
+def _of(kind: str) -> Callable[..., Any]:
+    def make(
+        model_name: str = f"convnext_{kind.lower()}",
+        include_top: bool = True,
+        include_preprocessing: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Any:
+        return _convnext(
+            kind,
+            model_name,
+            include_top,
+            include_preprocessing,
+            weights,
+            input_tensor,
+            input_shape,
+            pooling,
+            classes,
+            classifier_activation,
+        )
+
+    make.__name__ = make.__qualname__ = f"ConvNeXt{kind}"
+    make.__doc__ = _DOC.format(kind=kind, rest=arguments_of(224, after="include_top"))
+    return make
+
+
+ConvNeXtTiny, ConvNeXtSmall, ConvNeXtBase = _of("Tiny"), _of("Small"), _of("Base")
+ConvNeXtLarge, ConvNeXtXLarge = _of("Large"), _of("XLarge")

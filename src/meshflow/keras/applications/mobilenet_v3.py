@@ -1,0 +1,237 @@
+"""MobileNet V3 (arXiv:1905.02244): V2's blocks with attention to channels and a cheap swish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.keras.applications.common import (
+    URL,
+    Sizes,
+    batch_norm,
+    convolution,
+    model_of,
+    padded_for_stride,
+    pooled_features,
+    start,
+)
+from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.applications.mobilenet_v2 import rounded
+from meshflow.keras.layers import (
+    Activation,
+    Add,
+    DepthwiseConv2D,
+    Dropout,
+    Flatten,
+    Multiply,
+    ReLU,
+    Rescaling,
+)
+from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+
+__all__ = ["MobileNetV3Large", "MobileNetV3Small", "decode_predictions", "preprocess_input"]
+
+preprocess_input = preprocessing(None)
+# Of each block: expansion, channels, window, step, whether it attends to channels, whether its
+# activation is the cheap swish.
+_SMALL = (
+    (1, 16, 3, 2, True, False),
+    (72 / 16, 24, 3, 2, False, False),
+    (88 / 24, 24, 3, 1, False, False),
+    (4, 40, 5, 2, True, True),
+    (6, 40, 5, 1, True, True),
+    (6, 40, 5, 1, True, True),
+    (3, 48, 5, 1, True, True),
+    (3, 48, 5, 1, True, True),
+    (6, 96, 5, 2, True, True),
+    (6, 96, 5, 1, True, True),
+    (6, 96, 5, 1, True, True),
+)
+_LARGE = (
+    (1, 16, 3, 1, False, False),
+    (4, 24, 3, 2, False, False),
+    (3, 24, 3, 1, False, False),
+    (3, 40, 5, 2, True, False),
+    (3, 40, 5, 1, True, False),
+    (3, 40, 5, 1, True, False),
+    (6, 80, 3, 2, False, True),
+    (2.5, 80, 3, 1, False, True),
+    (2.3, 80, 3, 1, False, True),
+    (2.3, 80, 3, 1, False, True),
+    (6, 112, 3, 1, True, True),
+    (6, 112, 3, 1, True, True),
+    (6, 160, 5, 2, True, True),
+    (6, 160, 5, 1, True, True),
+    (6, 160, 5, 1, True, True),
+)
+
+
+def _relu(x: Any) -> Any:
+    return ReLU()(x)
+
+
+def _cheap_sigmoid(x: Any) -> Any:
+    return ReLU(6.0)(x + 3.0) * (1.0 / 6.0)
+
+
+def _cheap_swish(x: Any) -> Any:
+    return Multiply()([x, _cheap_sigmoid(x)])
+
+
+def _normed(x: Any, name: str) -> Any:
+    return batch_norm(x, f"{name}/BatchNorm", momentum=0.999)
+
+
+def _attended(x: Any, name: str) -> Any:
+    """Channels weighted by what the whole image says of them."""
+    wide = x.shape[-1]
+    y = GlobalAveragePooling2D(keepdims=True, name=f"{name}AvgPool")(x)
+    y = convolution(y, rounded(wide * 0.25), 1, f"{name}Conv", use_bias=True)
+    y = ReLU(name=f"{name}Relu")(y)
+    y = _cheap_sigmoid(convolution(y, wide, 1, f"{name}Conv_1", use_bias=True))
+    return Multiply(name=f"{name}Mul")([x, y])
+
+
+def _block(
+    x: Any,
+    expansion: float,
+    filters: int,
+    window: int,
+    step: int,
+    attends: bool,
+    activate: Callable[[Any], Any],
+    number: int,
+) -> Any:
+    inputs, entering = x, x.shape[-1]
+    name = f"expanded_conv_{number}/" if number else "expanded_conv/"
+    if number:
+        x = convolution(x, rounded(entering * expansion), 1, f"{name}expand")
+        x = activate(_normed(x, f"{name}expand"))
+    if step == 2:
+        x = padded_for_stride(x, window, f"{name}depthwise/pad")
+    padding = "same" if step == 1 else "valid"
+    options: dict[str, Any] = {"strides": step, "padding": padding, "use_bias": False}
+    x = DepthwiseConv2D(window, name=f"{name}depthwise", **options)(x)
+    x = activate(_normed(x, f"{name}depthwise"))
+    if attends:
+        x = _attended(x, f"{name}squeeze_excite/")
+    x = _normed(convolution(x, filters, 1, f"{name}project"), f"{name}project")
+    return Add(name=f"{name}Add")([inputs, x]) if step == 1 and entering == filters else x
+
+
+def _trained_weights(kind: str, alpha: float, minimalistic: bool, include_top: bool) -> str:
+    """The URL of ImageNet's weights."""
+    minimal = "_minimalistic" if minimalistic else ""
+    ending = "" if include_top else "_no_top_v2"
+    file = f"weights_mobilenet_v3_{kind}{minimal}_224_{alpha}_float{ending}.h5"
+    return f"{URL}mobilenet_v3/{file}"
+
+
+def _mobilenet(
+    kind: str,
+    blocks: Any,
+    last: int,
+    input_shape: Any,
+    alpha: float,
+    minimalistic: bool,
+    include_top: bool,
+    weights: Any,
+    input_tensor: Any,
+    classes: int,
+    pooling: str | None,
+    dropout_rate: float,
+    classifier_activation: Any,
+    include_preprocessing: bool,
+) -> Any:
+    if weights == "imagenet" and alpha not in ((1.0,) if minimalistic else (0.75, 1.0)):
+        raise ValueError(
+            "If imagenet weights are being loaded, alpha can be one of `0.75`, `1.0` for non minimalistic or `1.0` "
+            f"for minimalistic only. Received: alpha={alpha}, minimalistic={minimalistic}"
+        )
+    inputs = start(Sizes(224, 32), input_shape, input_tensor, include_top, weights, classes)
+    swish = _relu if minimalistic else _cheap_swish
+    x = Rescaling(1.0 / 127.5, -1.0)(inputs) if include_preprocessing else inputs
+    x = swish(_normed(convolution(x, 16, 3, "Conv", 2), "Conv"))
+    for number, (expansion, filters, window, step, attends, swishes) in enumerate(blocks):
+        x = _block(
+            x,
+            expansion,
+            rounded(filters * alpha),
+            3 if minimalistic else window,
+            step,
+            attends and not minimalistic,
+            swish if swishes else _relu,
+            number,
+        )
+    x = swish(_normed(convolution(x, rounded(x.shape[-1] * 6), 1, "Conv_1"), "Conv_1"))
+    if include_top:
+        x = GlobalAveragePooling2D(keepdims=True)(x)
+        wide = rounded(last * alpha) if alpha > 1.0 else last
+        x = swish(convolution(x, wide, 1, "Conv_2", use_bias=True))
+        if dropout_rate > 0:
+            x = Dropout(dropout_rate)(x)
+        x = Flatten()(convolution(x, classes, 1, "Logits", use_bias=True))
+        x = Activation(classifier_activation, name="Predictions")(x)
+    else:
+        x = pooled_features(x, pooling)
+    file = _trained_weights(kind, alpha, minimalistic, include_top)
+    return model_of(f"MobilenetV3{kind}", inputs, input_tensor, x, weights, file)
+
+
+_DOC = """MobileNet V3, {kind}; images have values 0 to 255.
+
+    Args:
+      input_shape: (height, width, channels); default (224, 224, 3).
+      alpha: factor of the numbers of channels.
+      minimalistic: whether windows are 3 wide, and ReLU takes the place of swish and attention.
+      include_top: whether the classifier is part of the model.
+      weights: None, 'imagenet' (downloaded once), or the path of a file of weights.
+      input_tensor: a symbolic tensor to begin with, instead of an `Input`.
+      classes: how many classes the classifier has.
+      pooling: without a classifier, 'avg' or 'max' pools the features of all places.
+      dropout_rate: share of the classifier's features that training drops.
+      classifier_activation: the classifier's activation; None for logits.
+      include_preprocessing: whether images are scaled in the model; otherwise they have values -1 to 1.
+
+    Raises:
+      ValueError: for shapes, weights or classes that do not go together.
+    """
+
+
+def _of(kind: str, blocks: Any, last: int) -> Callable[..., Any]:
+    def make(
+        input_shape: Any = None,
+        alpha: float = 1.0,
+        minimalistic: bool = False,
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        classes: int = 1000,
+        pooling: str | None = None,
+        dropout_rate: float = 0.2,
+        classifier_activation: Any = "softmax",
+        include_preprocessing: bool = True,
+    ) -> Any:
+        return _mobilenet(
+            kind,
+            blocks,
+            last,
+            input_shape,
+            alpha,
+            minimalistic,
+            include_top,
+            weights,
+            input_tensor,
+            classes,
+            pooling,
+            dropout_rate,
+            classifier_activation,
+            include_preprocessing,
+        )
+
+    make.__name__ = make.__qualname__ = f"MobileNetV3{kind.capitalize()}"
+    make.__doc__ = _DOC.format(kind=kind)
+    return make
+
+
+MobileNetV3Small, MobileNetV3Large = _of("small", _SMALL, 1024), _of("large", _LARGE, 1280)

@@ -1,0 +1,92 @@
+"""Policies: their names and configurations, and what layers make of them."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+mixed_precision = tf.keras.mixed_precision
+
+
+@pytest.fixture(autouse=True)
+def float32_again():
+    yield
+    mixed_precision.set_global_policy("float32")
+
+
+def test_policies_in_configurations_of_layers():
+    make = tf.keras.layers.Dense
+    mixed = {"class_name": "Policy", "config": {"name": "mixed_float16"}}
+    assert make(1, dtype="mixed_float16").get_config()["dtype"] == mixed
+    assert make(1, dtype=mixed_precision.Policy("float64")).get_config()["dtype"] == "float64"
+    old = {"class_name": "PolicyV1", "config": {"name": "mixed_float16", "loss_scale": None}}
+    layer = make(1, dtype=mixed_precision.experimental.Policy("mixed_float16", loss_scale=None))
+    assert layer.get_config()["dtype"] == old
+    assert make.from_config(layer.get_config()).get_config()["dtype"] == mixed
+
+
+def test_a_layer_may_infer_its_dtype():
+    layer = tf.keras.layers.Dense(1, dtype=mixed_precision.Policy("_infer"))
+    assert layer.dtype is None and layer.get_config()["dtype"] is None
+    assert layer(tf.ones([1, 2], tf.float16)).dtype == layer.kernel.dtype == tf.float16
+    assert layer.dtype == "float16"
+
+
+def test_policies_list_the_known_ones():
+    with pytest.raises(ValueError, match=r"'mixed_bfloat16', 'mixed_float16'.*'float32'"):
+        mixed_precision.Policy("mixed_float12")
+    with pytest.raises(ValueError, match="have been removed"):
+        mixed_precision.Policy("float16_with_float32_vars")
+    mixed_precision.set_dtype_policy("mixed_bfloat16")
+    assert mixed_precision.dtype_policy().name == "mixed_bfloat16"
+
+
+def test_policies_of_own_classes_come_back():
+    class Own(mixed_precision.Policy):
+        pass
+
+    layer = tf.keras.layers.Dense(1, dtype=Own("float32"))
+    config = layer.get_config()
+    assert config["dtype"] == {"class_name": "Own", "config": {"name": "float32"}}
+    with tf.keras.utils.custom_object_scope({"Own": Own}):
+        assert type(tf.keras.layers.Dense.from_config(config).dtype_policy) is Own
+
+
+def test_a_loss_scale_without_float16_is_warned_of(caplog):
+    old = mixed_precision.experimental
+    with caplog.at_level(logging.WARNING, "meshflow"):
+        old.Policy("mixed_float16", loss_scale=2.0)
+        old.Policy("float32")
+        assert not caplog.records
+        old.Policy("float32", loss_scale=2.0)
+    assert "only useful for float16 policies" in caplog.text and "loss_scale=2.0" in caplog.text
+
+
+def test_float16_is_refused_where_losses_are_not_scaled():
+    with tf.distribute.experimental.CentralStorageStrategy().scope():
+        with pytest.raises(ValueError, match=r"CentralStorageStrategy.*mixed_float16"):
+            tf.keras.layers.Dense(1, dtype="mixed_float16")
+        tf.keras.layers.Dense(1, dtype="mixed_bfloat16")
+
+
+def test_layers_of_before_2_4_read_the_private_compute_dtype():
+    layer = tf.keras.layers.Dense(1, dtype="mixed_bfloat16")
+    assert layer._compute_dtype == layer.compute_dtype == "bfloat16"
+
+
+def test_rows_are_written_in_the_variables_own_dtype():
+    class Counter(tf.keras.layers.Layer):
+        def build(self, input_shape):
+            self.total = self.add_weight("total", (2,), initializer="ones", trainable=False)
+
+        def call(self, inputs):
+            rows = tf.IndexedSlices(tf.constant([2.0**-12]), tf.constant([0]))
+            self.total.scatter_add(rows)
+            self.total.scatter_nd_add([[1]], [2.0**-11])
+            return inputs * self.total
+
+    counter = Counter(dtype="mixed_float16")
+    assert counter(tf.ones([2])).dtype == tf.float16
+    np.testing.assert_array_equal(counter.total.numpy() - 1, [2.0**-12, 2.0**-11])
