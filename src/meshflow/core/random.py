@@ -143,9 +143,11 @@ class SeedStream:
 
     Attributes:
       start: the words that it begins with again when the global seed is set; None for those that go on.
+      shown: whether users see its state.
       per_replica: set by the strategies: gives each replica of a program a key of its own.
     """
 
+    shown = False
     per_replica: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, seed: int | None = None) -> None:
@@ -184,6 +186,11 @@ class SeedStream:
         """Starts again from another key, in the same variable."""
         with init_scope():
             self.state.assign(np.array([*words, 0], np.uint32))
+
+
+def is_stream_state(variable: Any) -> bool:
+    """Whether a variable is the state of a stream of keys that nobody else sees."""
+    return any(s._state is variable and not s.shown for s in list(_streams.values()))
 
 
 class _Global:

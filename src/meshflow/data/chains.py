@@ -8,7 +8,7 @@ by the reciprocal of a constant divisor, and fuses products with sums.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -120,7 +120,7 @@ class Chains:
     def __init__(self, traced: Traced, found: list[Chain | None]) -> None:
         self._traced = traced
         self._others = [i for i, chain in enumerate(found) if chain is None]
-        self._needed = _arguments_of(traced, self._others)
+        self._needed = arguments_of(traced, self._others)
         self._found = [chain for chain in found if chain is not None]
         self.wanted = [*self._found, *(Chain(i, None, None) for i in self._needed)]
         self._program: Any = None
@@ -169,7 +169,7 @@ class Chains:
         return [np.asarray(r) for r in results]
 
 
-def _arguments_of(traced: Traced, results: list[int]) -> list[int]:
+def arguments_of(traced: Traced, results: Sequence[int]) -> list[int]:
     """Which arguments some results depend on."""
     jaxpr = traced.closed.jaxpr
     needed = {

@@ -22,12 +22,13 @@ from meshflow.core.autograph.status import switched
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import call_keys
+from meshflow.core.random import call_keys, is_stream_state
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced, trace, trace_shapes
-from meshflow.data import chains, structure
-from meshflow.data.draws import Draws
+from meshflow.core.variable import Variable
+from meshflow.data import chains, chunks, structure
+from meshflow.data.draws import Drawing, Draws, can_be_stacked
 from meshflow.data.plans import Kept, Plan
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.ops import host
@@ -69,6 +70,9 @@ class ElementFunction:
         self._eager = False
         self._traced: dict[Any, tuple[Traced, Any]] = {}
         self._vectorized: Any = None
+        # How many elements the vectorized form was compiled for.
+        self._sizes: set[int] = set()
+        self._drawing: Drawing | None = None
         # Results that only scale numbers: of elements of known sizes, and of the rows of any.
         self.chains: chains.Chains | None = None
         self.rows: chains.Chains | None = None
@@ -136,10 +140,12 @@ class ElementFunction:
                 self._run_eagerly("it takes elements of an iterator")
             elif not all(isinstance(leaf, Slot) for leaf in nest.flatten(traced.structure)):
                 self.reason = "it returns constants that are not numbers"
-            elif traced.writes:
+            elif traced.writes and not can_be_stacked(traced):
                 self.reason = f"it changes variable {traced.writes[0].name}"
             elif traced.closed.effects:
                 self.reason = "it calls Python"
+            elif traced.writes:
+                self._drawing, self.reason = Drawing(traced), "it draws random numbers in order"
             else:
                 self._vectorized = traced
                 found = chains.find(traced)
@@ -298,6 +304,22 @@ class ElementFunction:
         return any(hasattr(value, mark) for value in held for mark in marks)
 
     @property
+    def takes_chunks(self) -> bool:
+        """Whether it runs on many consecutive elements at once."""
+        return self.vectorizes or self._drawing is not None
+
+    @property
+    def reads_variables(self) -> bool:
+        """Whether its results depend on variables, which may change while elements are taken."""
+        found = self._drawing.traced if self._drawing is not None else self._vectorized
+        traced = found[0] if isinstance(found, tuple) else found
+        if self.plan is not None:
+            traced = self.plan.traced
+        return traced is not None and any(
+            isinstance(c, Variable) and not is_stream_state(c) for c in traced.captures
+        )
+
+    @property
     def vectorizes(self) -> bool:
         """Whether it runs on many elements at once."""
         return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
@@ -373,8 +395,35 @@ class ElementFunction:
             every = jax.jit(jax.vmap(traced.arrays, in_axes=(0, None)))
             self._vectorized = traced, every
         traced, every = self._vectorized
-        results = every(list(leaves), [c._value for c in traced.captures])
-        return [np.asarray(r) for r in results]
+        count = len(leaves[0])
+        size = self._size_to_run(count)
+        results = every(chunks.filled_up(leaves, size), [c._value for c in traced.captures])
+        return [np.asarray(r)[:count] for r in results]
+
+    def _size_to_run(self, count: int) -> int:
+        """For how many elements a program runs for some; programs are not made for every number."""
+        size = chunks.size_to_run(count, self._sizes)
+        self._sizes.add(size)
+        return size
+
+    def chunk(self, leaves: list[Any], draws: Draws) -> list[Any]:
+        """The results for consecutive elements, given and returned as stacked leaves.
+
+        Args:
+          leaves: the leaves.
+          draws: the random states of a pass.
+        """
+        if self.plan is None and not chunks.fits(leaves, self._spec):
+            pack = structure.packer(self._spec)
+            results = [
+                nest.flatten(self(structure.to_arrays(pack(list(row))), draws))
+                for row in zip(*leaves, strict=True)
+            ]
+            return nest.flatten(structure.stack([tuple(r) for r in results]))
+        if self._drawing is None:
+            return self.many(leaves)
+        size = self._size_to_run(len(leaves[0]))
+        return self._drawing(leaves, size, self, draws)
 
 
 @contextlib.contextmanager

@@ -122,6 +122,7 @@ class Plan:
       spec: the spec of the results.
 
     Attributes:
+      traced: the program, with its inputs as arguments.
       spec: likewise.
       seeds: the seeds of its random ops, None for those without.
       loads: whether it does more on the host than parse strings.
@@ -135,7 +136,7 @@ class Plan:
         self._stand_ins = recording.sources
         sources: list[Any] = [Argument(i) for i in arguments]
         self.seeds = [s.seed for _, s in recording.inputs if isinstance(s, Draw)]
-        self._traced, self._sources = _with_inputs(traced, sources, recording)
+        self.traced, self._sources = _with_inputs(traced, sources, recording)
         kept = [leaf.pending for leaf in nest.flatten(traced.structure) if isinstance(leaf, Kept)]
         sources = [*self._sources, *(p.source for p in kept)]
         calls = [s.call for s in sources if isinstance(s, Part)]
@@ -161,14 +162,14 @@ class Plan:
 
     def _find_images(self) -> None:
         """Finds which results are loaded to their places, which are other chains, and what is left."""
-        traced, jaxpr = self._traced, self._traced.closed.jaxpr
+        traced, jaxpr = self.traced, self.traced.closed.jaxpr
         found = chains.find(traced, mirrors=True)
         self._images: dict[int, _Image] = {}
         self._chains: dict[int, chains.Chain] = {}
         used = [None if chain is None else chain.leaf for chain in found]
         wanted: list[Any] = []
         others = [i for i, chain in enumerate(found) if chain is None]
-        busy = set(chains._arguments_of(traced, others))
+        busy = set(chains.arguments_of(traced, others))
         for i, chain in enumerate(found):
             if chain is None:
                 continue
@@ -209,12 +210,12 @@ class Plan:
 
     def together(self, wanted: int) -> int:
         """How many elements' results lie in one block, if so many are wanted, as they become a batch."""
-        size = sum(a.size * a.dtype.itemsize for a in self._traced.closed.out_avals)
+        size = sum(a.size * a.dtype.itemsize for a in self.traced.closed.out_avals)
         return wanted if wanted * size <= _BLOCK else 1
 
     def blocks(self, count: int) -> list[np.ndarray]:
         """Where the results of elements that follow each other go."""
-        specs = self._traced.out_specs
+        specs = self.traced.out_specs
         return [memory.fresh((count, *s.shape.as_list()), s.dtype.dtype) for s in specs]
 
     def many(self, columns: list[Any]) -> list[np.ndarray]:
@@ -251,7 +252,7 @@ class Plan:
                 if loader is None:
                     stacked[number] = _stack(column(self._sources[number]))
                 else:
-                    aval = self._traced.closed.in_avals[number]
+                    aval = self.traced.closed.in_avals[number]
                     block = memory.fresh((len(group), *aval.shape), aval.dtype)
                     plain = _Image(loader, chains.Chain(number, None, None), {})
                     self._load(group, plain, [], list(block))
@@ -260,7 +261,7 @@ class Plan:
 
         computed: list[np.ndarray] = []
         if self._program is not None:
-            captures = [c._value for c in self._traced.captures]
+            captures = [c._value for c in self.traced.captures]
             # There is one program, for the largest groups.
             inputs = [_filled(leaf(i), self.size) for i in self._needed]
             count = len(group)

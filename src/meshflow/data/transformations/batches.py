@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.data import structure
-from meshflow.data.dataset import reblocked
+from meshflow.data.chunks import reblocked
 from meshflow.data.failures import Resuming
 from meshflow.data.gathering import Begun, Gather, Rows
 
