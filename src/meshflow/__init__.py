@@ -255,6 +255,7 @@ _LAZY = (
         "lookup",
         "mixed_precision",
         "profiler",
+        "quantization",
         "signal",
     ),
     *("saved_model", "sets", "sparse", "summary", "test", "tpu", "train", "types", "version"),

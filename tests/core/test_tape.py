@@ -322,3 +322,18 @@ def test_methods_with_a_gradient_of_their_own():
         tape.watch(x)
         y, z = Scale(2.0)(x), tf.function(lambda x: Scale(3.0).__call__(x))(x)
     assert_close([y, z, tape.gradient(y, x), tape.gradient(z, x)], [2, 3, 20, 30])
+
+
+def test_a_variable_read_after_it_was_assigned_is_the_variable():
+    v = tf.Variable([2.0, 3.0])
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            v.assign(v / tf.reduce_sum(v))
+            result = tf.reduce_sum(v * v)
+        return tape.gradient(result, v)
+
+    for function in (gradient, tf.function(gradient)):
+        v.assign([2.0, 3.0])
+        assert_close(function(), [0.8, 1.2])
+        assert_close(v, [0.4, 0.6])

@@ -105,6 +105,23 @@ def test_a_map_of_batches_is_computed_while_they_are_gathered():
     assert "47 elements" in text.splitlines()[1] and "3,000 elements" in text.splitlines()[2]
 
 
+def test_zipped_arrays_are_gathered_as_one_source():
+    images, labels = D.from_tensor_slices({"a": IMAGES, "b": -LABELS}), D.from_tensor_slices(LABELS)
+    both = D.zip((labels, images))
+    mapped = both.map(lambda y, e: (scaled(e["a"]), e["b"], y, scaled(e["a"]) - 1))
+    assert mapped._parents[0]._vector(Run(both)).chained is not None
+    count = 0
+    for image, negative, label, shifted in mapped.shuffle(500).batch(70):
+        wanted = IMAGES[label.numpy()].astype(np.float32) / np.float32(255)
+        np.testing.assert_array_equal(image, wanted)
+        np.testing.assert_array_equal(shifted, wanted - np.float32(1))
+        np.testing.assert_array_equal(negative, -label.numpy())
+        count += len(label)
+    assert count == 3000
+    text = tf.data.experimental.explain(mapped)
+    assert text.count("3,000 elements") == 4
+
+
 def test_constants_of_a_batch_are_no_constants_of_its_rows():
     weights = tf.constant(np.arange(8.0, dtype=np.float32))[:, None]
     values = np.arange(32, dtype=np.uint8).reshape(16, 2)

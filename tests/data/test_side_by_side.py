@@ -57,7 +57,7 @@ def test_which_are_gathered():
         D.zip((slices(X), slices(Y).repeat())),
         slices(X).shuffle(4).enumerate(),
     ):
-        assert explain(other).splitlines()[0].split(":")[1].startswith(" by elements")
+        assert explain(other).splitlines()[0].split(":")[1].startswith(" many elements")
 
 
 def test_shuffled_parts_stay_apart():

@@ -455,3 +455,11 @@ def test_batch_size_means_nothing_to_a_dataset():
     data = tf.data.Dataset.from_tensor_slices((np.ones((4, 2)), np.ones((4, 1)))).batch(2)
     model.fit(data, batch_size=4, verbose=0)
     assert model.predict(data, batch_size=4, verbose=0).shape == (4, 1)
+
+
+def test_names_of_metrics_are_known_with_the_first_batch():
+    model = mlp()
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    assert model.metrics_names == []
+    model.evaluate(*blobs(), verbose=0)
+    assert model.metrics_names == ["loss", "accuracy"]

@@ -97,3 +97,27 @@ def test_local_layers_say_what_they_cannot():
         layers.LocallyConnected1D(2, 3)(tf.keras.Input((None, 3)))
     with pytest.raises(NotImplementedError, match="implementation=1"):
         layers.LocallyConnected1D(2, 3, implementation=2)
+
+
+def test_spectral_normalization_divides_the_kernel_by_its_largest_singular_value():
+    layer = layers.SpectralNormalization(layers.Dense(3), power_iterations=2)
+    x = tf.ones([2, 4])
+    layer(x)
+    layer.layer.kernel.assign(np.arange(12).reshape(4, 3) / 10)
+    layer.vector_u.assign([[1.0, 0.0, 0.0]])
+    np.testing.assert_allclose(layer(x)[0], [1.8, 2.2, 2.6], rtol=1e-6)
+    # Numbers of tf-keras 2.21.
+    np.testing.assert_allclose(
+        layer(x, training=True)[0], [0.801898, 0.98009753, 1.1582971], rtol=1e-5
+    )
+    np.testing.assert_allclose(layer.vector_u, [[0.49759474, 0.5739724, 0.6503501]], rtol=1e-5)
+    again = layers.SpectralNormalization.from_config(layer.get_config())
+    assert (again.layer.units, again.power_iterations) == (3, 2)
+    model = tf.keras.Sequential([layers.SpectralNormalization(layers.Conv2D(2, 3))])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((2, 4, 4, 1)), np.ones((2, 2, 2, 2)), verbose=0)
+    assert [len(model.trainable_weights), len(model.weights)] == [2, 3]
+    with pytest.raises(ValueError, match="greater than zero"):
+        layers.SpectralNormalization(layers.Dense(3), power_iterations=0)
+    with pytest.raises(ValueError, match="no attribute 'kernel' nor 'embeddings'"):
+        layers.SpectralNormalization(layers.ReLU())(x)

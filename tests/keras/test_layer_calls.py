@@ -242,3 +242,10 @@ def test_activation_may_be_taken_off(layer, shape):
     activated = layer(x)
     activation, layer.activation = layer.activation, None
     np.testing.assert_allclose(activation(layer(x)), activated, rtol=1e-6)
+
+
+def test_borders_that_are_no_pairs_or_too_wide():
+    with pytest.raises(ValueError, match="pairs"):
+        layers.ZeroPadding2D(((1,), 2))
+    with pytest.raises(ValueError, match="smaller than the corresponding spatial dimension"):
+        layers.Cropping2D(((1, 2), 0))(tf.ones([1, 3, 3, 1]))

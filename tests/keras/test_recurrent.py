@@ -215,3 +215,11 @@ def test_a_cell_of_nested_inputs_outputs_and_states():
     np.testing.assert_allclose(last_b, steps[:, -1], rtol=1e-5)
     np.testing.assert_allclose(sum_a, x.sum(1) @ rnn.cell.one.numpy(), rtol=1e-5)
     np.testing.assert_allclose(sum_b, steps.sum(1), rtol=1e-5)
+
+
+def test_initial_states_are_a_list():
+    x = tf.zeros([2, 3, 4])
+    assert [s.shape for s in layers.GRU(5).get_initial_state(x)] == [(2, 5)]
+    stacked = layers.RNN([layers.GRUCell(3), layers.LSTMCell(2)]).get_initial_state(x)
+    assert type(stacked) is list
+    assert [s.shape for s in tf.nest.flatten(stacked)] == [(2, 3), (2, 2), (2, 2)]

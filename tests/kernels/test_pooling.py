@@ -85,12 +85,24 @@ WINDOWS = spatial((3, 3), (2, 2), ((1, 1), (0, 1)))
 
 
 @pytest.mark.parametrize("dtype,count", [("float32", 1), ("bfloat16", 2)])
-def test_they_are_used_for_overlapping_windows(dtype, count):
+def test_they_are_used_for_overlapping_windows_and_for_tiles_of_16_bits(dtype, count):
     x = image((2, 7, 8, 16), dtype)
     assert calls(lambda x: both(x, WINDOWS), x) == count
-    assert calls(lambda x: both(x, spatial((2, 2), (2, 2))), image((2, 8, 8, 16), dtype)) == 0
+    tiles = 0 if dtype == "float32" else 2
+    assert calls(lambda x: both(x, spatial((2, 2), (2, 2))), image((2, 8, 8, 16), dtype)) == tiles
     assert calls(lambda x: both(x, WINDOWS), x.astype("float16")) == 0
     assert calls(lambda x: both(x, WINDOWS), x.astype("float64")) == 0
+
+
+@pytest.mark.nan_expected
+def test_tiles_of_16_bits():
+    tiles = spatial((2, 2), (2, 2))
+    x = image((2, 6, 8, 16), "bfloat16").at[0, 2, 3, :4].set(jnp.nan).at[1].set(-jnp.inf)
+    same(lambda x: both(x, tiles), x)
+    same(jax.vmap(lambda x: both(x, tiles)), image((3, 2, 6, 8, 9), "bfloat16"))
+    x = image((2, 6, 8, 16), "bfloat16")
+    slopes = jax.grad(lambda x: jnp.sum(max_windows(x, tiles) ** 3))
+    same(lambda x: (jax.grad(lambda x: jnp.sum(slopes(x) ** 2))(x),), x)
 
 
 def test_channels_first_and_whole_batches_of_windows():

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from meshflow.kernels import library
+
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("shape", [(3000, 4), (64, 16, 16, 64)])
@@ -15,3 +17,13 @@ def test_the_gradient_of_a_bias_has_the_digits_of_its_dtype(shape, dtype):
     assert got.dtype == dtype
     wanted = np.asarray(terms, np.float64).sum(tuple(range(len(shape) - 1)))
     np.testing.assert_allclose(np.asarray(got, np.float64), wanted, rtol=2**-8)
+
+
+def test_what_is_summed_is_computed_once():
+    if library.load() is None:
+        pytest.skip("the sum is XLA's own")
+    x, w = jnp.ones((16, 64, 256), jnp.float32), jnp.ones((256, 128), jnp.float32)
+    both = lambda x, w: ((2 * x).sum((0, 1)), (2 * x) @ w)
+    entry = jax.jit(both).lower(x, w).compile().as_text().split("ENTRY")[1]
+    assert sum("custom-call(" in line for line in entry.splitlines()) == 2
+    assert sum("fusion(%x" in line for line in entry.splitlines()) == 1

@@ -48,12 +48,12 @@ def convolve(x, w, kernel_layout, strides, dilations, padding):
     )
 
 
-def on_tiles(x, w, *how, finish="gate"):
+def on_tiles(x, w, *how, finish="gate", turned=False):
     """The convolution with what is no change: a gate that is open everywhere."""
-    (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w).jaxpr.eqns
+    (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w.astype(x.dtype)).jaxpr.eqns
     gate = jnp.ones(eqn.outvars[0].aval.shape, x.dtype)
     operands = (x, w, gate) if finish == "gate" else (x, w)
-    parameters = {**eqn.params, "finish": finish, "bias": False, "turned": False}
+    parameters = {**eqn.params, "finish": finish, "bias": False, "turned": turned}
     call = epilogues.fast(operands, gate, parameters)
     return None if call is None else jax.jit(call)(*operands)
 
@@ -74,6 +74,21 @@ def test_it_equals_the_sums_in_float64(name, layout):
     wanted = convolve(x.astype(jnp.float64), w.astype(jnp.float64), layout, *how)
     # The sums are exact but for the last rounding, to eight bits.
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=2**-8, atol=1e-2)
+
+
+@pytest.mark.parametrize("layout", ["HWIO", "HWOI"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_are_read_as_they_lie(dtype, turned, layout):
+    how = ((1, 1), (1, 1), ((1, 1), (0, 1)))
+    x = draw(0, (2, 9, 8, 64))
+    w = jnp.asarray(np.random.default_rng(1).standard_normal((3, 2, 64, 70)), dtype)
+    if layout == "HWOI":
+        w = jnp.swapaxes(w, 2, 3)
+    rounded = w.astype(jnp.bfloat16)
+    got = on_tiles(x, w, layout, *how, turned=turned)
+    wanted = on_tiles(x, rounded[::-1, ::-1] if turned else rounded, layout, *how)
+    np.testing.assert_array_equal(np.asarray(got, "f4"), np.asarray(wanted, "f4"))
 
 
 def test_alone_it_is_taken_where_it_is_the_faster_one():

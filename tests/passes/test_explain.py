@@ -67,3 +67,20 @@ def test_tensors_functions_and_layers():
 def test_shapes_instead_of_arrays():
     spec = jax.ShapeDtypeStruct((4, 4), jnp.float32)
     assert by_name(passes.explain(block, spec))["add"].precision == "bfloat16"
+
+
+def test_the_table_in_notebooks():
+    text = passes.explain(lambda x: jnp.sin(x @ x) < 1, X)._repr_html_()
+    assert text.count("<tr>") == 4 and text.count("<b>bfloat16</b>") == 1
+    assert "&lt;lambda" not in text and "1 of 3 equations in bfloat16" in text
+    assert "No equation" in passes.explain(lambda x: x + 1, np.int32(3))._repr_html_()
+
+
+def test_flags_and_names_may_be_arguments():
+    def block(x, times, activation="tanh"):
+        for _ in range(times):
+            x = getattr(jnp, activation)(x @ x)
+        return x
+
+    names = [r.primitive for r in passes.explain(block, X, 2, activation="sin").rows]
+    assert names == ["dot_general", "sin", "dot_general", "sin"]

@@ -99,6 +99,27 @@ def test_gradients_pass_where_the_relu_was_open():
     assert_same(step, (W, V, B), X)
 
 
+def test_kernels_are_rounded_and_turned_in_the_convolution():
+    def network(w, v, x):
+        w, v = w.astype(jnp.bfloat16), v.astype(jnp.bfloat16)
+        return jnp.sum(convolve(jnp.tanh(convolve(x, w)), v).astype(jnp.float32) ** 2)
+
+    wide = W.astype(jnp.float32) + 1e-4, V.astype(jnp.float32) + 1e-4
+    step = jax.value_and_grad(network, argnums=(0, 1))
+    found = fused(jax.make_jaxpr(step)(*wide, X)).jaxpr.eqns
+    made = [e for e in found if e.primitive.name == epilogues.finished_p.name]
+    assert [e.params["turned"] for e in made] == [False, False, True]
+    assert all(e.invars[1].aval.dtype == jnp.float32 for e in made)
+    got, wanted = run(step, *wide, X), jax.tree.leaves(jax.jit(step)(*wide, X))
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-2 * np.abs(b).max())
+
+
+def test_a_part_of_a_kernel_turned_round_stays():
+    part = lambda x, w: convolve(x, jax.lax.rev(w, (0,)))
+    assert "finished_convolution" not in names(part, X, W)
+
+
 def test_programs_inside_are_fused():
     def scanned(x, w, b):
         return jax.lax.scan(lambda x, _: (layer(x, w, b), x[0, 0, 0, 0]), x, None, 3)

@@ -395,6 +395,19 @@ def test_structures_keywords_and_static_arguments():
     np.testing.assert_allclose(got["out"], 2 * (X @ W), atol=0.1)
 
 
+def test_flags_sizes_and_dtypes_are_known_to_python():
+    def fn(x, times, train=False, dtype=None):
+        for _ in range(times):
+            x = x @ W if train else x
+        return x.astype(dtype)
+
+    got = passes.mixed_precision(fn)(X, 2, train=True, dtype=np.float32)
+    np.testing.assert_allclose(got, X @ W @ W, atol=0.2)
+    step = jax.jit(passes.mixed_precision(fn), static_argnames=("times", "train", "dtype"))
+    np.testing.assert_allclose(step(X, 2, train=True, dtype="float32"), got, atol=0.02)
+    np.testing.assert_array_equal(step(X, 2, dtype="float32"), X)
+
+
 # ---- lists -------------------------------------------------------------------------------------
 
 
@@ -418,6 +431,15 @@ def test_the_lists_name_primitives_once():
     lists = passes.default_lists()
     names = [n for part in (lists.allow, lists.infer, lists.deny, lists.clear) for n in part]
     assert len(names) == len(set(names))
+
+
+def test_names_that_are_no_primitives_are_warned_of():
+    lists = passes.default_lists()
+    lists.deny.add("dot_generl")
+    with pytest.warns(UserWarning, match="'dot_generl'.*Did you mean 'dot_general'"):
+        passes.mixed_precision(lambda x: x, lists=lists)
+    with pytest.raises(TypeError, match="must be a PrecisionLists"):
+        passes.explain(lambda x: x, X, lists={"deny": {"exp"}})
 
 
 def test_the_lists_of_the_process():

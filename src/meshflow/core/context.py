@@ -43,6 +43,7 @@ class Context(threading.local):
       falls_back: whether what is traced can as well run as plain Python, which ops may ask for by an error.
       on_host: whether ops on host arrays may be computed by NumPy, which gives host arrays.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
+      recording: keeps what a map function does with strings and images while it is looked at, or None.
       replicas: what tells the replica function being traced from other programs, or None.
     """
 
@@ -57,6 +58,7 @@ class Context(threading.local):
         self.falls_back = False
         self.on_host = False
         self.autocast: Any = None
+        self.recording: Any = None
         self.replicas: Any = None
 
 

@@ -356,6 +356,8 @@ def op(
     def public(*args: Any, **kwargs: Any) -> Any:
         if symbolic.types and symbolic.has_symbolic(args, kwargs):
             return symbolic.handler(public, args, kwargs)  # type: ignore[misc]
+        if context.recording is not None and context.recording.takes(args, kwargs):
+            return context.recording.call(public, args, kwargs)
         values = [*args, *defaults[len(args) :]]
         for key, value in kwargs.items():
             i = position.get(key, -1)

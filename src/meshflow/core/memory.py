@@ -6,6 +6,7 @@ import functools
 import math
 import mmap
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ try:
 except (ImportError, AttributeError):
     _let_go = None
 
-__all__ = ["filled_at", "fresh", "is_ours", "to_device"]
+__all__ = ["filled_at", "fresh", "is_ours", "joined", "to_device"]
 
 # XLA takes memory as it is when it begins at a multiple of this.
 ALIGNMENT = 64
@@ -169,6 +170,28 @@ def is_ours(array: np.ndarray) -> bool:
     """Whether nobody changes an array: `fresh` made it or what it is a part of, or a device array has it."""
     base = array.base
     return _is_kept(base) or (base is not None and _is_kept(getattr(base, "base", None)))
+
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The part of one of our arrays whose rows are these, one after the other; None where there is none.
+
+    Args:
+      arrays: arrays of one shape and dtype.
+    """
+    first = arrays[0]
+    whole: Any = first.base
+    if type(whole) is not np.ndarray or whole.shape[1:] != first.shape or not is_ours(whole):
+        return None
+    if not first.nbytes or first.dtype != whole.dtype or any(a.base is not whole for a in arrays):
+        return None
+    start = whole.ctypes.data
+    places = [a.ctypes.data - start for a in arrays]
+    size = first.nbytes
+    if places != list(range(places[0], places[0] + size * len(arrays), size)):
+        return None
+    number = places[0] // size
+    alike = whole.flags.c_contiguous and all(a.flags.c_contiguous for a in arrays)
+    return whole[number : number + len(arrays)] if alike else None
 
 
 def _is_kept(memory: Any) -> bool:

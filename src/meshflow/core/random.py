@@ -26,6 +26,7 @@ from meshflow.core import determinism
 from meshflow.core.context import context
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op
+from meshflow.core.seeding import states
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
@@ -82,9 +83,28 @@ def call_keys(number: int, unseeded: Callable[[], Sequence[int]] | None = None) 
       unseeded: gives integers for ops where neither they nor the program have a seed; without it those
         draw as elsewhere.
     """
-    drawn: collections.Counter[int | None] = collections.Counter()
+    entropy = _entropy(unseeded)
 
     def key(seed: int | None) -> np.ndarray | None:
+        words = entropy(seed)
+        if words is None:
+            return None
+        return np.random.SeedSequence([*words, number]).generate_state(2).astype(np.uint32)
+
+    before, _element.keys = _element.keys, key
+    try:
+        yield
+    finally:
+        _element.keys = before
+
+
+def _entropy(
+    unseeded: Callable[[], Sequence[int]] | None,
+) -> Callable[[int | None], list[int] | None]:
+    """What tells apart the keys that one call draws, one after the other."""
+    drawn: collections.Counter[int | None] = collections.Counter()
+
+    def words_of(seed: int | None) -> list[int] | None:
         if seed is not None or _global.seed is not None:
             words: Sequence[int] = _global.words_of_op(seed, drawn.total())
         elif unseeded is not None:
@@ -92,14 +112,27 @@ def call_keys(number: int, unseeded: Callable[[], Sequence[int]] | None = None) 
         else:
             return None
         drawn[seed] += 1
-        sequence = np.random.SeedSequence([*(int(w) for w in words), drawn[seed], number])
-        return sequence.generate_state(2).astype(np.uint32)
+        return [*(int(w) for w in words), drawn[seed]]
 
-    before, _element.keys = _element.keys, key
-    try:
-        yield
-    finally:
-        _element.keys = before
+    return words_of
+
+
+def keys_of_calls(
+    numbers: Sequence[int], seeds: Sequence[int | None], unseeded: Callable[[], Sequence[int]]
+) -> np.ndarray:
+    """The keys that calls draw in scopes of `call_keys`.
+
+    Args:
+      numbers: the numbers of the calls.
+      seeds: the seeds of the ops that draw, in order, None for those without.
+      unseeded: as in `call_keys`.
+
+    Returns:
+      uint32 [calls, ops, 2].
+    """
+    words_of = _entropy(unseeded)
+    found = [states(words_of(seed) or (), np.asarray(numbers)) for seed in seeds]
+    return np.stack(found, axis=1) if found else np.zeros((len(numbers), 0, 2), np.uint32)
 
 
 class SeedStream:
@@ -110,9 +143,11 @@ class SeedStream:
 
     Attributes:
       start: the words that it begins with again when the global seed is set; None for those that go on.
+      shown: whether users see its state.
       per_replica: set by the strategies: gives each replica of a program a key of its own.
     """
 
+    shown = False
     per_replica: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, seed: int | None = None) -> None:
@@ -151,6 +186,11 @@ class SeedStream:
         """Starts again from another key, in the same variable."""
         with init_scope():
             self.state.assign(np.array([*words, 0], np.uint32))
+
+
+def is_stream_state(variable: Any) -> bool:
+    """Whether a variable is the state of a stream of keys that nobody else sees."""
+    return any(s._state is variable and not s.shown for s in list(_streams.values()))
 
 
 class _Global:
@@ -246,6 +286,8 @@ def op_key(seed: Any = None) -> Tensor:
     """A key for one call of a random op with an optional seed of its own."""
     number = None if seed is None else int(seed)
     scope = context.trace
+    if context.recording is not None:
+        return context.recording.key(number)
     if scope is None and _element.keys is not None:
         key = _element.keys(number)
         if key is not None:

@@ -131,7 +131,8 @@ class TraceContext:
         if id(variable) not in self._state:
             # The old value becomes an input even when never read, so its buffer can be reused.
             self.read(variable)
-        self._state[id(variable)] = value
+        # A tensor of its own: tapes take what is read later for the variable, not for what was computed.
+        self._state[id(variable)] = Tensor(self.value_of(value))
         self.writes[id(variable)] = variable
 
     def initialize(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from meshflow.core.composite import RAGGED_HELP
 from meshflow.core.errors import NotAvailableError
 
-_LATER = "it is not available yet."
 _FORMATS = "use tf.keras.models.save_model, Model.save_weights or jax.export."
 
 NAMES: dict[str, str] = {
@@ -17,7 +16,6 @@ NAMES: dict[str, str] = {
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "mlir": "see the MLIR of jax.jit(...).lower(...).",
-    "quantization": _LATER,
     "queue": "use Python's queue or tf.data.",
     "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",

@@ -106,9 +106,9 @@ class CsvDataset(Dataset):
                 raise NotFoundError(f"{path}; No such file or directory")
             file = opened(path, self._compression, self._buffer)
             with io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="") as text:
-                yield from self._rows(path, self._reader(text))
+                yield from self._rows_of(path, self._reader(text))
 
-    def _rows(self, path: str, rows: Any) -> Iterator[Any]:
+    def _rows_of(self, path: str, rows: Any) -> Iterator[Any]:
         for number, fields in enumerate(rows):
             if number == 0 and self._header:
                 continue

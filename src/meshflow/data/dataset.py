@@ -14,9 +14,9 @@ import numpy as np
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tensor import Tensor
-from meshflow.data import structure
+from meshflow.data import chunks, structure
 from meshflow.data.chains import Chain
-from meshflow.data.failures import Failed, Raising
+from meshflow.data.failures import Raising
 from meshflow.data.gathering import Gather
 from meshflow.data.methods import Transformations
 from meshflow.data.options import Options
@@ -28,8 +28,6 @@ INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
 # Stands for the number of workers, and for a worker's own, in `shard`.
 SHARD_HINT = -1
-# Elements gathered at once where they are handed out one by one.
-BLOCK = 256
 
 
 class Vector(NamedTuple):
@@ -42,6 +40,7 @@ class Vector(NamedTuple):
       chained: from a list of chains to a function like `gather`, for what the chains give; None where
         none are computed while elements are gathered.
       in_order: whether the indices are 0 to the number of elements - 1.
+      extent: indices are below it; None where that is not known.
     """
 
     gather: Gather
@@ -49,6 +48,7 @@ class Vector(NamedTuple):
     reach: int | None = None
     chained: Callable[[list[Chain]], Gather] | None = None
     in_order: bool = False
+    extent: int | None = None
 
 
 class Dataset(Transformations):
@@ -114,30 +114,28 @@ class Dataset(Transformations):
         return self._parents[0]._count()
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        """The elements as host arrays; the default hands out what `_vector` gathers."""
-        vector = self._vector(run)
-        assert vector is not None, type(self)
-        return Raising(self._gathered(vector))
+        """The elements as host arrays; the default hands out what `_in_chunks` gives."""
+        rows = self._rows(run)
+        assert rows is not None, type(self)
+        return rows
 
-    def _gathered(self, vector: Vector) -> Iterator[Any]:
-        spec = self.element_spec
-        blocks = [reblocked(vector.blocks, BLOCK)]
-        while blocks:
-            block = next(blocks[-1], None)
-            if block is None:
-                blocks.pop()
-                continue
-            try:
-                leaves = vector.gather(block)
-            except Exception as error:
-                # One by one, to find those that cannot be made.
-                if len(block) > 1:
-                    blocks.append(iter(block.reshape(-1, 1)))
-                else:
-                    yield Failed(error)
-                continue
-            for row in zip(*leaves, strict=True):
-                yield structure.nest.pack_sequence_as(spec, [structure.scalar(v) for v in row])
+    def _rows(self, run: Run) -> Generator[Any, None, None] | None:
+        """The elements of the chunks, None when there are none."""
+        stream = self._in_chunks(run)
+        if stream is None:
+            return None
+        return Raising(chunks.rows(stream, self.element_spec))
+
+    def _in_chunks(self, run: Run) -> Iterator[Any] | None:
+        """The elements many at a time, as in `chunks.py`; None when only single ones can be made."""
+        vector = self._vector(run)
+        if vector is None:
+            return self._by_chunks(run)
+        return chunks.gathered(vector.gather, vector.blocks, chunks.size_for(self.element_spec))
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        """The chunks where `_vector` gives None; None when there are none."""
+        return None
 
     def _vector(self, run: Run) -> Vector | None:
         """The vectorized form, None when there is none."""
@@ -306,22 +304,6 @@ def _numpy_leaf(array: Any) -> Any:
     array = array.view()
     array.flags.writeable = False
     return array
-
-
-def reblocked(blocks: Iterator[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """Index blocks of one size; the last may be smaller."""
-    held: list[np.ndarray] = []
-    count = 0
-    for block in blocks:
-        while count + len(block) >= size:
-            cut = size - count
-            yield np.concatenate([*held, block[:cut]]) if held else block[:cut]
-            block, held, count = block[cut:], [], 0
-        if len(block):
-            held.append(block)
-            count += len(block)
-    if held:
-        yield np.concatenate(held)
 
 
 def takes(fn: Callable[..., Any]) -> int:

@@ -10,7 +10,8 @@ from meshflow.data.running import Run
 
 
 def explain(dataset: Dataset) -> str:
-    """How a pipeline runs: each transformation, by indices and at once or by elements, and why.
+    """How a pipeline runs: each transformation, by indices and at once, by many elements at a time, or
+    by single elements, and why.
 
     After a pass, also where time went: how many elements each transformation gave in all passes so
     far, and how long it took for them, without the transformations before it. Behind a `prefetch`
@@ -36,6 +37,10 @@ def _lines(node: Dataset, depth: int) -> Iterator[str]:
     vector = node._vector(Run(node))
     if isinstance(node, transformations.Batch) and node._parent._vector(Run(node)) is not None:
         how = "gathers whole batches"
+    elif vector is None and node._in_chunks(Run(node)) is not None:
+        reason = node._why_not_vectorized()
+        how = "many elements at a time"
+        how += "" if reason == Dataset._why_not_vectorized(node) else f", as {reason}"
     elif vector is None:
         how = f"by elements, as {node._why_not_vectorized()}"
     elif isinstance(node, transformations.Map):

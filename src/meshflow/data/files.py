@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ from meshflow.core import dtypes
 from meshflow.core.errors import InvalidArgumentError, NotFoundError
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
+from meshflow.data.arranging import in_turn
+from meshflow.data.chunks import BLOCK
 from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
+from meshflow.data.failures import Failed, caught
 from meshflow.data.running import Run
-from meshflow.data.turns import in_turn
 from meshflow.io.records import compression_of, opened, read_records
 from meshflow.ops import gfile
 
@@ -67,16 +69,36 @@ class Files(Dataset):
             for name in np.asarray(element, object).reshape(-1):
                 yield name.decode() if isinstance(name, bytes) else str(name)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _by_chunks(self, run: Run) -> Iterator[Any]:
         return in_turn(
-            self._paths(run), self._records, self._cycle, 1 if self._cycle > 1 else 1 << 62
+            caught(self._paths(run)), self._records, self._cycle, 1 if self._cycle > 1 else 1 << 62
         )
 
-    def _records(self, path: str) -> Iterator[Any]:
-        if not gfile.exists(path):
-            raise NotFoundError(f"{path}; No such file or directory")
-        for record in self._read(path):
-            yield np.array(record, object)
+    def _records(self, path: Any) -> Iterator[Any]:
+        """Chunks of the records of a file; what cannot be read is the last of it."""
+        records: list[bytes] = []
+        failed = path if type(path) is Failed else None
+        try:
+            if failed is None:
+                if not gfile.exists(path):
+                    raise NotFoundError(f"{path}; No such file or directory")
+                for record in self._read(path):
+                    records.append(record)
+                    if len(records) == BLOCK:
+                        full, records = records, []
+                        yield _chunk(full)
+        except Exception as error:
+            failed = Failed(error)
+        if records:
+            yield _chunk(records)
+        if failed is not None:
+            yield failed
+
+
+def _chunk(records: list[bytes]) -> list[np.ndarray]:
+    found = np.empty(len(records), object)
+    found[:] = records
+    return [found]
 
 
 def file_names(names: Any) -> list[str]:

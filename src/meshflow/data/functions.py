@@ -22,15 +22,17 @@ from meshflow.core.autograph.status import switched
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import call_keys
+from meshflow.core.random import call_keys, is_stream_state
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced, trace, trace_shapes
-from meshflow.data import chains, structure
-from meshflow.data.draws import Draws
+from meshflow.core.variable import Variable
+from meshflow.data import chains, chunks, structure
+from meshflow.data.draws import Drawing, Draws, can_be_stacked
+from meshflow.data.plans import Kept, Plan
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.ops import host
-from meshflow.ops.pending import Found, Parsing, Pending
+from meshflow.ops.pending import Pending, Recording, is_known
 
 host.install()
 # Sizes that stand for unknown ones while a function's results are inferred.
@@ -68,11 +70,14 @@ class ElementFunction:
         self._eager = False
         self._traced: dict[Any, tuple[Traced, Any]] = {}
         self._vectorized: Any = None
+        # How many elements the vectorized form was compiled for.
+        self._sizes: set[int] = set()
+        self._drawing: Drawing | None = None
         # Results that only scale numbers: of elements of known sizes, and of the rows of any.
         self.chains: chains.Chains | None = None
         self.rows: chains.Chains | None = None
-        # How it makes numbers of strings, when it begins with that.
-        self.parsing: Parsing | None = None
+        # How it is computed in groups, when it takes strings.
+        self.plan: Plan | None = None
         self.reason = ""
         self._output_spec: Any = None
         self._infer()
@@ -101,6 +106,8 @@ class ElementFunction:
     def _tensor(self, value: Any) -> Any:
         if hasattr(value, "_elements"):
             return value
+        if isinstance(value, Pending):
+            return Kept(value)
         if is_sparse(value):
             if context.trace is None:
                 return value
@@ -121,8 +128,9 @@ class ElementFunction:
         elif not all(isinstance(s, TensorSpec) and s.shape.rank is not None for s in leaves):
             self._run_eagerly("its elements are sparse or have no known rank")
         elif any(s.dtype is dtypes.string for s in leaves):
-            if not self._parses():
-                self._run_eagerly("its elements hold strings")
+            self._run_eagerly(
+                self.plan.words if self._find_plan() else "its elements hold strings"  # type: ignore[union-attr]
+            )
         elif structure.static(self._spec):
             traced = self._trace(self._spec)
             if traced is None:
@@ -132,10 +140,12 @@ class ElementFunction:
                 self._run_eagerly("it takes elements of an iterator")
             elif not all(isinstance(leaf, Slot) for leaf in nest.flatten(traced.structure)):
                 self.reason = "it returns constants that are not numbers"
-            elif traced.writes:
+            elif traced.writes and not can_be_stacked(traced):
                 self.reason = f"it changes variable {traced.writes[0].name}"
             elif traced.closed.effects:
                 self.reason = "it calls Python"
+            elif traced.writes:
+                self._drawing, self.reason = Drawing(traced), "it draws random numbers in order"
             else:
                 self._vectorized = traced
                 found = chains.find(traced)
@@ -149,6 +159,8 @@ class ElementFunction:
                 specs = [t.rebuild(t.out_specs) for t in (first, second)]
                 self._output_spec = structure.merged(*specs)
                 self._find_rows(first, second)
+            if self.rows is None and self._find_plan(on_host=True):
+                self._run_eagerly(self.plan.words)  # type: ignore[union-attr]
 
     def _find_rows(self, *traced: Traced) -> None:
         """Looks whether its results are scaled rows of its arguments, whatever their sizes."""
@@ -161,61 +173,48 @@ class ElementFunction:
         if all(a is not None and a.is_like(found[-1][i]) for i, a in enumerate(found[0])):
             self.rows = chains.Chains(first, found[0])
 
-    def _parses(self) -> bool:
-        """Whether it parses strings to numbers of known sizes and goes on with numbers only."""
-        spec = self._spec
-        if not isinstance(spec, TensorSpec) or spec.shape.rank != 0:
-            return False
-        try:
-            with _tracing():
-                self._call(Pending())
-        except Found as found:
-            parsing = found.parsing
-        except Exception:
-            return False
-        else:
-            return False
-        if not structure.static(parsing.spec):
-            return False
-        try:
-            with _tracing():
-                rest = lambda parsed: self._call(Pending(parsed))
-                traced = trace(rest, (parsing.spec,), name=self._what, isolated=True)
-        except Exception:
-            return False
-        if traced.writes or traced.closed.effects or not _only_tensors(traced):
-            return False
-        self.parsing, self._vectorized = parsing, traced
-        self._output_spec = traced.rebuild(traced.out_specs)
-        return True
-
-    def _parsed(self, texts: np.ndarray) -> list[Any]:
-        """The leaves that parsing strings gives."""
-        assert self.parsing is not None
-        found = nest.flatten(self.parsing.batch(Tensor(texts)))
-        return [np.asarray(t._value) for t in found]
-
-    def records(self, texts: list[np.ndarray], size: int) -> Iterator[Any]:
-        """The results for strings that it parses, computed at once.
+    def _find_plan(self, on_host: bool = False) -> bool:
+        """Looks whether all that it does with strings and arrays of unknown sizes can be recorded.
 
         Args:
-          texts: the strings, at most `size`.
-          size: for how many the program is made.
+          on_host: whether that only helps with functions that should run on the host.
         """
-        batch = np.empty(size, object)
-        # The last ones are filled up, so that there is one program.
-        batch[:] = [t[()] for t in (*texts, *[texts[-1]] * (size - len(texts)))]
+        leaves = nest.flatten(self._spec)
+        numbers = [i for i, leaf in enumerate(leaves) if is_known(leaf)]
+        recording = Recording()
+
+        def called(known: list[Tensor]) -> Any:
+            given = dict(zip(numbers, known, strict=True))
+            values = [
+                given[i] if i in given else recording.argument(leaf, i)
+                for i, leaf in enumerate(leaves)
+            ]
+            return self._call(nest.pack_sequence_as(self._spec, values))
+
+        before = randomness()
+        context.recording = recording
         try:
-            leaves = self.many([batch])
+            with _tracing():
+                specs = [leaves[i] for i in numbers]
+                traced = trace(called, (specs,), name=self._what, isolated=True)
         except Exception:
-            if len(texts) == 1:
-                raise
-            # Those before the one that cannot be parsed are given first.
-            for text in texts:
-                yield from self.records([text], 1)
-            return
-        for row in zip(*(leaf[: len(texts)] for leaf in leaves), strict=True):
-            yield nest.pack_sequence_as(self._output_spec, [np.asarray(v) for v in row])
+            return False
+        finally:
+            context.recording = None
+        results = nest.flatten(traced.structure)
+        if not recording.calls or (on_host and not recording.on_host):
+            return False
+        if not all(isinstance(result, (Slot, Kept)) for result in results):
+            return False
+        changes = traced.writes or traced.closed.effects or traced.pulls or traced.feeds
+        if changes or not same_randomness(before, randomness()):
+            return False
+        specs = [
+            r.pending.spec if isinstance(r, Kept) else traced.out_specs[r.index] for r in results
+        ]
+        self._output_spec = nest.pack_sequence_as(traced.structure, specs)
+        self.plan = Plan(traced, recording, numbers, self._output_spec)
+        return True
 
     def _trace_stand_in(self, size: int) -> Traced | None:
         spec = structure.map_specs(
@@ -305,9 +304,25 @@ class ElementFunction:
         return any(hasattr(value, mark) for value in held for mark in marks)
 
     @property
+    def takes_chunks(self) -> bool:
+        """Whether it runs on many consecutive elements at once."""
+        return self.vectorizes or self._drawing is not None
+
+    @property
+    def reads_variables(self) -> bool:
+        """Whether its results depend on variables, which may change while elements are taken."""
+        found = self._drawing.traced if self._drawing is not None else self._vectorized
+        traced = found[0] if isinstance(found, tuple) else found
+        if self.plan is not None:
+            traced = self.plan.traced
+        return traced is not None and any(
+            isinstance(c, Variable) and not is_stream_state(c) for c in traced.captures
+        )
+
+    @property
     def vectorizes(self) -> bool:
         """Whether it runs on many elements at once."""
-        return self._vectorized is not None
+        return self._vectorized is not None or (self.plan is not None and self.plan.vectorizes)
 
     def results_of(self, spec: Any) -> Any:
         """The spec of the results for elements of known sizes; None when only running it tells."""
@@ -330,8 +345,6 @@ class ElementFunction:
           element: host arrays.
           draws: the random states of a pass; default those of the program.
         """
-        if self.parsing is not None:
-            return next(self.records([element], 1))
         if not self._eager:
             leaves = nest.flatten(element)
             if self.chains is not None:
@@ -373,8 +386,8 @@ class ElementFunction:
 
     def many(self, leaves: list[Any]) -> list[Any]:
         """The results for many elements, given and returned as stacked leaves."""
-        if self.parsing is not None:
-            leaves = self._parsed(leaves[0])
+        if self.plan is not None:
+            return self.plan.many(leaves)
         if self.chains is not None:
             return self.chains.of(leaves)
         traced = self._vectorized
@@ -382,8 +395,35 @@ class ElementFunction:
             every = jax.jit(jax.vmap(traced.arrays, in_axes=(0, None)))
             self._vectorized = traced, every
         traced, every = self._vectorized
-        results = every(list(leaves), [c._value for c in traced.captures])
-        return [np.asarray(r) for r in results]
+        count = len(leaves[0])
+        size = self._size_to_run(count)
+        results = every(chunks.filled_up(leaves, size), [c._value for c in traced.captures])
+        return [np.asarray(r)[:count] for r in results]
+
+    def _size_to_run(self, count: int) -> int:
+        """For how many elements a program runs for some; programs are not made for every number."""
+        size = chunks.size_to_run(count, self._sizes)
+        self._sizes.add(size)
+        return size
+
+    def chunk(self, leaves: list[Any], draws: Draws) -> list[Any]:
+        """The results for consecutive elements, given and returned as stacked leaves.
+
+        Args:
+          leaves: the leaves.
+          draws: the random states of a pass.
+        """
+        if self.plan is None and not chunks.fits(leaves, self._spec):
+            pack = structure.packer(self._spec)
+            results = [
+                nest.flatten(self(structure.to_arrays(pack(list(row))), draws))
+                for row in zip(*leaves, strict=True)
+            ]
+            return nest.flatten(structure.stack([tuple(r) for r in results]))
+        if self._drawing is None:
+            return self.many(leaves)
+        size = self._size_to_run(len(leaves[0]))
+        return self._drawing(leaves, size, self, draws)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,18 @@ class Rows:
     ) -> None:
         self._takers, self._note, self._spents = takers, note, spents
 
+    @classmethod
+    def joined(cls, parts: list[Rows], order: list[int]) -> Rows:
+        """All of several, with the leaves in an order."""
+        takers = [taker for part in parts for taker in part._takers]
+
+        def note(found: list[np.ndarray]) -> None:
+            for part in parts:
+                part._note(found)
+
+        spents = itertools.chain.from_iterable(part._spents for part in parts)
+        return cls([takers[i] for i in order], note, tuple(spents))
+
     @property
     def begins(self) -> bool:
         """Whether another thread takes what is begun."""
@@ -136,3 +149,21 @@ class Rows:
             if not spent.running:
                 spent.elements += count
                 spent.seconds += seconds
+
+
+def joined(gathers: list[Gather], order: list[int]) -> Gather:
+    """A function that gathers the leaves of several.
+
+    Args:
+      gathers: the functions.
+      order: the number of each leaf among all of theirs.
+    """
+    rows = [gather for gather in gathers if isinstance(gather, Rows)]
+    if len(rows) == len(gathers):
+        return Rows.joined(rows, order)
+
+    def gather(index: np.ndarray) -> list[Any]:
+        leaves = [leaf for part in gathers for leaf in part(index)]
+        return [leaves[i] for i in order]
+
+    return gather

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import json
 import queue
 import threading
 import time
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -33,22 +35,54 @@ class Run:
       seeds: for each random node, by its place in the graph, seed and number of its first epoch.
       counts: whether its time is taken; False where somebody only looks at a dataset.
       draws: what the random ops of users' functions draw.
+      together: by node, how many elements its child makes a batch of.
+
+    Args:
+      root: the dataset.
+      seeds: those of the pass to repeat.
+      counts: see above.
+      before: what the places of its nodes begin with.
+      words: gives the seed of what has none, in a dataset that another pass makes on its way.
     """
 
     def __init__(
-        self, root: Any, seeds: dict[str, list[Any]] | None = None, counts: bool = False
+        self,
+        root: Any,
+        seeds: dict[str, list[Any]] | None = None,
+        counts: bool = False,
+        before: str = "",
+        words: Callable[[], list[int]] | None = None,
     ) -> None:
         self.counts = counts
         self.draws = Draws()
-        self._places = {id(node): str(i) for i, node in enumerate(_nodes(root))}
+        self.together: dict[int, int] = {}
+        self._places = {id(node): f"{before}{i}" for i, node in enumerate(_nodes(root))}
+        self._words = words
+        self._inner: dict[str, tuple[Iterator[int], Callable[[], list[int]]]] = {}
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
         self._epochs: dict[str, int] = {}
 
+    def _place(self, node: Any) -> str:
+        return self._places.get(id(node), f"inner {id(node)}")
+
+    def within(self, node: Any, root: Any) -> Run:
+        """The pass over a dataset that a node has just made of an element; it is repeated with this one."""
+        place = self._place(node)
+        if place not in self._inner:
+            drawn = functools.cache(lambda: self.generator(node).integers(1 << 32, size=2).tolist())
+            self._inner[place] = itertools.count(), drawn
+        numbers, words = self._inner[place]
+        return Run(root, self.seeds, before=f"{place}.{next(numbers)}.", words=words)
+
     def generator(self, node: Any) -> np.random.Generator:
         """The random numbers of a node's next epoch in this pass."""
-        place = self._places.get(id(node), f"inner {id(node)}")
+        place = self._place(node)
         if place not in self.seeds:
-            self.seeds[place] = [[int(w) for w in node.seed()], node.epoch]
+            words = [int(w) for w in node.seed()]
+            if self._words is not None and not getattr(node, "seeded", False):
+                # A dataset made on the way has no seed that could be drawn again.
+                words = [*self._words(), zlib.crc32(place.encode())]
+            self.seeds[place] = [words, node.epoch]
         words, first = self.seeds[place]
         epoch = first + self._epochs.get(place, 0)
         self._epochs[place] = self._epochs.get(place, 0) + 1

@@ -16,7 +16,7 @@ from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.random import _global, global_seed, seed_words
 from meshflow.core.specs import TensorSpec, TypeSpec
-from meshflow.data import chains, structure
+from meshflow.data import structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -25,7 +25,7 @@ from meshflow.data.dataset import (
     integer,
 )
 from meshflow.data.failures import Resuming
-from meshflow.data.gathering import Gather, Rows, Taker
+from meshflow.data.gathering import Rows, Taker
 from meshflow.data.running import Run
 
 _BLOCK = 4096
@@ -73,11 +73,7 @@ class TensorSlices(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        gather = Rows([Taker(a) for a in self._leaves], self._note)
-        return Vector(gather, index_blocks(self._size), chained=self._chained, in_order=True)
-
-    def _chained(self, wanted: list[chains.Chain]) -> Gather:
-        return Rows([Taker(self._leaves[c.leaf], c) for c in wanted], self._note)
+        return rows_of(self._leaves, self._note)
 
     def _note(self, rows: list[Any]) -> None:
         """Told of rows that were read."""
@@ -88,6 +84,25 @@ class TensorSlices(Dataset):
                 self._read = 0
                 for array in self._mapped:
                     array._mmap.madvise(mmap.MADV_DONTNEED)
+
+
+def rows_of(
+    arrays: list[np.ndarray], note: Callable[[list[np.ndarray]], None] = lambda rows: None
+) -> Vector:
+    """The rows of arrays of one length.
+
+    Args:
+      arrays: the arrays.
+      note: told of rows that were read.
+    """
+    count = len(arrays[0])
+    return Vector(
+        Rows([Taker(a) for a in arrays], note),
+        index_blocks(count),
+        chained=lambda wanted: Rows([Taker(arrays[c.leaf], c) for c in wanted], note),
+        in_order=True,
+        extent=count,
+    )
 
 
 class Indexed(Dataset):
@@ -109,7 +124,8 @@ class Indexed(Dataset):
         return self._size
 
     def _vector(self, run: Run) -> Vector:
-        return Vector(self._gather, index_blocks(self._size), in_order=True)
+        blocks = index_blocks(self._size)
+        return Vector(self._gather, blocks, in_order=True, extent=self._size)
 
 
 class Tensors(Dataset):
@@ -150,6 +166,7 @@ class Range(Dataset):
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
             index_blocks(len(self._range)),
             in_order=True,
+            extent=len(self._range),
         )
 
 
@@ -270,6 +287,7 @@ class Random(Dataset):
 
     def __init__(self, seed: int | None, rerandomize: bool | None) -> None:
         self._words = seed_of(seed)
+        self.seeded = seed is not None
         self.reshuffles = bool(rerandomize)
         self.epoch = 0
 

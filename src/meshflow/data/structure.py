@@ -384,6 +384,9 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     first = arrays[0]
     if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
         return np.stack(arrays)
+    whole = memory.joined(arrays)
+    if whole is not None:
+        return whole
     return np.stack(arrays, out=memory.fresh((len(arrays), *first.shape), first.dtype))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.data.failures import Pass
+from meshflow.data.failures import Failed, Pass
 from meshflow.data.gathering import Gather, Rows
 
 
@@ -87,11 +87,28 @@ class Timed(Pass):
         return item
 
 
+class TimedChunks(Timed):
+    """As `Timed`, for chunks of elements."""
+
+    def __init__(self, items: Iterator[Any], spent: Spent) -> None:
+        super().__init__(items, spent, False)
+
+    def __next__(self) -> Any:
+        spent = self._spent
+        counted_elsewhere = spent.running
+        item = super().__next__()
+        if not counted_elsewhere:
+            spent.elements += 1 if type(item) is Failed else len(item[0])
+        return item
+
+
 def timed(cls: type) -> None:
-    """Makes a class of datasets take the time of its `_elements` and `_vector`."""
+    """Makes a class of datasets take the time of its `_elements`, `_by_chunks` and `_vector`."""
     own = cls.__dict__
     if "_elements" in own:
         cls._elements = _timed_elements(own["_elements"])  # type: ignore[attr-defined]
+    if "_by_chunks" in own:
+        cls._by_chunks = _timed_chunks(own["_by_chunks"])  # type: ignore[attr-defined]
     if "_vector" in own:
         cls._vector = _timed_vector(own["_vector"])  # type: ignore[attr-defined]
 
@@ -106,6 +123,17 @@ def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
         return Timed(iterator, self._spent, True)
 
     return elements
+
+
+def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def chunks(self: Any, run: Any) -> Any:
+        found = fn(self, run)
+        if found is None or not run.counts:
+            return found
+        return TimedChunks(found, self._spent)
+
+    return chunks
 
 
 def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core.composite import SparseTensor
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
@@ -359,7 +360,8 @@ def parse_single_example(
     """
     if isinstance(serialized, Pending):
         # A map function is looked at: what follows becomes a program of numbers.
-        return serialized.through(lambda texts: parse_example(texts, features), _specs(features))
+        batch = lambda texts: parse_example(texts, features)
+        return context.recording.parsed(serialized, batch, _specs(features))
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim:
         raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")

@@ -4,8 +4,9 @@
 //
 // Rows need not be a multiple of 16 wide: several images are packed side by side, place by place, until
 // 16 neighbours are images times places. Each task owns rows of such a group. Its packed rows
-// and the packed kernel of 32 features stay in the second-level cache, 32 channels of that kernel in the
-// first, and 2 x 2 tiles of sums in registers.
+// and packed kernels of some panels of 32 features stay in the second-level cache, 32 channels of a kernel
+// in the first, and 2 x 2 tiles of sums in registers. Sums are written when all panels have theirs: lines of
+// memory that are neighbours are fetched ahead, others are waited for.
 
 #include "amx.h"
 
@@ -26,7 +27,11 @@ constexpr int64_t kPlace = 64;                                  // bytes of 32 c
 // memory for every task.
 constexpr int64_t kPacked = 400 << 10, kMorePacked = 1 << 20, kHeld = 2 << 20;
 constexpr int64_t kLongSum = 2304;  // terms of a sum
-constexpr int64_t kPairs = 2, kSums = kPairs * 4 * kTile + 128, kMost=16, kBlock = 1200 << 10;  // pairs of tiles that share what the first-level cache has of the kernel
+constexpr int64_t kPairs = 2;  // pairs of tiles that share what the first-level cache has of the kernel
+constexpr int64_t kSums = kPairs * 4 * kTile + 128;  // bytes of their sums with 32 features, out of step
+// Panels of the kernel that are taken for the same tiles before these are written: what the second-level
+// cache holds of them beside the rows, and no more than this many.
+constexpr int64_t kHeldPanels = 1200 << 10, kMostPanels = 16;
 
 int64_t up(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
@@ -37,7 +42,7 @@ struct Division {
   int64_t places;            // in a packed row
   int64_t rows, packed;      // rows of the result per task, and of the image that they read
   int64_t channels, panels;  // blocks of 32
-  int64_t together;          // panels
+  int64_t together;          // panels that are taken for the same tiles
   int64_t groups, bands;     // tasks: groups of images x bands of rows
 
   Division(const Convolution& s, int threads) : channels(up(s.channels, 32)), panels(up(s.features, 32)) {
@@ -55,7 +60,7 @@ struct Division {
     int64_t last = up(tiles * 16, images) - 1;
     places = (last * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1) * images;
     groups = up(s.batch, images);
-    together = std::clamp<int64_t>(kBlock / panel_bytes(s), 1, kMost);
+    together = std::clamp<int64_t>(kHeldPanels / panel_bytes(s), 1, kMostPanels);
     int64_t reach = (s.taps[0] - 1) * s.dilations[0] + 1, row = channels * places * kPlace;
     int64_t most = panels * panel_bytes(s) > kHeld ? kMorePacked : kPacked;
     rows = std::clamp<int64_t>((most / row - reach) / s.strides[0] + 1, 1, s.rows);

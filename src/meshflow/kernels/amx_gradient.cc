@@ -22,7 +22,8 @@
 namespace meshflow {
 namespace {
 
-constexpr int64_t kTogether = 4, kImages = 32, kSegment = 8;
+constexpr int64_t kImages = 32, kSegment = 8;
+constexpr int64_t kTogether = 4;  // pairs of images that are read together
 constexpr int64_t kSums = 640 << 10;  // bytes of sums per task: a third of a second-level cache
 
 int64_t pairs(int64_t channels) { return (channels + 31) / 32; }

@@ -42,7 +42,8 @@ class TileState {
  public:
   TileState() {
     _tile_storeconfig(&before_);
-    Configuration ours;
+    // The compiler believes that the instruction reads eight bytes, and may leave out stores to the others.
+    static constexpr Configuration ours{};
     _tile_loadconfig(&ours);
   }
   ~TileState() {

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "jpeg.h"
+
 namespace {
 
 // libjpeg's public structures, version 6.2, up to what is used here. The library is told how large
@@ -81,9 +83,10 @@ void count(void* decoder, int level) {
 }
 void ignore(void*) {}
 
-// Decodes to `out`, or only finds the size when there is none.
-bool decode(Work& work, const unsigned char* data, size_t bytes, int channels, int ratio, int fast,
-            int fancy, int32_t* shape, unsigned char* out) {
+// Decodes to `out`, an image of size `shape`, or to `pixels`; with neither it only finds the size.
+bool decode(Work& work, const unsigned char* data, size_t bytes, const JpegOptions& options,
+            int32_t* shape, unsigned char* out, std::vector<unsigned char>* pixels = nullptr) {
+  const int channels = options.channels;
   Decoder* decoder = &work.decoder;
   std::memset(&work, 0, sizeof(work));
   decoder->errors = static_cast<Errors*>(api.std_error(&work.errors));
@@ -104,13 +107,17 @@ bool decode(Work& work, const unsigned char* data, size_t bytes, int channels, i
     if (plain && (wanted == 1 || wanted == 3) && !(wanted == 1 && decoder->colors == kRgb)) {
       decoder->out_colors = wanted == 1 ? kGray : kRgb;
       decoder->scale_over = 1;
-      decoder->scale_under = ratio;
-      decoder->transform = fast ? 1 : 0;
-      decoder->fancy = fancy;
+      decoder->scale_under = options.ratio;
+      decoder->transform = options.fast ? 1 : 0;
+      decoder->fancy = options.fancy;
       api.size(decoder);
       const int32_t found[3] = {int32_t(decoder->out_height), int32_t(decoder->out_width), wanted};
+      if (!out) std::memcpy(shape, found, sizeof(found));
+      if (pixels) {
+        pixels->resize(size_t(found[0]) * found[1] * found[2]);
+        out = pixels->data();
+      }
       if (!out) {
-        std::memcpy(shape, found, sizeof(found));
         done = true;
       } else if (std::memcmp(shape, found, sizeof(found)) == 0) {
         api.start(decoder);
@@ -155,5 +162,11 @@ extern "C" int meshflow_jpeg_library(const char* path) {
 extern "C" int meshflow_jpeg(const unsigned char* data, int64_t bytes, int channels, int ratio,
                              int fast, int fancy, int32_t* shape, unsigned char* out) {
   Work work;
-  return decode(work, data, bytes, channels, ratio, fast, fancy, shape, out) ? 0 : 1;
+  return decode(work, data, bytes, {channels, ratio, fast, fancy}, shape, out) ? 0 : 1;
+}
+
+bool decode_jpeg(const unsigned char* data, int64_t bytes, const JpegOptions& options,
+                 int32_t* shape, std::vector<unsigned char>* pixels) {
+  Work work;
+  return decode(work, data, bytes, options, shape, nullptr, pixels);
 }

@@ -12,12 +12,25 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["decoded"]
+__all__ = ["available", "decoded", "libraries"]
 
 
 class _Decoder(NamedTuple):
     size: Callable[..., int]
     pixels: Callable[..., int]
+
+
+def libraries(pattern: str) -> list[Path]:
+    """Shared libraries that Pillow's wheel brings along.
+
+    Args:
+      pattern: of their names.
+    """
+    try:
+        import PIL
+    except ImportError:
+        return []
+    return sorted((Path(PIL.__path__[0]).parent / "pillow.libs").glob(pattern))
 
 
 @functools.cache
@@ -27,12 +40,8 @@ def _decoder() -> _Decoder | None:
     function: Any = getattr(loaded.compiled, "meshflow_jpeg", None) if loaded else None
     if loaded is None or function is None:
         return None
-    try:
-        import PIL
-    except ImportError:
-        return None
     # Version 6.2 of the interface, as file names have it.
-    for path in (Path(PIL.__path__[0]).parent / "pillow.libs").glob("libjpeg-*.so.62.*"):
+    for path in libraries("libjpeg-*.so.62.*"):
         if loaded.compiled.meshflow_jpeg_library(str(path).encode()) == 0:
             number, address = ctypes.c_int, ctypes.c_void_p
             # The size is found in less time than the interpreter's lock takes to come back.
@@ -44,6 +53,11 @@ def _decoder() -> _Decoder | None:
                 ]
             return _Decoder(quick, function)
     return None
+
+
+def available() -> bool:
+    """Whether there is a compiled decoder."""
+    return _decoder() is not None
 
 
 def decoded(

@@ -68,6 +68,15 @@ inline void narrow(float value, bfloat16* to) {
       total[c] += hit ? share : 0.0f;                                                             \
       taken[c] |= hit;                                                                            \
     }                                                                                             \
+  }                                                                                               \
+  FOR_EVERY_CPU void give_to_first(const T* __restrict x, const T* __restrict y,                  \
+                                   const T* __restrict g, uint32_t* __restrict taken,             \
+                                   T* __restrict total, int64_t n) {                              \
+    for (int64_t c = 0; c < n; ++c) {                                                             \
+      uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];                                      \
+      total[c] = hit ? g[c] : T{};                                                                \
+      taken[c] |= hit;                                                                            \
+    }                                                                                             \
   }
 
 LOOPS(float)
@@ -88,6 +97,14 @@ struct Geometry {
       results *= out[i];
     }
     if (!fits) throw std::invalid_argument("the plan has a size of nothing");
+  }
+
+  // Whether every element of the image is in one window.
+  bool tiles() const {
+    bool whole = true;
+    for (int i = 0; i < 3; ++i)
+      whole = whole && window[i] == strides[i] && in[i] == out[i] * window[i] && dilations[i] == 1 && low[i] == 0;
+    return whole;
   }
 
   // Calls visit(place in the image) for each element of a window that is inside, in reading order.
@@ -127,6 +144,27 @@ void maximum(const Geometry& g, const T* x, T* y) {
   }
 }
 
+// Where windows are tiles, there is nothing to add up.
+template <typename T>
+void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
+  int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
+#pragma omp parallel
+  {
+    std::vector<uint32_t> taken(n);
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+      int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], image = row / g.out[1] / g.out[0] * g.image * n;
+      for (int64_t w = 0; w < g.out[2]; ++w) {
+        int64_t place = (row * g.out[2] + w) * n;
+        std::fill(taken.begin(), taken.end(), 0u);
+        g.elements(d, h, w, [&](int64_t inside) {
+          give_to_first(x + image + inside, y + place, dy + place, taken.data(), dx + image + inside, n);
+        });
+      }
+    }
+  }
+}
+
 // Gradients of an image are added up in float32; an image belongs to one thread.
 template <typename T>
 void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
@@ -157,6 +195,8 @@ void pool(const Geometry& g, const std::vector<void*>& buffers) {
   auto at = [&](size_t i) { return static_cast<T*>(buffers[i]); };
   if (buffers.size() == 2) {
     maximum<T>(g, at(0), at(1));
+  } else if (g.tiles()) {
+    gradient_of_tiles<T>(g, at(0), at(1), at(2), at(3));
   } else {
     gradient<T>(g, at(0), at(1), at(2), at(3));
   }

@@ -46,7 +46,7 @@ def _loop() -> Callable[..., None] | None:
     if function is not None:
         address, number = ctypes.c_void_p, ctypes.c_int64
         function.argtypes = [
-            *(address, ctypes.c_int, number, address, address, address, number),
+            *(address, ctypes.c_int, number, address, address, address, number, number),
             *(address, address, address, number, address),
         ]
         function.restype = None
@@ -89,6 +89,7 @@ def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
             image.shape[1],
             *across.addresses,
             out.shape[1],
+            channels,
             *down.addresses,
             height,
             out.ctypes.data,

@@ -6,6 +6,9 @@
 #include <cstring>
 #include <vector>
 
+#include "cpus.h"
+#include "rows.h"
+
 #define INLINE inline __attribute__((always_inline))
 
 namespace {
@@ -114,6 +117,11 @@ const bool has_512 =
 const auto compute = has_512 ? row_by_512 : has_256 ? row_by_256 : row_by_any;
 
 }  // namespace
+
+FOR_EVERY_CPU void operate(const Steps& steps, float* x, int64_t at, int64_t count) {
+  for (int64_t s = 0; s < steps.count; ++s)
+    operate(steps.codes[s], x, steps.values[s] + (steps.each[s] ? at : 0), steps.each[s], count);
+}
 
 // Has divisions done quickly where that gives the same bits for every number of the type: a quotient takes
 // four times as long as a product.

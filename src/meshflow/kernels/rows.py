@@ -17,7 +17,18 @@ import numpy as np
 
 from meshflow.kernels import library
 
-__all__ = ["OPERATIONS", "TYPES", "Loops", "Rows", "Step", "drain", "exchange", "take"]
+__all__ = [
+    "OPERATIONS",
+    "TYPES",
+    "Loops",
+    "Packed",
+    "Rows",
+    "Step",
+    "drain",
+    "exchange",
+    "operate",
+    "take",
+]
 
 # What rows may hold to be computed on, in rows.cc's order, which begins with plain bytes.
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float32", "float64")
@@ -49,6 +60,26 @@ class Step(NamedTuple):
 
     operation: str
     value: np.ndarray
+
+
+class Packed(ctypes.Structure):
+    """Operations as rows.h has them."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("codes", "values", "each")),
+    )
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        count = len(steps)
+        # They live as long as this object.
+        self.kept = steps
+        self.arrays: tuple[ctypes.Array[Any], ...] = (
+            (ctypes.c_int32 * count)(*[_NUMBERS[s.operation] for s in steps]),
+            (ctypes.c_void_p * count)(*[s.value.ctypes.data for s in steps]),
+            (ctypes.c_int32 * count)(*[s.value.ndim for s in steps]),
+        )
+        super().__init__(count, *(ctypes.addressof(array) for array in self.arrays))
 
 
 class _Plan(ctypes.Structure):
@@ -245,11 +276,20 @@ def _by_numpy(
     # Taking from an array in memory is faster than indexing it; one on disk is no plain array.
     found = array.take(index, 0) if type(array) is np.ndarray else array[index]
     out[...] = found.reshape(out.shape)
-    flat = out.reshape(len(out), -1)
-    with np.errstate(all="ignore"):
-        for step in steps or ():
-            OPERATIONS[step.operation](flat, step.value, flat)
+    operate(out.reshape(len(out), -1), steps or ())
     return out
+
+
+def operate(rows: np.ndarray, steps: Sequence[Step]) -> None:
+    """Does operations on rows, in place.
+
+    Args:
+      rows: float32 [count, size].
+      steps: the operations.
+    """
+    with np.errstate(all="ignore"):
+        for step in steps:
+            OPERATIONS[step.operation](rows, step.value, rows)
 
 
 def exchange(draws: np.ndarray, items: np.ndarray, buffer: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ _choice = of_jax(jnp.where, "where", operands=["condition", "x", "y"])
 
 def _known(value: TensorLike, function: str) -> np.ndarray:
     return asarray(value)._concrete(
-        f"an argument of tnp.{function}, whose result's size it decides"
+        f"an argument of tnp.{function}, whose result's size it decides,"
     )
 
 

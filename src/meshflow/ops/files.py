@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dtypes import as_dtype
+from meshflow.core.dtypes import as_dtype, string
 from meshflow.core.errors import DataLossError, InvalidArgumentError
+from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import gfile
+from meshflow.ops.pending import waits
 
 __all__ = [
     "decode_base64",
@@ -36,6 +38,7 @@ def host_bytes(value: TensorLike, use: str) -> np.ndarray:
     return convert_to_tensor(value)._concrete(f"{use} (XLA has no strings)")
 
 
+@waits(lambda *_, **__: TensorSpec([], string))
 def read_file(filename: Any, name: str | None = None) -> Tensor:
     """A file's content as a string.
 

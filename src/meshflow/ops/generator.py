@@ -55,6 +55,7 @@ class Generator:
     ) -> None:
         del alg
         self._stream = SeedStream(0)
+        self._stream.shown = True
         if copy_from is not None:
             self._stream.state.assign(copy_from.state.read_value())
         elif state is not None:

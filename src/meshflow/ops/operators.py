@@ -16,6 +16,7 @@ from meshflow.core.operands import FITS_FLOAT32, NumpyRules
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.ops import math
+from meshflow.ops.pending import Pending
 
 # Python method -> public op of two operands.
 BINARY: dict[str, Callable[..., Any]] = {
@@ -162,8 +163,8 @@ def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., An
     return method
 
 
-_hash = {cls: cls.__hash__ for cls in (Tensor, Variable)}
-for _cls in (Tensor, Variable):
+_hash = {cls: cls.__hash__ for cls in (Tensor, Variable, Pending)}
+for _cls in _hash:
     install(_cls)
     # Defining __eq__ from outside does not drop __hash__, which explains why tensors have none.
     _cls.__hash__ = _hash[_cls]  # type: ignore[method-assign]

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import as_dtype, float32
+from meshflow.core.dtypes import as_dtype, bool_, float32, int32, string
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.specs import TensorSpec
 from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor
 from meshflow.ops import regular_expressions
+from meshflow.ops.pending import waits, waits_for_text
 from meshflow.ops.printing import value_text
 
 __all__ = [
@@ -65,6 +67,7 @@ def _in_characters(input: Any, change: Callable[[str], str], encoding: str) -> T
     return _map(change_bytes, input)
 
 
+@waits_for_text(string)
 @also_symbolic
 def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Lower-case letters: ASCII's, or all with the encoding 'utf-8'.
@@ -77,6 +80,7 @@ def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     return _in_characters(input, str.lower, encoding)
 
 
+@waits_for_text(string)
 @also_symbolic
 def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Upper-case letters: ASCII's, or all with the encoding 'utf-8'.
@@ -89,12 +93,14 @@ def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     return _in_characters(input, str.upper, encoding)
 
 
+@waits_for_text(string)
 @also_symbolic
 def strip(input: Any, name: str | None = None) -> Tensor:
     """Without white space at the ends."""
     return _map(lambda s: s.strip(), input)
 
 
+@waits_for_text(int32)
 @also_symbolic
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
     """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32."""
@@ -139,6 +145,7 @@ def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None 
     return _strings(result, words.shape)
 
 
+@waits_for_text(string)
 @also_symbolic
 def regex_replace(
     input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None
@@ -173,6 +180,7 @@ def _python_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+@waits_for_text(bool_)
 @also_symbolic
 def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
     """Whether whole strings match a pattern."""
@@ -335,6 +343,7 @@ def _one(input: Any, op: str) -> bytes:
     return array[()]
 
 
+@waits(lambda *_, **__: TensorSpec([None], string))
 @also_symbolic
 def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = None) -> Tensor:
     """The parts of one string.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType, as_dtype
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
@@ -144,7 +145,8 @@ def decode_csv(
         # A map function is looked at: what follows becomes a program of numbers.
         options = (record_defaults, field_delim, use_quote_delim, na_value, select_cols)
         specs = [TensorSpec([], c.kind) for c in columns_of(record_defaults)]
-        return list(records.through(lambda texts: tuple(decode_csv(texts, *options)), tuple(specs)))
+        batch = lambda texts: tuple(decode_csv(texts, *options))
+        return list(context.recording.parsed(records, batch, tuple(specs)))
     words = host_bytes(records, "a row of a table")
     columns = columns_of(record_defaults)
     select = selected(select_cols, len(columns))

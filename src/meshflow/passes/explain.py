@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,8 @@ import jax
 from jax.extend import core as jex_core
 
 from meshflow.passes.colouring import Node, colour
-from meshflow.passes.mixed_precision import low_precision_dtype
-from meshflow.passes.precision_lists import PrecisionLists
-from meshflow.passes.precision_lists import lists as process_lists
+from meshflow.passes.mixed_precision import low_precision_dtype, traced
+from meshflow.passes.precision_lists import PrecisionLists, checked
 
 __all__ = ["Explanation", "Row", "explain", "explain_jaxpr"]
 
@@ -82,6 +82,19 @@ class Explanation:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """The table as notebooks show it; what runs in low precision is bold."""
+        if not self.rows:
+            return f"<p>{self}</p>"
+        lines = ["<tr>" + "".join(f"<th>{h}</th>" for h in _HEADINGS) + "</tr>"]
+        for row in self.rows:
+            cells = [html.escape(cell) for cell in row[1:]]
+            cells[0] = "&emsp;" * row.depth + cells[0]
+            if row.precision == self.dtype:
+                cells[3] = f"<b>{cells[3]}</b>"
+            lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        return f"<table>{''.join(lines)}</table><p>{str(self).splitlines()[-1]}</p>"
+
 
 def explain(
     fn: Callable[..., Any],
@@ -116,7 +129,7 @@ def explain(
       dot_general bfloat16 - always in low precision
       exp float32 - always in float32
     """
-    return explain_jaxpr(jax.make_jaxpr(fn)(*args, **kwargs), dtype, lists)
+    return explain_jaxpr(traced(fn, args, kwargs)[0], dtype, lists)
 
 
 def explain_jaxpr(
@@ -136,7 +149,7 @@ def explain_jaxpr(
       ValueError: for another dtype.
     """
     low = low_precision_dtype(dtype).name
-    nodes = colour(closed.jaxpr, process_lists if lists is None else lists).nodes
+    nodes = colour(closed.jaxpr, checked(lists)).nodes
     return Explanation(tuple(_row(node, low) for node in nodes), low)
 
 

@@ -8,13 +8,14 @@ zero tells is told by the ReLU's result as well.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.kernels.epilogues import finished_p
-from meshflow.passes.jaxprs import opened
+from meshflow.passes.jaxprs import everywhere, makers, opened, users
 
 __all__ = ["fused"]
 
@@ -28,33 +29,7 @@ def fused(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Args:
       closed: a `ClosedJaxpr`.
     """
-    jaxpr = _fused(closed.jaxpr)
-    return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)
-
-
-def _fused(jaxpr: Any) -> Any:
-    """An open jaxpr with fused convolutions, also in the programs inside."""
-    eqns = [_inside(eqn) for eqn in jaxpr.eqns]
-    found = _Fusion(jaxpr, eqns).run()
-    same = list(map(id, found)) == list(map(id, jaxpr.eqns))
-    return jaxpr if same else jaxpr.replace(eqns=found)
-
-
-def _inside(eqn: Any) -> Any:
-    """An equation with fused convolutions in its programs."""
-    changed = {}
-    for name, value in eqn.params.items():
-        items = value if isinstance(value, (tuple, list)) else (value,)
-        new = [_program(item) for item in items]
-        if any(a is not b for a, b in zip(new, items, strict=True)):
-            changed[name] = type(value)(new) if isinstance(value, (tuple, list)) else new[0]
-    return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
-
-
-def _program(item: Any) -> Any:
-    if isinstance(item, jex_core.ClosedJaxpr):
-        return fused(item)
-    return _fused(item) if isinstance(item, jex_core.Jaxpr) else item
+    return everywhere(closed, lambda jaxpr, eqns: _Fusion(jaxpr, eqns).run())
 
 
 class _Fusion:
@@ -67,17 +42,7 @@ class _Fusion:
 
     def __init__(self, jaxpr: Any, eqns: list[Any]) -> None:
         self._eqns: list[Any] = eqns
-        self._made: dict[Any, Any] = {}
-        self._uses: dict[Any, list[int]] = {}
-        for i, eqn in enumerate(eqns):
-            self._made |= dict.fromkeys(eqn.outvars, eqn)
-            for atom in eqn.invars:
-                if not isinstance(atom, jex_core.Literal):
-                    self._uses.setdefault(atom, []).append(i)
-        for atom in jaxpr.outvars:
-            if not isinstance(atom, jex_core.Literal):
-                # An output is used by an equation that does not exist.
-                self._uses.setdefault(atom, []).append(len(eqns))
+        self._made, self._uses = makers(eqns), users(jaxpr, eqns)
 
     def run(self) -> list[Any]:
         """The equations, fused."""
@@ -159,9 +124,12 @@ class _Fusion:
     def _kernel(self, conv: Any) -> tuple[Any, bool]:
         """A convolution's kernel before it was turned round and rounded; whether it was turned."""
         kernel, turned = conv.invars[1], False
+        layout = conv.params["dimension_numbers"]
+        if _size(kernel, layout.rhs_spec) > _size(conv.outvars[0], layout.out_spec):
+            # A kernel's gradient: what slides over the image is a result's gradient.
+            return kernel, turned
         made = self._maker(kernel, "rev")
-        spatial = conv.params["dimension_numbers"].rhs_spec[2:]
-        if made is not None and set(made.params["dimensions"]) == set(spatial):
+        if made is not None and set(made.params["dimensions"]) == set(layout.rhs_spec[2:]):
             kernel, turned = made.invars[0], True
         made = self._maker(kernel, "convert_element_type")
         if made is not None and made.invars[0].aval.dtype == np.float32:
@@ -205,6 +173,11 @@ class _Fusion:
         gate = made.invars[0]
         same = gate.aval.shape == result.aval.shape and gate.aval.dtype == result.aval.dtype
         return gate if same and not isinstance(gate, jex_core.Literal) else None
+
+
+def _size(atom: Any, spec: Any) -> int:
+    """The number of places of a convolution's operand."""
+    return math.prod(atom.aval.shape[i] for i in spec[2:])
 
 
 def _may_finish(conv: Any) -> bool:

@@ -1,7 +1,8 @@
-"""Helpers for walking jaxprs: what is inside an equation of any kind."""
+"""Helpers for walking jaxprs: what is inside an equation of any kind, who makes and reads a value."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from jax.extend import core as jex_core
@@ -20,3 +21,62 @@ def inner_jaxprs(equation: Any) -> list[Any]:
 def opened(jaxpr: Any) -> Any:
     """A jaxpr without its constants."""
     return jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
+
+
+def makers(eqns: list[Any]) -> dict[Any, Any]:
+    """The equation that makes each variable."""
+    return {variable: eqn for eqn in eqns for variable in eqn.outvars}
+
+
+def users(jaxpr: Any, eqns: list[Any]) -> dict[Any, list[int]]:
+    """The numbers of the equations that read each variable.
+
+    Args:
+      jaxpr: with the outputs, which an equation that does not exist reads: number `len(eqns)`.
+      eqns: its equations.
+    """
+    found: dict[Any, list[int]] = {}
+    for i, atoms in enumerate([*(eqn.invars for eqn in eqns), jaxpr.outvars]):
+        for atom in atoms:
+            if not isinstance(atom, jex_core.Literal):
+                found.setdefault(atom, []).append(i)
+    return found
+
+
+def everywhere(
+    closed: jex_core.ClosedJaxpr, rewrite: Callable[[Any, list[Any]], list[Any]]
+) -> jex_core.ClosedJaxpr:
+    """A program with other equations, also in the programs inside; the same object when none changed.
+
+    Args:
+      closed: a `ClosedJaxpr`.
+      rewrite: gives the equations of an open jaxpr, given those with rewritten programs inside.
+    """
+
+    def of_jaxpr(jaxpr: Any) -> Any:
+        found = rewrite(jaxpr, [of_equation(eqn) for eqn in jaxpr.eqns])
+        same = list(map(id, found)) == list(map(id, jaxpr.eqns))
+        return jaxpr if same else jaxpr.replace(eqns=found)
+
+    def of_item(item: Any) -> Any:
+        if isinstance(item, jex_core.ClosedJaxpr):
+            return everywhere(item, rewrite)
+        return of_jaxpr(item) if isinstance(item, jex_core.Jaxpr) else item
+
+    def like(value: Any, items: list[Any]) -> Any:
+        if not isinstance(value, (tuple, list)):
+            return items[0]
+        # Tuples with named parts are made of parts.
+        return getattr(value, "_make", type(value))(items)
+
+    def of_equation(eqn: Any) -> Any:
+        changed = {}
+        for name, value in eqn.params.items():
+            items = value if isinstance(value, (tuple, list)) else (value,)
+            new = [of_item(item) for item in items]
+            if any(a is not b for a, b in zip(new, items, strict=True)):
+                changed[name] = like(value, new)
+        return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
+
+    jaxpr = of_jaxpr(closed.jaxpr)
+    return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)

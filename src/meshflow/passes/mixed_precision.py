@@ -18,8 +18,7 @@ from jax.extend import core as jex_core
 
 from meshflow.passes.casting import run
 from meshflow.passes.colouring import colour
-from meshflow.passes.precision_lists import PrecisionLists
-from meshflow.passes.precision_lists import lists as process_lists
+from meshflow.passes.precision_lists import PrecisionLists, checked
 
 __all__ = ["mixed_precision", "rewrite"]
 
@@ -34,7 +33,8 @@ def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None
     `fn` is any JAX function. The result may be given to `jax.jit`, `jax.grad`, `jax.vmap` and so
     on, and `fn` may itself be made by them: `mixed_precision(jax.value_and_grad(loss))`. Inputs
     and results keep their dtypes; float32 inputs are cast where low precision needs them. A
-    function without float32 products runs unchanged.
+    function without float32 products runs unchanged. Arguments that are no arrays, Python's numbers
+    included, reach `fn` as they are.
 
     Like `jax.grad`, the function is traced in each call; put `jax.jit` around.
 
@@ -48,7 +48,7 @@ def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None
       A function with the signature of `fn`.
 
     Raises:
-      TypeError: when `fn` is not callable.
+      TypeError: when `fn` is not callable, or `lists` is no `PrecisionLists`.
       ValueError: for another dtype.
 
     Example:
@@ -65,37 +65,52 @@ def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None
     if not callable(fn):
         raise TypeError(f"mixed_precision takes a function, got {fn!r}.")
     low = low_precision_dtype(dtype)
-    chosen = process_lists if lists is None else lists
+    chosen = checked(lists)
     again = functools.partial(mixed_precision, dtype=low, lists=chosen)
-
-    def static(leaf: Any) -> bool:
-        return not (hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex))
 
     @functools.wraps(fn)
     def rewritten(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        # Strings and other objects reach the function as they are.
-        places = [i for i, leaf in enumerate(leaves) if not static(leaf)]
-        structure: list[Any] = []
-
-        def flat(*arrays: Any) -> list[Any]:
-            full = list(leaves)
-            for i, array in zip(places, arrays, strict=True):
-                full[i] = array
-            positional, named = jax.tree.unflatten(tree, full)
-            results, out_tree = jax.tree.flatten(fn(*positional, **named))
-            structure[:] = [out_tree]
-            return results
-
-        closed = jax.make_jaxpr(flat)(*(leaves[i] for i in places))
-        arrays = [
-            leaves[i] if hasattr(leaves[i], "dtype") else np.asarray(leaves[i], aval.dtype)
-            for i, aval in zip(places, closed.in_avals, strict=True)
-        ]
+        closed, arrays, tree = traced(fn, args, kwargs)
         results = run(closed, colour(closed.jaxpr, chosen), low, again, arrays)
-        return jax.tree.unflatten(structure[0], results)
+        return jax.tree.unflatten(tree, results)
 
     return rewritten  # type: ignore[return-value]
+
+
+def traced(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[jex_core.ClosedJaxpr, list[Any], Any]:
+    """The program of a function for some arguments, of which the arrays are its inputs.
+
+    Args:
+      fn: the function.
+      args: its positional arguments, pytrees of arrays, `jax.ShapeDtypeStruct`s and other objects.
+      kwargs: its keyword arguments.
+
+    Returns:
+      A `ClosedJaxpr`, the arrays that it reads, and the structure of its results.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    # Strings, flags and sizes reach the function as they are, so that Python may look at them.
+    places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+    structure: list[Any] = []
+
+    def flat(*arrays: Any) -> list[Any]:
+        full = list(leaves)
+        for i, array in zip(places, arrays, strict=True):
+            full[i] = array
+        positional, named = jax.tree.unflatten(tree, full)
+        results, out_tree = jax.tree.flatten(fn(*positional, **named))
+        structure[:] = [out_tree]
+        return results
+
+    arrays = [leaves[i] for i in places]
+    return jax.make_jaxpr(flat)(*arrays), arrays, structure[0]
+
+
+def _is_array(leaf: Any) -> bool:
+    # NumPy's scalar types have the attributes, too.
+    return hasattr(leaf, "dtype") and hasattr(leaf, "shape") and not isinstance(leaf, type)
 
 
 def rewrite(
@@ -116,7 +131,7 @@ def rewrite(
       ValueError: for another dtype.
     """
     low = low_precision_dtype(dtype)
-    chosen = process_lists if lists is None else lists
+    chosen = checked(lists)
     colours = colour(closed.jaxpr, chosen)
     if not colours.painted:
         return closed

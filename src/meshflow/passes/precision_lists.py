@@ -7,11 +7,17 @@ list stays in float32.
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["PrecisionLists", "default_lists", "lists"]
+import jax
+import jax.extend.core.primitives
+
+__all__ = ["PrecisionLists", "checked", "default_lists", "lists"]
 
 _ALLOW = "conv_general_dilated dot_general ragged_dot ragged_dot_general"
 _INFER = """
@@ -108,3 +114,41 @@ def _words(text: str) -> set[str]:
 
 # The lists of this process: used wherever no others are given.
 lists = default_lists()
+
+
+def checked(given: PrecisionLists | None) -> PrecisionLists:
+    """The lists to go by: those given, or those of this process.
+
+    Names that are no primitive of JAX are warned of, as the list then has no effect. They may be
+    primitives of the user's own.
+
+    Args:
+      given: lists, or None.
+
+    Raises:
+      TypeError: when they are no `PrecisionLists`.
+    """
+    chosen = lists if given is None else given
+    if not isinstance(chosen, PrecisionLists):
+        raise TypeError(
+            f"lists must be a PrecisionLists, such as passes.default_lists(), got {chosen!r}."
+        )
+    known = _known_primitives()
+    for field in dataclasses.fields(chosen):
+        for name in sorted(getattr(chosen, field.name) - known):
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            warnings.warn(
+                f"The list {field.name!r} of PrecisionLists has {name!r}, which is no primitive of JAX.{hint} "
+                "Names are those that jax.make_jaxpr shows.",
+                stacklevel=3,
+            )
+    return chosen
+
+
+@functools.cache
+def _known_primitives() -> frozenset[str]:
+    modules = (jax.extend.core.primitives, jax.lax)
+    found = {v.name for m in modules for k, v in vars(m).items() if k.endswith("_p")}
+    ours = PrecisionLists()
+    return frozenset(found | ours.allow | ours.infer | ours.deny | ours.clear)

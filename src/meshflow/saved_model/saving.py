@@ -176,7 +176,7 @@ class _Writer:
             signature = concrete.structured_input_signature
             if _is_symbolic(signature) or not _fits(concrete, general):
                 continue
-            for sizes in (nest.map_structure(_any_batch, signature), signature):
+            for sizes in (nest.map_structure(for_any_batch, signature), signature):
                 if sizes in seen:
                     break
                 try:
@@ -330,10 +330,12 @@ def _is_symbolic(signature: Any) -> bool:
     return any(s.shape.rank and any_symbolic(s.shape) for s in _specs(*signature))
 
 
-def _any_batch(spec: Any) -> Any:
-    if not isinstance(spec, TensorSpec) or not spec.shape.rank:
+def for_any_batch(spec: Any, name: str | None = None) -> Any:
+    """A spec whose first size is open, under another name if one is given; what is no `TensorSpec` as it is."""
+    if not isinstance(spec, TensorSpec):
         return spec
-    return TensorSpec([None, *spec.shape[1:]], spec.dtype, spec.name)
+    sizes = spec.shape.as_list()
+    return TensorSpec([None, *sizes[1:]] if sizes else sizes, spec.dtype, name or spec.name)
 
 
 def _fits(concrete: Any, general: Any) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+from meshflow.data import chunks, sources
 from meshflow.data.dataset import (
     Dataset,
     Vector,
@@ -12,6 +13,9 @@ from meshflow.data.dataset import (
 from meshflow.data.failures import Raising, Resuming
 from meshflow.data.options import Options
 from meshflow.data.running import Run
+
+# Bytes above which what is kept is not copied once more.
+_JOINED = 1 << 30
 
 
 class Unary(Dataset):
@@ -23,6 +27,20 @@ class Unary(Dataset):
     @property
     def _parent(self) -> Dataset:
         return self._parents[0]
+
+
+class Drawing(Unary):
+    """A transformation with a seed of its own, which is drawn when it is first needed."""
+
+    reshuffles = True
+    epoch = 0
+    _words: list[int] | None = None
+
+    def seed(self) -> list[int]:
+        """The words of the seed."""
+        if self._words is None:
+            self._words = sources.seed_of(None)
+        return self._words
 
 
 class Fixed(Dataset):
@@ -39,6 +57,36 @@ class Fixed(Dataset):
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         return Raising(iter(self._held))
+
+
+class Stacked(Dataset):
+    """Elements held in chunks.
+
+    Args:
+      parts: the chunks; few of them are made one array each, through which indices go.
+      spec: the spec of the elements.
+    """
+
+    def __init__(self, parts: list[chunks.Chunk], spec: Any) -> None:
+        self._own_spec = spec
+        self._size = sum(map(chunks.length, parts))
+        alike = all(chunks.alike(part, parts[0]) for part in parts)
+        bytes_ = sum(leaf.nbytes for part in parts for leaf in part)
+        self._parts = [chunks.joined(parts)] if alike and bytes_ < _JOINED else parts
+
+    def _known_spec(self) -> Any:
+        return self._own_spec
+
+    def _count(self) -> int:
+        return self._size
+
+    def _vector(self, run: Run) -> Vector | None:
+        if len(self._parts) > 1:
+            return None
+        return sources.rows_of(self._parts[0])
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        return iter(self._parts)
 
 
 class Arranged(Unary):
@@ -75,5 +123,13 @@ class WithOptions(Unary):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         return self._parent._elements(run)
 
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        return self._parent._in_chunks(run)
+
     def _vector(self, run: Run) -> Vector | None:
         return self._parent._vector(run)
+
+
+def is_live(dataset: Dataset) -> bool:
+    """Whether elements may come in slowly, so that none is waited for while another is there."""
+    return isinstance(dataset, sources.Generator) or any(map(is_live, dataset._parents))

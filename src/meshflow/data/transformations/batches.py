@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.data import structure
-from meshflow.data.dataset import reblocked
+from meshflow.data.chunks import reblocked
 from meshflow.data.failures import Resuming
 from meshflow.data.gathering import Begun, Gather, Rows
 
@@ -37,8 +37,9 @@ class Batches(Resuming):
     ) -> None:
         self._blocks, self._gather = blocks, gather
         self._pack, self._size, self._drop = structure.packer(spec), size, drop
-        # How many groups are begun ahead, as far as they are small; all of them when that was asked for.
-        self._ahead, self._asked = 1, False
+        # How many groups are begun ahead: two, as the other thread may lose its processor for a while, and
+        # only small ones unless it was asked for.
+        self._ahead, self._asked = 2, False
         super().__init__(self._batches, blocks)
 
     def go_ahead(self, size: int) -> bool:

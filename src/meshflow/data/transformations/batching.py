@@ -14,18 +14,18 @@ from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.shapes import as_shape
 from meshflow.core.specs import TensorSpec
-from meshflow.data import chains, padding, sparse_leaves, structure
+from meshflow.data import chains, chunks, padding, sparse_leaves, structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Dataset,
     integer,
 )
-from meshflow.data.failures import Failed, Resuming, caught
+from meshflow.data.failures import Failed, Raising, Resuming, caught
 from meshflow.data.gathering import Gather
 from meshflow.data.running import Run
 from meshflow.data.timing import Timed
-from meshflow.data.transformations.base import Unary
+from meshflow.data.transformations.base import Unary, is_live
 from meshflow.data.transformations.batches import Batches
 
 
@@ -62,9 +62,18 @@ class Batch(Unary):
         vector = self._parent._vector(run)
         if vector is not None:
             return self._batches(vector.blocks, vector.gather, self._parent.element_spec)
+        parts = self._parent._in_chunks(run)
+        if parts is not None:
+            return Raising(self._packed(chunks.regrouped(parts, self._size, self._drop)))
+        run.together[id(self._parent)] = self._size
         # A batch with a hole is lost as a whole.
         elements = caught(self._parent._elements(run))
         return chunked(elements, self._size, self._drop, structure.stack)
+
+    def _packed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        pack = structure.packer(self._parent.element_spec)
+        for batch in batches:
+            yield batch if type(batch) is Failed else pack(batch)
 
     def chained(
         self, run: Run, found: chains.Chains, spec: Any
@@ -195,10 +204,32 @@ class Unbatch(Unary):
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         parent = self._parent._elements(run)
-        return Resuming(lambda: self._rows(parent), parent)
+        return Resuming(lambda: self._taken_apart(parent), parent)
 
-    def _rows(self, parent: Iterator[Any]) -> Iterator[Any]:
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        spec = self.element_spec
+        if not chunks.stackable(spec):
+            return None
+        size = chunks.size_for(spec)
+
+        def parts() -> Iterator[Any]:
+            for element in caught(self._parent._elements(run)):
+                leaves = [] if type(element) is Failed else nest.flatten(element)
+                if len({len(leaf) for leaf in leaves}) > 1:
+                    yield _uneven(leaves)
+                elif not leaves:
+                    yield element
+                else:
+                    for start in range(0, len(leaves[0]), size):
+                        yield chunks.part(leaves, start, start + size)
+
+        return parts() if is_live(self._parent) else chunks.merged(parts(), size)
+
+    def _taken_apart(self, parent: Iterator[Any]) -> Iterator[Any]:
         for element in parent:
             leaves = [
                 sparse_leaves.rows(a) if sparse_leaves.is_sparse(a) else a
@@ -206,14 +237,21 @@ class Unbatch(Unary):
             ]
             counts = {len(a) for a in leaves if a is not None}
             if len(counts) > 1:
-                raise InvalidArgumentError(
-                    f"Input element must have the same batch size in each component, got {sorted(counts)}."
-                )
+                raise _uneven([a for a in leaves if a is not None]).error
             columns = [itertools.repeat(None) if a is None else a for a in leaves]
             for _, *row in zip(range(max(counts)), *columns, strict=False):
                 yield nest.pack_sequence_as(
                     element, [None if v is None else structure.scalar(v) for v in row]
                 )
+
+
+def _uneven(leaves: list[Any]) -> Failed:
+    return Failed(
+        InvalidArgumentError(
+            "Input element must have the same batch size in each component, got "
+            f"{sorted({len(leaf) for leaf in leaves})}."
+        )
+    )
 
 
 class Rebatch(Unary):

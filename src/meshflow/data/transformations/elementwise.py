@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import threading
@@ -11,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
+from meshflow.core import dtypes, nest
 from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.random import call_keys
+from meshflow.core.random import call_keys, keys_of_calls
 from meshflow.core.specs import TensorSpec
-from meshflow.data import sources, structure
+from meshflow.data import chunks, structure
 from meshflow.data.dataset import (
     AUTOTUNE,
     UNKNOWN_CARDINALITY,
@@ -23,19 +22,15 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
-from meshflow.data.failures import Failed, Raising, Resuming, caught
+from meshflow.data.failures import Failed, Raising, Resuming, caught, close
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
+from meshflow.data.plans import Plan, places
 from meshflow.data.running import Run, in_threads
-from meshflow.data.sources import seed_of
-from meshflow.data.transformations.base import Unary
+from meshflow.data.transformations.base import Drawing, Unary, is_live
 from meshflow.data.transformations.batching import Batch
 
-# Records that are parsed at once.
-_RECORDS = 64
-_NOTHING = object()
 
-
-class Map(Unary):
+class Map(Drawing):
     """A function of every element.
 
     Args:
@@ -44,63 +39,80 @@ class Map(Unary):
       calls: how many threads may run it where it is not compiled; -1 for one per processor.
     """
 
-    reshuffles = True
-
     def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
         super().__init__(parent)
         self.function = ElementFunction(fn, parent.element_spec, "map")
         threads = 1 if calls is None else threads_of(calls)
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
-        self._words: list[int] | None = None
-        self.epoch = 0
 
     def _known_spec(self) -> Any:
         return self.function.output_spec
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self.function.vectorizes and self._parent._vector(Run(self._parent)) is not None:
-            return super()._elements(run)
-        if self.function.rows is not None and type(self._parent) is Batch:
+        rows = self._rows(run)
+        if rows is None and self.function.rows is not None and type(self._parent) is Batch:
             rows = self._parent.chained(run, self.function.rows, self.element_spec)
-            if rows is not None:
-                return rows
+        if rows is not None:
+            return rows
         parent = self._parent._elements(run)
-        if self.function.parsing is not None:
-            return Resuming(self._parsed(parent), parent)
+        if self.function.plan is not None:
+            return Raising(self._planned(self.function.plan, parent, run))
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
             return Resuming(self._in_threads(parent, run), parent)
         return Resuming(lambda: map(self.function.drawing(run.draws), parent), parent)
 
-    def _parsed(self, parent: Iterator[Any]) -> Callable[[], Iterator[Any]]:
-        size = 1 if _is_live(self._parent) else _RECORDS
-        items = caught(parent)
-        waiting: collections.deque[Any] = collections.deque()
+    def _planned(self, plan: Plan, parent: Iterator[Any], run: Run) -> Iterator[Any]:
+        """The results, computed for groups of elements."""
+        numbers = run.draws.numbers(self.function)
+        together = plan.together(run.together.get(id(self), 1))
+        most = 1 if is_live(self._parent) else plan.size
+        keys = self._keys(run)
 
-        def results() -> Iterator[Any]:
-            while True:
-                # Those before a failure are parsed before it is raised.
-                while len(waiting) < size and not (waiting and type(waiting[-1]) is Failed):
-                    item = next(items, _NOTHING)
-                    if item is _NOTHING:
-                        break
-                    waiting.append(item)
-                if not waiting:
-                    return
-                texts = [w for w in waiting if type(w) is not Failed]
-                found = self.function.records(texts, size) if texts else iter(())
-                for _ in texts:
-                    try:
-                        result = next(found)
-                    finally:
-                        waiting.popleft()
-                    yield result
-                if waiting:
-                    raise waiting.popleft().error
+        def groups() -> Iterator[list[Any]]:
+            free: list[Any] = []
+            items, size = caught(parent), 1
+            while found := list(itertools.islice(items, size)):
+                # Whoever wants one element does not wait for many.
+                size = min(2 * size, most)
+                group: list[Any] = []
+                for item in found:
+                    free = free or places(plan.blocks(together), together)
+                    failed = type(item) is Failed
+                    group.append(item if failed else (item, next(numbers), free.pop(0)))
+                yield group
 
-        return results
+        def computed(group: list[Any]) -> list[Any]:
+            items = [item for item in group if type(item) is not Failed]
+            try:
+                results = iter(self._of_group(plan, items, keys))
+            except Exception as error:
+                if len(items) > 1:
+                    # Those before and behind the one that cannot be made are given, too.
+                    return [result for item in group for result in computed([item])]
+                results = iter([Failed(error)])
+            return [item if type(item) is Failed else next(results) for item in group]
 
-    def _in_threads(self, parent: Iterator[Any], run: Run) -> Callable[[], Iterator[Any]]:
+        parallel = self._parallel and not self.function.holds_variables
+        made = (
+            in_threads(computed, groups(), self._threads) if parallel else map(computed, groups())
+        )
+        try:
+            for results in made:
+                yield from results
+        finally:
+            close(made)
+            close(parent)
+
+    def _of_group(self, plan: Plan, items: list[Any], keys: Callable[[], list[int]]) -> list[Any]:
+        if not items:
+            return []
+        leaves = [nest.flatten(element) for element, _, _ in items]
+        drawn = keys_of_calls([number for _, number, _ in items], plan.seeds, keys)
+        return plan.results(leaves, drawn, [place for _, _, place in items])
+
+    def _keys(self, run: Run) -> Callable[[], list[int]]:
+        """What random ops draw from when nothing has a seed: words of the pass."""
         words: list[int] = []
         lock = threading.Lock()
 
@@ -110,6 +122,11 @@ class Map(Unary):
                 if not words:
                     words.extend(run.generator(self).integers(1 << 32, size=2).tolist())
             return words
+
+        return pass_words
+
+    def _in_threads(self, parent: Iterator[Any], run: Run) -> Callable[[], Iterator[Any]]:
+        pass_words = self._keys(run)
 
         def computed(numbered: tuple[Any, int]) -> Any:
             # Random ops draw by an element's number, whichever thread comes first.
@@ -134,12 +151,6 @@ class Map(Unary):
 
         return results
 
-    def seed(self) -> list[int]:
-        """The words of the seed."""
-        if self._words is None:
-            self._words = seed_of(None)
-        return self._words
-
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run) if self.function.vectorizes else None
         if parent is None:
@@ -152,9 +163,16 @@ class Map(Unary):
             gather = lambda i: self.function.many(parent.gather(i))
         return parent._replace(gather=gather, chained=None)
 
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run) if self.function.takes_chunks else None
+        if parent is None:
+            return None
+        compute = lambda chunk: self.function.chunk(chunk, run.draws)
+        return chunks.applied(compute, parent)
+
     def _why_not_vectorized(self) -> str:
-        if self.function.parsing is not None:
-            return "it parses records, then vectorized"
+        if self.function.plan is not None and self.function.vectorizes:
+            return f"{self.function.reason}, then vectorized"
         reason = self.function.reason or super()._why_not_vectorized()
         many = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if many else reason
@@ -170,11 +188,6 @@ def threads_of(calls: Any) -> int:
     if number < 1 and number != AUTOTUNE:
         raise InvalidArgumentError(f"num_parallel_calls must be greater than zero, got {number}.")
     return number
-
-
-def _is_live(dataset: Dataset) -> bool:
-    """Whether elements may come in slowly, so that none is waited for while another is there."""
-    return isinstance(dataset, sources.Generator) or any(map(_is_live, dataset._parents))
 
 
 class HostMap(Unary):
@@ -216,8 +229,40 @@ class Filter(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         parent = self._parent._elements(run)
         return Resuming(lambda: filter(self._predicate.drawing(run.draws), parent), parent)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        return filtered(self._parent, self._predicate, run, _of_mask)
+
+    def _why_not_vectorized(self) -> str:
+        return self._predicate.reason or super()._why_not_vectorized()
+
+
+def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
+    count = np.count_nonzero(mask)
+    if count == len(mask):
+        return chunk
+    return [leaf[mask] for leaf in chunk] if count else None
+
+
+def filtered(
+    parent: Dataset,
+    predicate: ElementFunction,
+    run: Run,
+    kept: Callable[[list[Any], np.ndarray], list[Any] | None],
+) -> Iterator[Any] | None:
+    """What is kept of chunks, by a function of the chunk and of a mask; None when there are no chunks."""
+    # Variables may change from element to element.
+    if not predicate.takes_chunks or predicate.reads_variables:
+        return None
+    found = parent._in_chunks(run)
+    if found is None:
+        return None
+    return chunks.applied(lambda c: kept(c, predicate.chunk(c, run.draws)[0].reshape(-1)), found)
 
 
 class TakeWhile(Unary):
@@ -232,10 +277,34 @@ class TakeWhile(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         parent = self._parent._elements(run)
         return Resuming(
             lambda: itertools.takewhile(self._predicate.drawing(run.draws), parent), parent
         )
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        found = filtered(self._parent, self._predicate, run, lambda c, mask: [mask, *c])
+        return None if found is None else self._until(found)
+
+    @staticmethod
+    def _until(parts: Iterator[Any]) -> Iterator[Any]:
+        for item in parts:
+            if type(item) is Failed:
+                yield item
+                continue
+            mask, *chunk = item
+            stop = len(mask) if mask.all() else int(mask.argmin())
+            if stop:
+                yield chunks.part(chunk, 0, stop)
+            if stop < len(mask):
+                close(parts)
+                return
+
+    def _why_not_vectorized(self) -> str:
+        return self._predicate.reason or super()._why_not_vectorized()
 
 
 class Scan(Unary):
@@ -289,8 +358,9 @@ class Enumerate(Unary):
         return parent._replace(gather=gather, chained=None)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self._vector(Run(self)) is not None:
-            return super()._elements(run)
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         numbers = itertools.count(self._start)
         items = caught(self._parent._elements(run))
         # An element that could not be made has a number too.
@@ -299,3 +369,20 @@ class Enumerate(Unary):
             for number, item in zip(numbers, items, strict=False)
         )
         return Raising(numbered)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run)
+        if parent is None:
+            return None
+        return self._numbered(parent)
+
+    def _numbered(self, parent: Iterator[Any]) -> Iterator[Any]:
+        number = self._start
+        for chunk in parent:
+            if type(chunk) is Failed:
+                number += 1
+                yield chunk
+                continue
+            count = chunks.length(chunk)
+            yield [np.arange(number, number + count), *chunk]
+            number += count

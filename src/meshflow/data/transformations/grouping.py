@@ -21,7 +21,7 @@ from meshflow.data.dataset import (
 from meshflow.data.failures import Failed, caught
 from meshflow.data.functions import ElementFunction
 from meshflow.data.running import Run
-from meshflow.data.transformations.base import Fixed, Unary
+from meshflow.data.transformations.base import Drawing, Fixed, Unary
 
 _NOTHING = object()
 
@@ -96,7 +96,7 @@ def _check_key(function: ElementFunction) -> None:
         raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {found}.")
 
 
-class GroupByWindow(Unary):
+class GroupByWindow(Drawing):
     """Elements gathered by key, each full group reduced to a dataset."""
 
     def __init__(
@@ -146,10 +146,10 @@ class GroupByWindow(Unary):
             groups[key].append(element)
             if len(groups[key]) == sizes[key]:
                 dataset = self._reduced(key, groups.pop(key))
-                yield from dataset._elements(Run(dataset))
+                yield from dataset._elements(run.within(self, dataset))
         for key in sorted(groups):
             dataset = self._reduced(key, groups.pop(key))
-            yield from dataset._elements(Run(dataset))
+            yield from dataset._elements(run.within(self, dataset))
 
 
 class GroupByReducer(Unary):

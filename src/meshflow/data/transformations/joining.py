@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -14,7 +16,8 @@ from meshflow.core import dtypes
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.specs import TensorSpec
 from meshflow.core.trace import trace_shapes
-from meshflow.data import structure
+from meshflow.data import arranging, chunks, structure
+from meshflow.data.chains import Chain
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -22,9 +25,10 @@ from meshflow.data.dataset import (
     Vector,
 )
 from meshflow.data.failures import Failed, Raising, caught
+from meshflow.data.gathering import Gather, joined
 from meshflow.data.running import Run
 from meshflow.data.sources import index_blocks, seed_of
-from meshflow.data.transformations.base import Unary
+from meshflow.data.transformations.base import Drawing, Fixed
 from meshflow.data.turns import in_turn
 
 _NOTHING = object()
@@ -47,7 +51,37 @@ class Concatenate(Dataset):
         return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         return Raising(e for parent in self._parents for e in caught(parent._elements(run)))
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        if not chunks.stackable(self._own_spec):
+            return None
+        first, second = (p._in_chunks(run) for p in self._parents)
+        if first is None and second is None:
+            return None
+        return itertools.chain.from_iterable(
+            chunks.singles(caught(parent._elements(run))) if found is None else found
+            for found, parent in zip((first, second), self._parents, strict=True)
+        )
+
+    def _vector(self, run: Run) -> Vector | None:
+        if not chunks.stackable(self._own_spec):
+            return None
+        first, second = (p._vector(run) for p in self._parents)
+        if first is None or second is None or first.reach is not None or second.reach is not None:
+            return None
+        if first.extent is None or second.extent is None:
+            return None
+        extent = first.extent
+        return Vector(
+            arranging.gather_of_two(first.gather, second.gather, extent),
+            itertools.chain(first.blocks, (block + extent for block in second.blocks)),
+            in_order=first.in_order and second.in_order,
+            extent=extent + second.extent,
+        )
 
 
 class Zip(Dataset):
@@ -77,26 +111,55 @@ class Zip(Dataset):
         parts = [v for v in vectors if v is not None and v.in_order]
         if len(parts) < len(vectors) or self._count() < 0:
             return None
-        # The leaves of all parts in a row, and which of these the elements' leaves are.
+        order, starts = self._order()
+
+        def chained(wanted: list[Chain]) -> Gather:
+            places = [bisect.bisect(starts, order[chain.leaf]) - 1 for chain in wanted]
+            gathers, found = [], []
+            for number, (part, start) in enumerate(zip(parts, starts, strict=False)):
+                own = [i for i, place in enumerate(places) if place == number]
+                leaves = [wanted[i]._replace(leaf=order[wanted[i].leaf] - start) for i in own]
+                gathers.append(part.chained(leaves))  # type: ignore[misc]
+                found += own
+            return joined(gathers, [found.index(i) for i in range(len(wanted))])
+
+        reaches = [part.reach for part in parts if part.reach is not None]
+        return Vector(
+            joined([part.gather for part in parts], order),
+            index_blocks(self._count()),
+            min(reaches, default=None),
+            chained if all(part.chained is not None for part in parts) else None,
+            in_order=True,
+            extent=self._count(),
+        )
+
+    def _order(self) -> tuple[list[int], list[int]]:
+        """Which of the leaves of all parts in a row the elements' leaves are, and where each part begins."""
         sizes = [len(structure.nest.flatten(p.element_spec)) for p in self._parents]
         starts = [0, *itertools.accumulate(sizes)]
         numbers = (
             structure.nest.pack_sequence_as(p.element_spec, list(range(start, start + size)))
             for p, start, size in zip(self._parents, starts, sizes, strict=False)
         )
-        order = structure.nest.flatten(_filled(self._tree, iter(list(numbers))))
+        return structure.nest.flatten(_filled(self._tree, iter(list(numbers)))), starts
 
-        def gather(index: np.ndarray) -> list[Any]:
-            leaves = [leaf for part in parts for leaf in part.gather(index)]
-            return [leaves[i] for i in order]
-
-        reaches = [part.reach for part in parts if part.reach is not None]
-        blocks = index_blocks(self._count())
-        return Vector(gather, blocks, min(reaches, default=None), in_order=True)
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        streams = []
+        for parent in self._parents:
+            stream = parent._in_chunks(run)
+            if stream is None:
+                return None
+            streams.append(stream)
+        order, _ = self._order()
+        return (
+            item if type(item) is Failed else [list(itertools.chain(*item))[i] for i in order]
+            for item in arranging.side_by_side(streams)
+        )
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self._vector(Run(self)) is not None:
-            return super()._elements(run)
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
         iterators = [p._elements(run) for p in self._parents]
 
         def filled() -> Iterator[Any]:
@@ -133,7 +196,7 @@ def _filled(tree: Any, parts: Iterator[Any]) -> Any:
     return next(parts)
 
 
-class FlatMap(Unary):
+class FlatMap(Drawing):
     """The elements of the datasets that a function gives, some of them in turn.
 
     Args:
@@ -157,6 +220,8 @@ class FlatMap(Unary):
             raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
+        # Whether the first of the datasets have chunks.
+        self._in_parts = False
         if structure.static(parent.element_spec):
             self._try()
 
@@ -190,29 +255,57 @@ class FlatMap(Unary):
     def _known_spec(self) -> Any:
         elements = self._parent._elements(Run(self._parent))
         try:
-            first = next(elements, None)
+            some = list(itertools.islice(elements, 2))
         finally:
             elements.close()
-        if first is None:
-            first = structure.map_specs(structure.zeros, self._parent.element_spec)
-        return self._inner(first).element_spec
+        some = some or [structure.map_specs(_blank, self._parent.element_spec)]
+        inner = [self._inner(element) for element in some]
+        self._in_parts = all(d._in_chunks(Run(d)) is not None for d in inner)
+        # Sizes may differ from dataset to dataset.
+        return functools.reduce(structure.merged, [d.element_spec for d in inner])
 
     def _count(self) -> int:
         endless = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
         return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        opened = self._opener(lambda inner: caught(inner._elements(run.within(self, inner))))
+        parent = self._parent._elements(run)
+        return Raising(in_turn(caught(parent), opened, self._cycle, self._block or sys.maxsize))
+
+    def _opener(self, items: Callable[[Dataset], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+        """A function from an element to what is taken of its dataset."""
+
         def opened(element: Any) -> Iterator[Any]:
             if type(element) is Failed:
                 return iter([element])
             try:
-                inner = self._inner(element)
-                return caught(inner._elements(Run(inner)))
+                return items(self._inner(element))
             except Exception as error:
                 return iter([Failed(error)])
 
-        parent = self._parent._elements(run)
-        return Raising(in_turn(caught(parent), opened, self._cycle, self._block or sys.maxsize))
+        return opened
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        if not chunks.stackable(self.element_spec) or not self._in_parts:
+            return None
+
+        def taken(inner: Dataset) -> Iterator[Any]:
+            within = run.within(self, inner)
+            found = inner._in_chunks(within)
+            return chunks.singles(caught(inner._elements(within))) if found is None else found
+
+        parent = caught(self._parent._elements(run))
+        return arranging.in_turn(
+            parent, self._opener(taken), self._cycle, self._block or sys.maxsize
+        )
+
+
+def _blank(spec: Any) -> Any:
+    """A leaf that a spec describes, without anything in it."""
+    if isinstance(spec, structure.DatasetSpec):
+        return Fixed([], spec.element_spec)
+    return structure.zeros(spec)
 
 
 class Choose(Dataset):
@@ -242,13 +335,30 @@ class Choose(Dataset):
             return self._parents[0]._count()
         return UNKNOWN_CARDINALITY
 
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        if not chunks.stackable(self._own_spec):
+            return None
+        found = [p._in_chunks(run) for p in self._parents]
+        streams = [s for s in found if s is not None]
+        if len(streams) < len(found):
+            return None
+        return arranging.chosen(streams[0], streams[1:], self._stop)
+
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        choices, *iterators = [p._elements(run) for p in self._parents]
+        rows = self._rows(run)
+        return Raising(self._one_by_one(run)) if rows is None else rows
+
+    def _one_by_one(self, run: Run) -> Iterator[Any]:
+        choices, *iterators = [caught(p._elements(run)) for p in self._parents]
         left: list[Iterator[Any] | None] = list(iterators)
         for choice in choices:
+            if type(choice) is Failed:
+                yield choice
+                continue
             at = int(choice)
             if not 0 <= at < len(left):
-                raise InvalidArgumentError(f"selector_input must be in [0, {len(left)}), got {at}.")
+                yield arranging.no_such(at, len(left))
+                return
             current = left[at]
             if current is None:
                 continue
@@ -277,6 +387,7 @@ class Drawn(Dataset):
         if isinstance(weights, Dataset):
             self._parents = (weights,)
         self._words = seed_of(seed)
+        self.seeded = seed is not None
         self.reshuffles = reshuffle
         self.epoch = 0
 
@@ -291,11 +402,20 @@ class Drawn(Dataset):
         return INFINITE_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        return Raising(self._drawn(run)) if rows is None else rows
+
+    def _drawn(self, run: Run) -> Iterator[Any]:
         rng = run.generator(self)
-        if isinstance(self._weights, Dataset):
-            for weights in self._weights._elements(run):
-                yield rng.choice(len(weights), p=weights / weights.sum())
-            return
-        shares = self._weights / self._weights.sum()
+        assert isinstance(self._weights, Dataset)
+        for weights in self._weights._elements(run):
+            yield np.asarray(rng.choice(len(weights), p=weights / weights.sum()))
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        return None if isinstance(self._weights, Dataset) else self._drawn_at_once(run)
+
+    def _drawn_at_once(self, run: Run) -> Iterator[Any]:
+        assert isinstance(self._weights, np.ndarray)
+        rng, shares = run.generator(self), self._weights / self._weights.sum()
         while True:
-            yield from rng.choice(len(shares), 256, p=shares)
+            yield [rng.choice(len(shares), chunks.BLOCK, p=shares)]

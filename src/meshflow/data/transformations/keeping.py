@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.data import chunks
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -18,7 +19,7 @@ from meshflow.data.dataset import (
 )
 from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run, ahead
-from meshflow.data.transformations.base import Unary
+from meshflow.data.transformations.base import Fixed, Stacked, Unary
 
 
 class Cache(Unary):
@@ -27,7 +28,7 @@ class Cache(Unary):
     def __init__(self, parent: Dataset, filename: str) -> None:
         super().__init__(parent)
         self._file = Path(f"{filename}.meshflow") if filename else None
-        self._kept: list[Any] | None = None
+        self._kept: Dataset | None = None
 
     def _forget(self, part: str) -> None:
         """Makes this the cache of a part of the data."""
@@ -36,11 +37,23 @@ class Cache(Unary):
             self._file = self._file.with_name(f"{self._file.stem}.{part}.meshflow")
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        return Raising(self._items(run))
+        rows = self._rows(run)
+        return Raising(self._items(run)) if rows is None else rows
+
+    def _vector(self, run: Run) -> Vector | None:
+        return None if self._kept is None else self._kept._vector(run)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        if self._file is not None or self._kept is not None:
+            return None
+        if not chunks.stackable(self.element_spec):
+            return None
+        parent = self._parent._in_chunks(run)
+        return None if parent is None else self._keep(parent)
 
     def _items(self, run: Run) -> Iterator[Any]:
         if self._kept is not None:
-            yield from self._kept
+            yield from self._kept._elements(run)
         elif self._file is not None and self._file.exists():
             with open(self._file, "rb") as file:
                 try:
@@ -48,18 +61,32 @@ class Cache(Unary):
                         yield pickle.load(file)
                 except EOFError:
                     return
+        elif self._file is not None:
+            yield from self._write(caught(self._parent._elements(run)))
+        elif chunks.stackable(self.element_spec):
+            # Kept stacked, so that later passes go by indices.
+            elements = chunks.singles(caught(self._parent._elements(run)))
+            yield from chunks.rows(self._keep(elements), self.element_spec)
         else:
-            keep = self._keep if self._file is None else self._write
-            yield from keep(caught(self._parent._elements(run)))
+            yield from self._keep_elements(caught(self._parent._elements(run)))
 
-    def _keep(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _keep_elements(self, items: Iterator[Any]) -> Iterator[Any]:
         kept, whole = [], True
         for item in items:
             kept.append(item)
             whole = whole and type(item) is not Failed
             yield item
         if whole:
-            self._kept = kept
+            self._kept = Fixed(kept, self.element_spec)
+
+    def _keep(self, parts: Iterator[Any]) -> Iterator[Any]:
+        kept, whole = [], True
+        for chunk in parts:
+            kept.append(chunk)
+            whole = whole and type(chunk) is not Failed
+            yield chunk
+        if whole and kept:
+            self._kept = Stacked(kept, self.element_spec)
 
     def _write(self, items: Iterator[Any]) -> Iterator[Any]:
         assert self._file is not None
@@ -97,6 +124,10 @@ class Prefetch(Unary):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         elements = self._parent._elements(run)
         return elements if self._size == 0 else ahead(elements, self._size)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run)
+        return parent if parent is None or self._size == 0 else ahead(parent, 1)
 
     def _vector(self, run: Run) -> Vector | None:
         return self._parent._vector(run)
@@ -143,7 +174,15 @@ class IgnoreErrors(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        for item in caught(self._parent._elements(run)):
+        rows = self._rows(run)
+        return Raising(self._left(caught(self._parent._elements(run)))) if rows is None else rows
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run)
+        return None if parent is None else self._left(parent)
+
+    def _left(self, items: Iterator[Any]) -> Iterator[Any]:
+        for item in items:
             if type(item) is Failed:
                 _report(item.error, self._warn)
             else:

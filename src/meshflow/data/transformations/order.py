@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.data import arranging, chunks, structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -17,7 +18,7 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
-from meshflow.data.failures import Failed, Raising, caught
+from meshflow.data.failures import Failed, Raising, caught, close
 from meshflow.data.running import Run
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
@@ -37,6 +38,7 @@ class Shuffle(Unary):
                 f"buffer_size must be greater than zero, got {self._buffer}."
             )
         self._words = seed_of(seed)
+        self.seeded = seed is not None
         self.reshuffles = True if reshuffle is None else bool(reshuffle)
         self.epoch = 0
 
@@ -45,10 +47,16 @@ class Shuffle(Unary):
         return self._words
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        if self._reaches(self._parent._vector(Run(self._parent))):
-            return super()._elements(run)
-        parent = self._parent._elements(run)
-        return Raising(shuffled(caught(parent), self._buffer, run.generator(self)))
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
+        parent = caught(self._parent._elements(run))
+
+        def drawn() -> Iterator[Any]:
+            # The epoch begins with the first number, as below.
+            yield from shuffled(parent, self._buffer, run.generator(self))
+
+        return Raising(drawn())
 
     def _vector(self, run: Run) -> Vector | None:
         parent = self._parent._vector(run)
@@ -60,6 +68,19 @@ class Shuffle(Unary):
             yield from shuffled_blocks(parent.blocks, self._buffer, run.generator(self))
 
         return parent._replace(blocks=blocks(), in_order=False)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        if not chunks.stackable(self.element_spec):
+            return None
+        parent = self._parent._in_chunks(run)
+        if parent is None:
+            return None
+
+        def parts() -> Iterator[Any]:
+            blank = [structure.zeros(s)[None] for s in structure.nest.flatten(self.element_spec)]
+            yield from arranging.shuffled(parent, blank, self._buffer, run.generator(self))
+
+        return parts()
 
     def _reaches(self, parent: Vector | None) -> bool:
         return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
@@ -127,6 +148,10 @@ class Repeat(Unary):
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        if rows is not None:
+            return rows
+
         def turns() -> Iterator[Any]:
             for _ in self._turns():
                 empty = True
@@ -137,6 +162,22 @@ class Repeat(Unary):
                     return
 
         return Raising(turns())
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        first = self._parent._in_chunks(run)
+        if first is None:
+            return None
+
+        def parts() -> Iterator[Any]:
+            for turn in self._turns():
+                empty = True
+                for chunk in first if turn == 0 else self._parent._in_chunks(run) or ():
+                    empty = False
+                    yield chunk
+                if empty:
+                    return
+
+        return parts()
 
     def _vector(self, run: Run) -> Vector | None:
         first = self._parent._vector(run)
@@ -175,7 +216,30 @@ class Slice(Unary):
         return len(range(count)[self._start : self._stop : self._step])
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        return Raising(self._items(run))
+        rows = self._rows(run)
+        return Raising(self._items(run)) if rows is None else rows
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run)
+        return None if parent is None else self._cut(parent)
+
+    def _cut(self, parent: Iterator[Any]) -> Iterator[Any]:
+        seen = 0
+        while self._stop is None or seen < self._stop:
+            chunk = next(parent, None)
+            if chunk is None:
+                break
+            # Elements that could not be made do not count.
+            if type(chunk) is Failed:
+                yield chunk
+                continue
+            count = chunks.length(chunk)
+            first = max(self._start - seen, (self._start - seen) % self._step)
+            stop = count if self._stop is None else min(count, self._stop - seen)
+            if first < stop:
+                yield [leaf[first : stop : self._step] for leaf in chunk]
+            seen += count
+        close(parent)
 
     def _items(self, run: Run) -> Iterator[Any]:
         if self._stop == 0:

@@ -117,7 +117,9 @@ class LossesContainer(Container):
 
     @property
     def metrics(self) -> list[Any]:
-        """Running means: the total loss, and each output's when there are several."""
+        """Running means: the total loss, and each output's when there are several; none before the first loss."""
+        if not self.built:
+            return []
         return [self._total, *(m for m in self._per_output_metrics if m is not None)]
 
     def build(self, y_pred: Any) -> None:

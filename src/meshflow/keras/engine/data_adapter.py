@@ -216,7 +216,10 @@ class DataHandler:
         size = self._source.size
         self.steps = steps_per_epoch if steps_per_epoch is not None else size
         if size is None and steps_per_epoch is None and getattr(x, "infinite", False):
-            raise ValueError("An infinite dataset needs `steps_per_epoch` (or `steps`).")
+            raise ValueError(
+                "When providing an infinite dataset, you must specify the number of steps to run: give "
+                "`steps_per_epoch` (or `steps`), or leave out `repeat()`."
+            )
 
     def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
         """For every epoch its number and its batches."""

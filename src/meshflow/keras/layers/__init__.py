@@ -30,6 +30,7 @@ from meshflow.keras.layers import recurrent_layers as _recurrent_layers
 from meshflow.keras.layers import regularization as _regularization
 from meshflow.keras.layers import reshaping as _reshaping
 from meshflow.keras.layers import separable_convolution as _separable_convolution
+from meshflow.keras.layers import spectral_normalization as _spectral_normalization
 from meshflow.keras.layers import transposed_convolution as _transposed_convolution
 from meshflow.keras.layers import wrappers as _wrappers
 from meshflow.keras.layers.activation import *
@@ -54,6 +55,7 @@ from meshflow.keras.layers.recurrent_layers import *
 from meshflow.keras.layers.regularization import *
 from meshflow.keras.layers.reshaping import *
 from meshflow.keras.layers.separable_convolution import *
+from meshflow.keras.layers.spectral_normalization import *
 from meshflow.keras.layers.transposed_convolution import *
 from meshflow.keras.layers.wrappers import *
 
@@ -79,6 +81,7 @@ _MODULES = (
     _reshaping,
     _separable_convolution,
     _transposed_convolution,
+    _spectral_normalization,
     _wrappers,
     *_PREPROCESSING,
 )

@@ -282,7 +282,10 @@ def _pairs(value: Any, rank: int, name: str) -> tuple[tuple[int, int], ...]:
         return (tuple(value),)
     if len(value) != rank:
         raise ValueError(f"`{name}` should have {rank} elements. Received: {value}.")
-    return tuple((v, v) if isinstance(v, int) else tuple(v) for v in value)
+    pairs = tuple((v, v) if isinstance(v, int) else tuple(v) for v in value)
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"`{name}` should hold integers or pairs of them. Received: {value}.")
+    return pairs
 
 
 class ZeroPadding(_Spatial):
@@ -319,6 +322,11 @@ class Cropping(_Spatial):
     def call(self, inputs: Any) -> Any:
         """The cropped tensor."""
         spatial = inputs.shape.as_list()[2:] if self._first else inputs.shape.as_list()[1:-1]
+        if any(sum(cut) >= n for cut, n in zip(self.cropping, spatial, strict=True)):
+            raise ValueError(
+                "Values in `cropping` argument should be smaller than the corresponding spatial dimension of the "
+                f"input. Received: input_shape={inputs.shape}, cropping={self.cropping}"
+            )
         cuts = tuple(slice(a, n - b) for (a, b), n in zip(self.cropping, spatial, strict=True))
         return inputs[(slice(None), slice(None), *cuts) if self._first else (slice(None), *cuts)]
 

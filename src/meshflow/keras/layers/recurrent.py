@@ -159,11 +159,12 @@ class RNN(Layer):
 
     reset_state = reset_states
 
-    def get_initial_state(self, inputs: Any) -> Any:
-        """The states before the first step, for inputs [batch, time, features]."""
+    def get_initial_state(self, inputs: Any) -> list[Any]:
+        """The list of states before the first step, for inputs [batch, time, features]."""
         one = nest.flatten(inputs)[0]
         batch = array.shape(one)[1 if self.time_major else 0]
-        return cells.initial_state(self.cell, None, batch, one.dtype)
+        first = cells.initial_state(self.cell, None, batch, one.dtype)
+        return list(first) if isinstance(first, (list, tuple)) else [first]
 
     def __call__(
         self, inputs: Any, initial_state: Any = None, constants: Any = None, **kwargs: Any

@@ -11,6 +11,7 @@ from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
 from meshflow.keras.engine import shape_inference
 from meshflow.keras.engine.model import Model
+from meshflow.saved_model.saving import for_any_batch
 
 __all__ = ["RestoredModel", "input_specs", "saved_functions", "saved_signatures"]
 
@@ -36,12 +37,7 @@ def input_specs(model: Any) -> Any:
     if specs is None:
         return None
     names = iter(range(1, len(nest.flatten(specs)) + 1))
-    return nest.map_structure(lambda s: _for_any_batch(s, f"input_{next(names)}"), specs)
-
-
-def _for_any_batch(spec: TensorSpec, name: str) -> TensorSpec:
-    sizes = spec.shape.as_list()
-    return TensorSpec([None, *sizes[1:]] if sizes else sizes, spec.dtype, name)
+    return nest.map_structure(lambda s: for_any_batch(s, f"input_{next(names)}"), specs)
 
 
 def saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any], Any, Any]]]:

@@ -10,8 +10,10 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, uint8
 from meshflow.core.errors import InvalidArgumentError, UnimplementedError
+from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.kernels import jpeg
+from meshflow.ops.pending import waits
 
 __all__ = [
     "adjust_jpeg_quality",
@@ -130,6 +132,30 @@ def _converted(image: Any, channels: int, dtype: Any) -> Tensor:
     return _as_dtype(array, dtype)
 
 
+def _image_spec(
+    contents: Any, channels: int | None = 0, dtype: Any = uint8, *_: Any, **__: Any
+) -> TensorSpec:
+    """The spec of a decoded image."""
+    return TensorSpec([None, None, channels or None], as_dtype(dtype))
+
+
+def _first_frame_spec(
+    contents: Any,
+    channels: int | None = None,
+    dtype: Any = uint8,
+    name: str | None = None,
+    expand_animations: bool = True,
+) -> TensorSpec:
+    if expand_animations:
+        return TensorSpec(None, as_dtype(dtype))
+    return _image_spec(contents, channels, dtype)
+
+
+def _jpeg_spec(contents: Any, channels: int = 0, *_: Any, **__: Any) -> TensorSpec:
+    return _image_spec(contents, channels)
+
+
+@waits(_first_frame_spec)
 def decode_image(
     contents: TensorLike,
     channels: int | None = None,
@@ -170,6 +196,7 @@ def _frames(image: Any) -> np.ndarray:
     return np.stack(frames)
 
 
+@waits(_image_spec)
 def decode_png(
     contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
 ) -> Tensor:
@@ -180,6 +207,7 @@ def decode_png(
     )
 
 
+@waits(_jpeg_spec)
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
     """`decode_image` without animations."""
     return decode_png(contents, channels)
@@ -190,6 +218,7 @@ def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
     return convert_to_tensor(_frames(_open(contents)))
 
 
+@waits(_jpeg_spec)
 def decode_jpeg(
     contents: TensorLike,
     channels: int = 0,

@@ -13,6 +13,7 @@ from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype, float32
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast, saturate_cast
+from meshflow.ops.pending import waits
 
 __all__ = [
     "adjust_brightness",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+@waits()
 def convert_image_dtype(
     image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None
 ) -> Tensor:

@@ -10,10 +10,13 @@ import numpy as np
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
+from meshflow.core.dtypes import float32
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
+from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.image.resampling import METHODS, resized, weights
+from meshflow.ops.pending import Pending, Unrecordable, waits
 
 __all__ = [
     "ResizeMethod",
@@ -72,6 +75,23 @@ def _nearest(new: int, old: int) -> Any:
     return jnp.minimum(jnp.floor((jnp.arange(new) + 0.5) * (old / new)), old - 1).astype(jnp.int32)
 
 
+def _resized_spec(
+    images: Any,
+    size: Any,
+    method: str = ResizeMethod.BILINEAR,
+    preserve_aspect_ratio: bool = False,
+    antialias: bool = False,
+    name: str | None = None,
+) -> TensorSpec:
+    """The spec of a resized image of unknown size."""
+    if not isinstance(images, Pending) or images.shape.rank != 3 or method not in METHODS:
+        raise Unrecordable("how it is resized")
+    sizes = [None, None] if preserve_aspect_ratio else [int(n) for n in static_value(size, "size")]
+    kind = images.dtype if method == "nearest" or images.dtype.name == "float64" else float32
+    return TensorSpec([*sizes, images.shape.as_list()[-1]], kind)
+
+
+@waits(_resized_spec)
 def resize(
     images: TensorLike,
     size: Any,
@@ -126,6 +146,7 @@ def resize(
     return _resize(images, height, width, method, antialias)
 
 
+@waits()
 def resize_with_pad(
     image: TensorLike,
     target_height: int,
@@ -153,6 +174,7 @@ def resize_with_pad(
     return pad_to_bounding_box(small, max(top, 0), max(left, 0), target_height, target_width)
 
 
+@waits()
 def crop_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
@@ -201,6 +223,7 @@ def pad_to_bounding_box(
     return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
 
 
+@waits()
 def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width: int) -> Tensor:
     """The middle of an image cut out, or the image in the middle of zeros."""
     image = convert_to_tensor(image)
@@ -213,6 +236,7 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
     )
 
 
+@waits()
 def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     """The middle of an image.
 

@@ -5,8 +5,8 @@ CPUs: 9 times slower than comparing each window's elements with its maximum, as 
 gradient goes to the first maximum of a window in reading order, as TensorFlow's does.
 
 Windows of up to `UNROLLED` elements are written out as that many strided slices, which XLA fuses
-into one loop; larger ones (global pooling, say) use XLA's reductions. Maxima of windows that overlap
-are primitives, which the CPU kernels have faster loops for.
+into one loop; larger ones (global pooling, say) use XLA's reductions. Maxima of windows that overlap,
+and in bfloat16 of all, are primitives, which the CPU kernels have faster loops for.
 """
 
 from __future__ import annotations
@@ -119,9 +119,14 @@ def max_windows(x: Any, windows: Windows) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _max(x: Any, windows: Windows) -> Any:
-    if windows.tile(x.shape):
+    if _left_to_xla(x, windows):
         return _max_by_xla(x, windows)
-    return _overlapping_max.bind(x, windows=windows)
+    return _max_p.bind(x, windows=windows)
+
+
+def _left_to_xla(x: Any, windows: Windows) -> bool:
+    """Whether XLA's code for a maximum and its gradient is the best one."""
+    return windows.tile(x.shape) and (x.dtype != jnp.bfloat16 or windows.count > UNROLLED)
 
 
 def _max_by_xla(x: Any, windows: Windows) -> Any:
@@ -137,7 +142,7 @@ def _max_forward(x: Any, windows: Windows) -> Any:
 
 def _max_backward(windows: Windows, saved: Any, g: Any) -> Any:
     x, y = saved
-    back = _to_tiles if windows.tile(x.shape) else _to_first
+    back = _to_tiles if _left_to_xla(x, windows) else _to_first
     return (back(x, y, g, windows),)
 
 
@@ -146,13 +151,13 @@ _max.defvjp(_max_forward, _max_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _to_first(x: Any, y: Any, g: Any, windows: Windows) -> Any:
-    return _overlapping_gradient.bind(x, y, g, windows=windows)
+    return _gradient_p.bind(x, y, g, windows=windows)
 
 
 def _of_first(windows: Windows, saved: Any, dx: Any) -> Any:
     """What `_to_first` is transposed, as it is linear in `g`: the numbers at the maxima."""
     x, y, g = saved
-    (dg,) = jax.linear_transpose(lambda g: _to_overlapping(x, y, g, windows), g)(dx)
+    (dg,) = jax.linear_transpose(lambda g: _to_first_by_xla(x, y, g, windows), g)(dx)
     return jnp.zeros_like(x), jnp.zeros_like(y), dg
 
 
@@ -177,6 +182,11 @@ def _to_tiles(x: Any, y: Any, g: Any, windows: Windows) -> Any:
             first = jnp.where(element == y, jnp.int8(k), first)
         first = first.reshape(outer)
     return jnp.where(first == place, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
+
+
+def _to_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+    to_windows = _to_tiles if windows.tile(x.shape) else _to_overlapping
+    return to_windows(x, y, g, windows)
 
 
 def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
@@ -227,9 +237,9 @@ def _primitive(name: str, call: Any) -> Any:
     return primitive
 
 
-_overlapping_max = _primitive("max_windows", _max_by_xla)
-_overlapping_gradient = _primitive("max_windows_gradient", _to_overlapping)
-pooling.register(_overlapping_max, _overlapping_gradient)
+_max_p = _primitive("max_windows", _max_by_xla)
+_gradient_p = _primitive("max_windows_gradient", _to_first_by_xla)
+pooling.register(_max_p, _gradient_p)
 
 
 def argmax_windows(x: Any, windows: Windows) -> Any:

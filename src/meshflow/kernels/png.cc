@@ -1,0 +1,78 @@
+// PNG images by the libpng that Pillow brings along, which is found when the program runs. Called
+// without the interpreter's lock, which Pillow keeps while it decompresses.
+
+#include "png.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstring>
+
+namespace {
+
+// What libpng's simplified interface works on, version 1.
+struct Image {
+  void* opaque;
+  uint32_t version, width, height, format, flags, colors, problem;
+  char message[64];
+};
+static_assert(sizeof(Image) == 104);
+constexpr uint32_t kColor = 2;
+
+struct Api {
+  int (*begin)(Image*, const void*, size_t);
+  int (*finish)(Image*, const void*, void*, int32_t, void*);
+  void (*free)(Image*);
+} api;
+
+constexpr unsigned char kSignature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+
+uint32_t number(const unsigned char* data) {
+  return uint32_t(data[0]) << 24 | data[1] << 16 | data[2] << 8 | data[3];
+}
+
+// Whether pixels are stored as they are wanted: bytes of one or three colours, without transparency and
+// without anything that says how bright they are, which libpng would correct.
+bool is_plain(const unsigned char* data, size_t bytes, int channels) {
+  if (bytes < 33 || std::memcmp(data, kSignature, sizeof(kSignature)) != 0) return false;
+  const int depth = data[24], kind = data[25];
+  if (depth != 8 || kind != (channels == 3 ? 2 : 0)) return false;
+  for (size_t at = 33; at + 8 <= bytes;) {
+    const unsigned char* name = data + at + 4;
+    if (std::memcmp(name, "IDAT", 4) == 0) return true;
+    for (const char* other : {"gAMA", "iCCP", "tRNS", "cICP", "mDCV"})
+      if (std::memcmp(name, other, 4) == 0) return false;
+    at += size_t(number(data + at)) + 12;
+  }
+  return false;
+}
+
+}  // namespace
+
+// Uses a shared library; 0 when it has what is needed.
+extern "C" int meshflow_png_library(const char* path) {
+  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return 1;
+  const char* names[] = {"png_image_begin_read_from_memory", "png_image_finish_read", "png_image_free"};
+  void* functions[3];
+  static_assert(sizeof(functions) == sizeof(api));
+  for (int i = 0; i < 3; ++i)
+    if (!(functions[i] = dlsym(handle, names[i]))) return 2;
+  std::memcpy(&api, functions, sizeof(api));
+  return 0;
+}
+
+bool decode_png(const unsigned char* data, int64_t bytes, int channels, int32_t* shape,
+                std::vector<unsigned char>* pixels) {
+  if (!api.begin || !is_plain(data, bytes, channels)) return false;
+  Image image = {};
+  image.version = 1;
+  if (!api.begin(&image, data, bytes)) return false;
+  image.format = channels == 3 ? kColor : 0;
+  pixels->resize(size_t(image.height) * image.width * channels);
+  const int32_t found[3] = {int32_t(image.height), int32_t(image.width), channels};
+  std::memcpy(shape, found, sizeof(found));
+  // It frees what it has. Warnings count as problems, which are left to Pillow.
+  const int done = api.finish(&image, nullptr, pixels->data(), int32_t(image.width) * channels, nullptr);
+  return done && image.problem == 0;
+}

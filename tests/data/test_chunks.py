@@ -1,0 +1,226 @@
+"""Elements made many at a time, or by indices, are those that are made one by one."""
+
+import contextlib
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshflow as tf
+from meshflow.data import arranging, chunks
+from meshflow.data.failures import Failed
+from meshflow.data.running import Run
+from meshflow.data.transformations import shuffled
+
+D = tf.data.Dataset
+E = tf.data.experimental
+
+
+def nodes(dataset):
+    yield dataset
+    for parent in dataset._parents:
+        yield from nodes(parent)
+
+
+@contextlib.contextmanager
+def one_by_one(dataset):
+    """Only sources hand out what they gather; what follows does not see it."""
+    kinds = {type(node) for node in nodes(dataset) if node._parents}
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in kinds:
+            for method in ("_vector", "_by_chunks"):
+                patch.setattr(kind, method, lambda self, run: None)
+        yield
+
+
+def elements(dataset, seeds):
+    found = dataset._elements(Run(dataset, seeds))
+    return [[np.asarray(a).tolist() for a in tf.nest.flatten(e)] for e in found]
+
+
+def check(make):
+    """Compares passes over two datasets that are made in the same way."""
+    fast, seeds = make(), {}
+    wanted = elements(fast, seeds)
+    again = elements(fast, seeds)
+    slow = make()
+    with one_by_one(slow):
+        assert elements(slow, seeds) == wanted
+    assert again == wanted
+    return wanted
+
+
+SIZES = st.integers(1, 7)
+
+
+def pair(x):
+    return x, tf.stack([x, -x])
+
+
+def first(element):
+    return element[0] if isinstance(element, tuple) else element
+
+
+STEPS = {
+    "map": lambda d, n: d.map(lambda *e: tf.nest.map_structure(lambda x: x * n + 1, e)),
+    "shuffle": lambda d, n: d.shuffle(n, seed=3),
+    "repeat": lambda d, n: d.repeat(n % 4),
+    "take": lambda d, n: d.take(3 * n),
+    "skip": lambda d, n: d.skip(n),
+    "shard": lambda d, n: d.shard(3, n % 3),
+    "prefetch": lambda d, n: d.prefetch(n),
+    "filter": lambda d, n: d.filter(lambda *e: tf.nest.flatten(e)[0] % (n + 1) != 0),
+    "take_while": lambda d, n: d.take_while(lambda *e: tf.nest.flatten(e)[0] < 9 * n),
+    "batch and unbatch": lambda d, n: d.batch(n).unbatch(),
+    "concatenate": lambda d, n: d.concatenate(d.take(n)),
+    "enumerate": lambda d, n: d.enumerate(n).map(
+        lambda i, e: tf.nest.map_structure(lambda x: x + i, e)
+    ),
+    "zip": lambda d, n: D.zip((d, d.skip(n))).map(lambda a, b: b),
+    "cache": lambda d, n: d.cache(),
+    "flat_map": lambda d, n: d.flat_map(lambda *e: D.from_tensors(e).repeat(2)),
+    "interleave": lambda d, n: D.range(5).interleave(lambda i: d, cycle_length=3, block_length=n),
+    "choose": lambda d, n: D.choose_from_datasets(
+        [d, d.skip(n)], D.range(40).map(lambda i: i // n % 2)
+    ),
+    "sample": lambda d, n: D.sample_from_datasets([d, d.skip(n)], [0.3, 0.7], seed=n),
+    "ignore_errors": lambda d, n: d.apply(E.ignore_errors()),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 12),
+    st.booleans(),
+    st.lists(st.tuples(st.sampled_from(sorted(STEPS)), SIZES), min_size=1, max_size=3),
+    SIZES,
+    st.booleans(),
+)
+def test_pipelines(count, nested, steps, size, batched):
+    def make():
+        dataset = D.range(count)
+        if nested:
+            dataset = dataset.map(pair)
+        shuffles = False
+        for name, number in steps:
+            # Which of two passes over a shuffled dataset fills its cache is not said.
+            if name == "cache" and shuffles:
+                continue
+            shuffles = shuffles or name == "shuffle"
+            dataset = STEPS[name](dataset, number)
+        return dataset.batch(size, drop_remainder=size % 2 == 0) if batched else dataset
+
+    check(make)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_random_maps_draw_in_the_elements_order(seed):
+    tf.random.set_seed(2)
+
+    def noisy(x):
+        drawn = tf.random.uniform([2], seed=seed)
+        return tf.where(x % 2 == 0, drawn, -drawn), tf.random.shuffle(tf.range(5), seed=seed)
+
+    dataset = D.range(300).map(noisy)
+    assert "at a time" in E.explain(dataset)
+    parts = [tf.concat([b[0] for b in dataset.batch(n)], 0).numpy() for n in (1, 7, 300)]
+    for found in parts[1:]:
+        np.testing.assert_array_equal(found, parts[0])
+    alone = D.range(300).map(noisy)
+    with one_by_one(alone):
+        np.testing.assert_array_equal([a for a, _ in alone.as_numpy_iterator()], parts[0])
+    twice = np.array([a for a, _ in dataset.repeat(2).as_numpy_iterator()])
+    np.testing.assert_array_equal(twice[:300], parts[0])
+    assert len(np.unique(np.abs(twice))) > 1100
+
+
+def test_predicates_see_variables_as_they_are():
+    limit = tf.Variable(5, dtype=tf.int64)
+    found = []
+    for x in D.range(100).filter(lambda x: x < limit):
+        found.append(int(x))
+        if int(x) == 4:
+            limit.assign(8)
+    assert found == list(range(8))
+
+
+def test_failures_travel_with_chunks():
+    def make(array):
+        def gather(index):
+            if 7 in index:
+                raise ValueError("seven")
+            return [array[index]]
+
+        from meshflow.data.sources import Indexed
+
+        return Indexed(20, gather, tf.TensorSpec([], tf.int64))
+
+    data = make(np.arange(20))
+    for step in (
+        lambda d: d.filter(lambda x: x % 5 != 0),
+        lambda d: d.concatenate(D.range(3)),
+        lambda d: d.shuffle(4, seed=1),
+        lambda d: D.zip((d, D.range(20))),
+        lambda d: d.batch(3).unbatch(),
+        lambda d: D.choose_from_datasets([d, D.range(9)], D.range(30).map(lambda i: i % 2)),
+        lambda d: D.range(2).interleave(lambda i: d, cycle_length=2, block_length=3),
+        lambda d: d.filter(lambda x: x > 1).batch(4),
+    ):
+        fast, slow = step(data), step(data)
+        seeds = {}
+        with one_by_one(slow):
+            wanted = list(items(slow._elements(Run(slow, seeds))))
+        assert items(fast._elements(Run(fast, seeds))) == wanted
+        assert "seven" in wanted
+
+
+def items(found):
+    taken = []
+    while True:
+        try:
+            taken.append([np.asarray(a).tolist() for a in tf.nest.flatten(next(found))])
+        except StopIteration:
+            return taken
+        except ValueError as error:
+            taken.append(str(error))
+
+
+@given(st.lists(st.integers(0, 6), max_size=8), st.integers(1, 9), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_shuffled_chunks(sizes, buffer_size, failing):
+    ends = np.cumsum([0, *sizes])
+    parts = [[np.arange(a, b)] for a, b in itertools.pairwise(ends) if b > a]
+    failure = Failed(ValueError("x"))
+    singles = list(range(ends[-1]))
+    if failing:
+        at = len(parts) // 2
+        singles.insert(sum(len(p[0]) for p in parts[:at]), failure)
+        parts.insert(at, failure)
+    found = []
+    for chunk in arranging.shuffled(
+        iter(parts), [np.zeros(1)], buffer_size, np.random.default_rng(1)
+    ):
+        found.extend([chunk] if chunk is failure else chunk[0].tolist())
+    assert found == list(shuffled(iter(singles), buffer_size, np.random.default_rng(1)))
+
+
+def test_elements_of_several_sizes_are_refused_by_batch_only():
+    data = (
+        D.range(1, 4)
+        .flat_map(lambda n: D.from_tensors(tf.range(n)).repeat(2))
+        .filter(lambda x: tf.size(x) > 1)
+    )
+    assert [x.tolist() for x in data.as_numpy_iterator()] == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="different shapes"):
+        list(data.batch(3))
+
+
+def test_programs_are_not_made_for_every_size():
+    sizes = set()
+    for count in (100, 3, 70, 90, 33, 256, 5, 255):
+        size = chunks.size_to_run(count, sizes)
+        assert size >= count
+        sizes.add(size)
+    assert sizes == {100, 3, 256, 8}

@@ -1,0 +1,30 @@
+"""Random pipelines against what TensorFlow's tf.data gives for them."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+FOUND = json.loads((Path(__file__).parents[1] / "reference" / "pipelines.json").read_text())
+NAMES = {
+    "tf": tf,
+    "D": tf.data.Dataset,
+    "E": tf.data.experimental,
+    "np": np,
+    "folder": tempfile.mkdtemp,
+}
+
+
+@pytest.mark.parametrize("text", FOUND)
+def test_elements(text):
+    elements = []
+    try:
+        for element in eval(text, dict(NAMES)).as_numpy_iterator():
+            elements.append(np.asarray(element).tolist())
+    except tf.errors.OpError as error:
+        elements.append(type(error).__name__)
+    assert elements == FOUND[text]
