@@ -66,7 +66,7 @@ def _check_places(places: np.ndarray, shape: list[int]) -> None:
     if not len(places):
         return
     flat = np.ravel_multi_index(tuple(places.T), shape, mode="clip") if shape else np.zeros(1, int)
-    outside: np.ndarray = ((places < 0) | (places >= shape)).any(1)
+    outside = np.any((places < 0) | (places >= shape), axis=1)
     unsorted: np.ndarray = np.diff(flat, prepend=-1) <= 0
     for i in np.flatnonzero(outside | unsorted)[:1]:
         place = f"indices[{i}] = [{','.join(map(str, places[i]))}]"

@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import optax
 import pytest
@@ -256,3 +258,41 @@ def test_sparse_gradients_and_state():
     other.set_weights(values)
     assert_close(other.get_weights()[1], values[1])
     assert optimizer.variables() == optimizer.variables
+
+
+def test_threads_share_an_optimizer():
+    optimizer = tf.keras.optimizers.Adam(0.1)
+    making, over, create = threading.Event(), threading.Event(), optimizer._create_slots
+
+    def slowly(variables):
+        making.set()
+        over.wait(0.3)
+        create(variables)
+
+    optimizer._create_slots = slowly
+    weights = tf.Variable([1.0, 2.0])
+    failures = []
+
+    def step():
+        try:
+            optimizer.apply_gradients([(tf.ones(2), weights)])
+        except Exception as error:
+            failures.append(error)
+        over.set()
+
+    first, other = threading.Thread(target=step), threading.Thread(target=step)
+    first.start()
+    making.wait()
+    other.start()
+    first.join()
+    other.join()
+    assert not failures
+
+
+def test_schedules_keep_their_first_names():
+    schedule = tf.keras.experimental.CosineDecay(0.1, 10)
+    assert isinstance(schedule, tf.keras.optimizers.schedules.CosineDecay)
+    assert issubclass(
+        tf.keras.experimental.CosineDecayRestarts, tf.keras.optimizers.schedules.CosineDecayRestarts
+    )
+    assert tf.keras.__version__ == tf.version.VERSION

@@ -8,6 +8,7 @@ from meshflow.keras import (
     constraints,
     datasets,
     dtensor,
+    experimental,
     initializers,
     layers,
     losses,
@@ -24,11 +25,13 @@ from meshflow.keras import (
 from meshflow.keras.engine.input_layer import Input
 from meshflow.keras.engine.model import Model
 from meshflow.keras.engine.sequential import Sequential
+from meshflow.version import VERSION as __version__
 
 __all__ = [
     "Input",
     "Model",
     "Sequential",
+    "__version__",
     "activations",
     "applications",
     "backend",
@@ -36,6 +39,7 @@ __all__ = [
     "constraints",
     "datasets",
     "dtensor",
+    "experimental",
     "initializers",
     "layers",
     "losses",

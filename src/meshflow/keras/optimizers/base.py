@@ -8,6 +8,7 @@ clips, transforms, and updates each variable by one of the hooks that a subclass
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +28,9 @@ from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
 from meshflow.keras.optimizers.state import State
 from meshflow.ops import array, math
+
+# Threads may share an optimizer: none may find a variable known whose slots another is still making.
+_building = threading.RLock()
 
 __all__ = ["Optimizer"]
 
@@ -124,6 +128,10 @@ class Optimizer(UpdateHooks, State):
         Args:
           var_list: the variables to be trained.
         """
+        with _building:
+            self._build_new(var_list)
+
+    def _build_new(self, var_list: Sequence[Variable]) -> None:
         _ = self.iterations
         new = [v for v in var_list if self._var_key(v) not in self._index_dict]
         for var in new:
