@@ -225,6 +225,19 @@ def test_multi_head_attention_numbers(rng):
     )
 
 
+@pytest.mark.parametrize("kind", [layers.Attention, layers.AdditiveAttention])
+def test_attention_is_causal_from_the_start_or_in_a_call(kind):
+    q = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    always = kind(causal=True)
+    again = kind.from_config(always.get_config())
+    weights = always([q, q], return_attention_scores=True)[1].numpy()
+    assert np.abs(np.triu(weights, 1)).max() < 1e-6
+    again.build([(2, 3, 4)] * 2)
+    again.set_weights(always.get_weights())
+    assert_close(again([q, q]), always([q, q], use_causal_mask=True))
+    assert "causal" not in kind().get_config()
+
+
 def test_a_transformer_block_trains():
     inputs = tf.keras.Input((6,), dtype="int32")
     x = layers.Embedding(10, 8)(inputs)

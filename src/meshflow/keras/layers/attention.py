@@ -280,6 +280,7 @@ class _Shaped:
 
 class _BaseAttention(Layer):
     def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
+        self.causal = bool(kwargs.pop("causal", False))
         super().__init__(**kwargs)
         self.dropout = dropout
         self.supports_masking = True
@@ -318,7 +319,7 @@ class _BaseAttention(Layer):
             scores = scores - 1e9 * math.cast(
                 math.logical_not(array.expand_dims(value_mask, 1)), scores.dtype
             )
-        if use_causal_mask:
+        if use_causal_mask or self.causal:
             t, s = scores.shape[-2], scores.shape[-1]
             later = array.reshape(array.range(t), [-1, 1]) < array.reshape(array.range(s), [1, -1])
             scores = scores - 1e9 * math.cast(later, scores.dtype)
@@ -337,7 +338,8 @@ class _BaseAttention(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        return {**super().get_config(), "dropout": self.dropout}
+        causal = {"causal": True} if self.causal else {}
+        return {**super().get_config(), "dropout": self.dropout, **causal}
 
 
 class Attention(_BaseAttention):
@@ -347,7 +349,8 @@ class Attention(_BaseAttention):
       use_scale: whether scores are multiplied by a trained number.
       score_mode: 'dot' or 'concat'.
       dropout: dropout of the attention weights.
-      **kwargs: arguments of `Layer`.
+      **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
+        arguments of `Layer`.
     """
 
     def __init__(
@@ -390,7 +393,8 @@ class AdditiveAttention(_BaseAttention):
     Args:
       use_scale: whether features are multiplied by trained numbers.
       dropout: dropout of the attention weights.
-      **kwargs: arguments of `Layer`.
+      **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
+        arguments of `Layer`.
     """
 
     def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:
