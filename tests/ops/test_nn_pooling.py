@@ -109,3 +109,21 @@ def test_errors_name_sizes():
         tf.nn.pool(x, [2, 2], "AVG", strides=[2, 2], dilations=[2, 2])
     with pytest.raises(ValueError, match="NCHW"):
         tf.nn.max_pool_with_argmax(x, 2, 2, "SAME", data_format="NCHW")
+
+
+def test_maxima_of_channels():
+    x = tf.constant(np.arange(24.0, dtype=np.float32).reshape(1, 2, 2, 6))
+    window = (1, 1, 1, 3)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        found = tf.nn.max_pool(x, window, window, "VALID")
+    np.testing.assert_array_equal(found, np.arange(2, 24, 3).reshape(1, 2, 2, 2))
+    np.testing.assert_array_equal(tape.gradient(found, x)[0, 0, 0], [0, 0, 1, 0, 0, 1])
+    turned = tf.transpose(x, [0, 3, 1, 2])
+    first = tf.nn.max_pool2d(turned, (1, 3, 1, 1), (1, 3, 1, 1), "VALID", "NCHW")
+    np.testing.assert_array_equal(tf.transpose(first, [0, 2, 3, 1]), found)
+    layer = tf.keras.layers.Lambda(lambda y: tf.nn.max_pool(y, window, window, "VALID"))
+    assert layer(tf.keras.Input([2, 2, 6])).shape.as_list() == [None, 2, 2, 2]
+    for size, step in [((1, 1, 1, 3), (1, 1, 1, 2)), ((1, 2, 2, 3),) * 2, ((1, 1, 1, 4),) * 2]:
+        with pytest.raises(tf.errors.UnimplementedError, match="over channels"):
+            tf.nn.max_pool(x, size, step, "VALID")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.errors import InvalidValueError, UnimplementedError
 from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
@@ -102,6 +102,9 @@ def _pool(
     first = channels_first(data_format)
     if rank is None:
         rank = len(input.shape) - 2
+    depth = _depth(ksize, rank, first)
+    if depth > 1 and function is _max_pool:
+        return _depthwise(input, ksize, strides, first, depth)
     window = spatial_sizes(ksize, rank, first, "ksize")
     steps = spatial_sizes(ksize if strides is None else strides, rank, first, "strides")
     if len(input.shape) != rank + 2:
@@ -110,6 +113,33 @@ def _pool(
         )
     pads = padding_pairs(padding, rank, first)
     return function(input, window, steps, pads, first, dilations)
+
+
+def _depth(ksize: Any, rank: int, first: bool) -> int:
+    """How many channels a window has."""
+    sizes = static_value(ksize, "ksize")
+    whole = isinstance(sizes, tuple) and len(sizes) == rank + 2
+    return sizes[1 if first else -1] if whole else 1
+
+
+def _depthwise(input: Any, ksize: Any, strides: Any, first: bool, depth: int) -> Tensor:
+    """Maxima of neighbouring channels, which TensorFlow takes in windows that tile them."""
+    sizes, axis = static_value(ksize, "ksize"), 1 if first else len(input.shape) - 1
+    others = [size for i, size in enumerate(sizes) if i != axis]
+    tiles = static_value(ksize if strides is None else strides, "strides") == sizes
+    if others != [1] * len(others) or not tiles or input.shape[axis] % depth:
+        raise UnimplementedError(
+            "max_pool over channels needs windows of one place, strides equal to ksize, and a number of channels that "
+            f"ksize divides; got ksize {list(sizes)}, strides {strides} and {input.shape[axis]} channels."
+        )
+    return _max_of_channels(input, depth, axis)
+
+
+@op(name="max_pool")
+def _max_of_channels(input: TensorLike, depth: int, axis: int) -> Tensor:
+    sizes = input.shape
+    grouped = input.reshape(*sizes[:axis], sizes[axis] // depth, depth, *sizes[axis + 1 :])
+    return grouped.max(axis + 1)
 
 
 def _as_tensor(input: Any) -> Any:
