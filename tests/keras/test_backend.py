@@ -129,3 +129,10 @@ def test_settings():
         K.set_image_data_format(layout)
     first = K.get_uid("thing")
     assert K.get_uid("thing") == first + 1
+
+
+def test_functions_of_a_list_of_one_give_a_list():
+    x = tf.keras.Input([3])
+    (found,) = K.function([x], [x * 2])([np.ones((1, 3))])
+    assert found.tolist() == [[2.0] * 3]
+    assert K.function(x, x * 2)(np.ones((1, 3))).shape == (1, 3)

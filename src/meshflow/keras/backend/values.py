@@ -208,7 +208,8 @@ def function(
             convert.convert_to_tensor(v, dtype=d) for v, d in zip(given, wanted, strict=True)
         ]
         results = model(tensors if len(tensors) > 1 else tensors[0])
-        return nest.map_structure(np.asarray, results)
+        # A model gives the one tensor of a list of one.
+        return nest.pack_sequence_as(outputs, [np.asarray(r) for r in nest.flatten(results)])
 
     return call
 
