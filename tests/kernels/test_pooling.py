@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshflow import kernels
 from meshflow.kernels import library, lowerings, pooling
 from meshflow.kernels.library import Library
-from meshflow.ops.nn.windows import Windows, max_windows
+from meshflow.ops.nn.windows import Windows, _gradient_p, max_windows
 
 pytestmark = pytest.mark.skipif(
     not isinstance(kernels.status(), Library) or kernels.status().pooling is None,
@@ -163,6 +163,20 @@ def test_shardings_in_types_are_kept():
     wanted = by_xla(jax.value_and_grad(lambda x: jnp.sum(max_windows(x, WINDOWS) ** 2)), x)
     np.testing.assert_array_equal(y, wanted[0])
     np.testing.assert_array_equal(dx, wanted[1])
+
+
+@pytest.mark.nan_expected
+@pytest.mark.parametrize("windows", [WINDOWS, spatial((2, 2), (2, 2))])
+def test_the_gradient_of_a_relu_in_front_is_taken_in(windows):
+    gated = pooling.GATED[_gradient_p]
+    x = image((2, 6, 8, 19), "bfloat16").at[0, 2, 3, :4].set(jnp.nan).at[0, 4, 4, 2].set(jnp.inf)
+    y = max_windows(x, windows)
+    g = (jnp.arange(y.size) % 5 - 2).astype(y.dtype).reshape(y.shape)
+    run = lambda primitive: lambda *arrays: (primitive.bind(*arrays, windows=windows),)
+    program = jax.jit(run(gated)).lower(x, y, g)
+    assert "meshflow_gated_pooling" in program.as_text()
+    (got,), (plain,) = program.compile()(x, y, g), run(_gradient_p)(x, y, g)
+    np.testing.assert_array_equal(np.asarray(got, "f4"), np.where(x > 0, plain, 0).astype("f4"))
 
 
 def test_a_plan_that_does_not_fit_is_an_error():

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import meshflow as tf
 from meshflow.kernels import epilogues
+from meshflow.ops.nn.windows import Windows, max_windows
 from meshflow.passes.fusing import fused
 
 
@@ -182,6 +183,25 @@ def test_on_a_mesh_the_parts_are_convolved():
         np.testing.assert_allclose(
             np.asarray(got, np.float64), np.asarray(wanted, np.float64), rtol=2e-2, atol=2e-2
         )
+
+
+TILES = Windows((1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4, (1,) * 4)
+
+
+def pooled(x, w, b):
+    return max_windows(layer(x, w, b), TILES)
+
+
+def test_a_gradient_of_maxima_takes_in_the_gradient_of_a_relu():
+    x = draw((2, 8, 8, 64))
+    total = lambda call: lambda *args: jnp.sum(call(*args).astype(jnp.float32) ** 2)
+    step = jax.value_and_grad(total(pooled), argnums=(0, 1, 2))
+    found = names(step, x, W, B)
+    assert "max_windows_gated_gradient" in found
+    assert "select_n" not in found
+    assert_same(step, x, W, B)
+    alone = jax.grad(total(lambda x, w: max_windows(convolve(x, w), TILES)))
+    assert "max_windows_gated_gradient" not in names(alone, x, W)
 
 
 def test_functions_are_compiled_fused_and_their_gradients_are_right():

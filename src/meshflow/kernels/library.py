@@ -16,6 +16,7 @@ import numpy as np
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
 POOLING = "meshflow_pooling"
+GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
 # The name of the code that filters in tiles of 2 x 2 places of the result.
 WINOGRAD = "meshflow:winograd"
@@ -98,6 +99,7 @@ class Library:
             self.handler = self.compiled.meshflow_onednn
             # One built before there was this handler still does the rest.
             self.pooling = getattr(self.compiled, POOLING, None)
+            self.gated_pooling = getattr(self.compiled, GATED_POOLING, None)
             self.cross_entropy = getattr(self.compiled, CROSS_ENTROPY, None)
             self._query = self.compiled.meshflow_onednn_query
             self._set_threads = self.compiled.meshflow_onednn_set_threads
@@ -166,6 +168,7 @@ def status() -> Library | KernelsUnavailableError:
         handlers = {
             TARGET: library.handler,
             POOLING: library.pooling,
+            GATED_POOLING: library.gated_pooling,
             CROSS_ENTROPY: library.cross_entropy,
         }
         for name, handler in handlers.items():

@@ -24,6 +24,13 @@ using meshflow::bfloat16;
 using meshflow::narrow;
 using meshflow::wide;
 
+// Positive and a number: as an integer from 1 to infinity. A comparison of floats would leave loops without vectors.
+inline uint32_t positive(float value) { return SAME_BITS(uint32_t, value) - 1 < 0x7f800000; }
+
+// The number, or zero where `open` is 0 and not 1.
+inline float masked(float value, uint32_t open) { return SAME_BITS(float, SAME_BITS(uint32_t, value) & (0 - open)); }
+inline bfloat16 masked(bfloat16 value, uint32_t open) { return {static_cast<uint16_t>(value.bits & (0 - open))}; }
+
 // Loops over the channels of one place.
 #define LOOPS(T)                                                                                  \
   FOR_EVERY_CPU void take_maximum(const T* __restrict x, float* __restrict best, int64_t n) {     \
@@ -37,20 +44,22 @@ using meshflow::wide;
   }                                                                                               \
   FOR_EVERY_CPU void add_to_first(const T* __restrict x, const T* __restrict y,                   \
                                   const T* __restrict g, uint32_t* __restrict taken,              \
-                                  float* __restrict total, int64_t n) {                           \
+                                  float* __restrict total, int64_t n, uint32_t always) {          \
     for (int64_t c = 0; c < n; ++c) {                                                             \
       uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];                                      \
+      uint32_t open = hit & (positive(wide(x[c])) | always);                                      \
       float share = wide(g[c]);                                                                   \
-      total[c] += hit ? share : 0.0f;                                                             \
+      total[c] += open ? share : 0.0f;                                                            \
       taken[c] |= hit;                                                                            \
     }                                                                                             \
   }                                                                                               \
   FOR_EVERY_CPU void give_to_first(const T* __restrict x, const T* __restrict y,                  \
                                    const T* __restrict g, uint32_t* __restrict taken,             \
-                                   T* __restrict total, int64_t n) {                              \
+                                   T* __restrict total, int64_t n, uint32_t always) {             \
     for (int64_t c = 0; c < n; ++c) {                                                             \
       uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];                                      \
-      total[c] = hit ? g[c] : T{};                                                                \
+      uint32_t open = hit & (positive(wide(x[c])) | always);                                      \
+      total[c] = masked(g[c], open);                                                              \
       taken[c] |= hit;                                                                            \
     }                                                                                             \
   }
@@ -60,9 +69,10 @@ LOOPS(bfloat16)
 
 struct Geometry {
   int64_t batch, channels, image = 1, results = 1;
+  bool gated;  // the gradient passes only where the image is positive
   std::vector<int64_t> in, out, window, strides, dilations, low;
 
-  explicit Geometry(Reader plan) {
+  Geometry(Reader plan, bool gated) : gated(gated) {
     batch = plan.next();
     channels = plan.next();
     for (auto* part : {&in, &out, &window, &strides, &dilations, &low}) *part = plan.list(3);
@@ -134,7 +144,7 @@ void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T
         int64_t place = (row * g.out[2] + w) * n;
         std::fill(taken.begin(), taken.end(), 0u);
         g.elements(d, h, w, [&](int64_t inside) {
-          give_to_first(x + image + inside, y + place, dy + place, taken.data(), dx + image + inside, n);
+          give_to_first(x + image + inside, y + place, dy + place, taken.data(), dx + image + inside, n, !g.gated);
         });
       }
     }
@@ -158,7 +168,7 @@ void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
         std::fill(taken.begin(), taken.end(), 0u);
         g.elements(d, h, w, [&](int64_t inside) {
           add_to_first(x + b * size + inside, y + place, dy + place, taken.data(),
-                       total.data() + inside, n);
+                       total.data() + inside, n, !g.gated);
         });
       }
       store(total.data(), dx + b * size, size);
@@ -179,10 +189,11 @@ void pool(const Geometry& g, const std::vector<void*>& buffers) {
 }
 
 // Of x, its windows' maxima; of x, these and their gradients, the gradient of x.
+template <bool gated>
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
                    ffi::Span<const int64_t> plan) {
   try {
-    Geometry geometry(Reader(plan.begin(), plan.size()));
+    Geometry geometry(Reader(plan.begin(), plan.size()), gated);
     std::vector<ffi::AnyBuffer> given;
     for (size_t i = 0; i < arguments.size(); ++i)
       given.push_back(arguments.get<ffi::AnyBuffer>(i).value());
@@ -218,5 +229,9 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_pooling, execute,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_pooling, execute<false>,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
+
+// The gradient alone, zero where x is not positive: behind the gradient of a ReLU.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_gated_pooling, execute<true>,
                               ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -13,6 +14,9 @@ from meshflow.kernels import library, lowerings
 # Arrays with fewer channels side by side are left to XLA; so are small ones.
 LEAST_CHANNELS = 8
 LEAST_SIZE = 1 << 13
+
+# The primitive of a gradient behind which is the gradient of a ReLU, by that of the gradient alone.
+GATED: dict[Any, Any] = {}
 
 
 def plan(shape: tuple[int, ...], windows: Any) -> list[int] | None:
@@ -42,7 +46,7 @@ def plan(shape: tuple[int, ...], windows: Any) -> list[int] | None:
     return [*numbers, *(0,) * (3 - rank), *low[first:last]]
 
 
-def _choose(*avals: Any) -> Any:
+def _choose(gated: bool, *avals: Any) -> Any:
     """A function of the image, or of the image, its maxima and their gradients; or None."""
     *operands, out, parameters = avals
     types = {np.dtype(a.dtype).name for a in (*operands, out)}
@@ -53,17 +57,21 @@ def _choose(*avals: Any) -> Any:
         # XLA is as fast, and fuses it with what is around.
         return None
     loaded = library.load()
-    if loaded is None or loaded.pooling is None:
+    target = library.GATED_POOLING if gated else library.POOLING
+    if loaded is None or (loaded.gated_pooling if gated else loaded.pooling) is None:
         return None
     result = jax.ShapeDtypeStruct(out.shape, out.dtype)
-    return lambda *arrays: lowerings.run(numbers, arrays, result, library.POOLING)
+    return lambda *arrays: lowerings.run(numbers, arrays, result, target)
 
 
-def register(*primitives: Any) -> None:
+def register(maximum: Any, gradient: Any, gated: Any) -> None:
     """Gives the primitives of window maxima and their gradients these loops.
 
     Args:
-      *primitives: of arrays, with a parameter `windows`.
+      maximum: of arrays, with a parameter `windows`, as all of them.
+      gradient: of the image, the maxima and their gradient.
+      gated: the same, zero where the image is not positive.
     """
-    for primitive in primitives:
-        lowerings.override(primitive, _choose)
+    for primitive in (maximum, gradient, gated):
+        lowerings.override(primitive, functools.partial(_choose, primitive is gated))
+    GATED[gradient] = gated

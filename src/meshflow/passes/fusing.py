@@ -1,5 +1,6 @@
 """Convolutions take in what surrounds them: a bias and a ReLU, or the gradient of a ReLU, and what is done
-to their kernels, which are rounded from float32 and turned round for the gradient of an image.
+to their kernels, which are rounded from float32 and turned round for the gradient of an image. Gradients of
+maxima of windows take in the gradient of a ReLU, too.
 
 It is the last rewrite before a program is compiled, when no derivative is taken any more. A
 convolution is fused where nothing else reads the values between; what a comparison of these with
@@ -15,6 +16,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.kernels.epilogues import finished_p
+from meshflow.kernels.pooling import GATED
 from meshflow.passes.jaxprs import everywhere, makers, opened, users
 
 __all__ = ["fused"]
@@ -50,6 +52,8 @@ class _Fusion:
         for i, eqn in enumerate(self._eqns):
             if eqn is not None and eqn.primitive.name == "conv_general_dilated":
                 self._fuse(i)
+            elif eqn is not None and (maxima := _gradient_of_maxima(eqn)) is not None:
+                self._gate_windows(i, maxima)
         return [eqn for eqn in self._eqns if eqn is not None]
 
     def _compare_results(self) -> None:
@@ -104,6 +108,17 @@ class _Fusion:
             outvars=[result],
             params={**conv.params, "finish": finish, "bias": bias is not None, "turned": turned},
         )
+
+    def _gate_windows(self, at: int, maxima: Any) -> None:
+        """A gradient of maxima takes in the gradient of the ReLU whose result these are taken of."""
+        eqn = self._eqns[at]
+        where = self._only_use(eqn.outvars[0])
+        if where is None or self._eqns[where].primitive.name != "select_n":
+            return
+        if self._gate(self._eqns[where], eqn.outvars[0]) is eqn.invars[0]:
+            outvars, self._eqns[where] = self._eqns[where].outvars, None
+            gated, parameters = GATED[maxima.primitive], maxima.params
+            self._eqns[at] = eqn.replace(primitive=gated, outvars=outvars, params=parameters)
 
     def _only_use(self, var: Any) -> int | None:
         """The index of the only equation that reads a variable."""
@@ -187,6 +202,18 @@ def _may_finish(conv: Any) -> bool:
     plain = plain and all(d == 1 for d in parameters["lhs_dilation"])
     types = {v.aval.dtype.name for v in (*conv.invars, conv.outvars[0])}
     return plain and out.ndim == 4 and types == {"bfloat16"}
+
+
+def _gradient_of_maxima(eqn: Any) -> Any:
+    """The equation that computes a gradient of maxima, in a call of its own or not, or None."""
+    if eqn.primitive in GATED:
+        return eqn
+    if eqn.primitive.name != "custom_vjp_call":
+        return None
+    body = opened(eqn.params["call_jaxpr"])
+    alone = len(body.eqns) == 1 and body.outvars == body.eqns[0].outvars
+    whole = alone and body.eqns[0].invars == body.invars
+    return body.eqns[0] if whole and body.eqns[0].primitive in GATED else None
 
 
 def _rectified(eqn: Any, zero: Any) -> Any:

@@ -189,6 +189,11 @@ def _to_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
     return to_windows(x, y, g, windows)
 
 
+def _to_positive_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+    """The same where `x` is positive: what passes a ReLU in front of the windows."""
+    return jnp.where(x > 0, _to_first_by_xla(x, y, g, windows), jnp.zeros((), g.dtype))
+
+
 def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
     """Each gradient at the first maximum of its window, added up where windows overlap."""
     full = padded(x, windows, lowest(x.dtype))
@@ -239,7 +244,8 @@ def _primitive(name: str, call: Any) -> Any:
 
 _max_p = _primitive("max_windows", _max_by_xla)
 _gradient_p = _primitive("max_windows_gradient", _to_first_by_xla)
-pooling.register(_max_p, _gradient_p)
+_gated_gradient_p = _primitive("max_windows_gated_gradient", _to_positive_first_by_xla)
+pooling.register(_max_p, _gradient_p, _gated_gradient_p)
 
 
 def argmax_windows(x: Any, windows: Windows) -> Any:
