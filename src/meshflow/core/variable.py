@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.context import context
+from meshflow.core.context import as_stored, context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op
@@ -363,11 +363,8 @@ class Variable(VariableRows, _Operators):
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
         tensor = self._checked(delta, method)
-        saved, context.autocast = context.autocast, None
-        try:
+        with as_stored():
             result = apply(op, (self._as_tensor(), tensor))
-        finally:
-            context.autocast = saved
         if not self._static_shape.is_compatible_with(result._value.shape):
             raise ValueError(
                 f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
