@@ -452,7 +452,13 @@ class Variable(VariableRows, _Operators):
         return copied
 
     def __reduce__(self) -> Any:
-        return _restore, (np.asarray(self._value), self._trainable, self._name)
+        how = {
+            name: getattr(self, "_" + name)
+            for name in ("trainable", "constraint", "synchronization", "aggregation")
+        }
+        # Layers read weights in the compute dtype, or not, also after a round trip.
+        own = {name: getattr(self, name) for name in ("_name", "_static_shape", "_autocast")}
+        return _restore, (np.asarray(self._value), how, own)
 
     def __repr__(self) -> str:
         head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
@@ -461,8 +467,11 @@ class Variable(VariableRows, _Operators):
         return f"{head}, {Tensor(self._value)._labelled()}>"
 
 
-def _restore(array: np.ndarray, trainable: bool, name: str) -> Variable:
-    return Variable(array, trainable=trainable, name=name)
+def _restore(array: np.ndarray, how: dict[str, Any], own: dict[str, Any]) -> Variable:
+    variable = Variable(array, **how)
+    for name, value in own.items():
+        setattr(variable, name, value)
+    return variable
 
 
 def _add_op(operands: Any, _: Any) -> Any:

@@ -179,17 +179,13 @@ class MultiHeadAttention(Layer):
 
     def _ensure(self, query: Any, value: Any, key: Any) -> None:
         if "_projected" not in self.__dict__:
-            from meshflow.core.context import context
+            from meshflow.core.context import as_stored
             from meshflow.core.trace import init_scope
 
-            saved, context.autocast = context.autocast, None
-            try:
-                with init_scope():
-                    self._build_from(
-                        TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
-                    )
-            finally:
-                context.autocast = saved
+            with as_stored(), init_scope():
+                self._build_from(
+                    TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
+                )
 
     def call(
         self,

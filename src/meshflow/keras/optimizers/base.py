@@ -111,7 +111,7 @@ class Optimizer(UpdateHooks, State):
             )
         self.use_ema, self.ema_momentum = use_ema, ema_momentum
         self.ema_overwrite_frequency = ema_overwrite_frequency
-        self._excluded: tuple[set[int], list[str]] = (set(), [])
+        self._excluded: tuple[list[Variable], list[str]] = ([], [])
         self._hyper: dict[str, Any] = {}
         self._init_state()
         self._set_hyper("learning_rate", rate)
@@ -367,11 +367,13 @@ class Optimizer(UpdateHooks, State):
           var_list: variables.
           var_names: regular expressions found in variable names.
         """
-        self._excluded = ({id(v) for v in var_list or []}, list(var_names or []))
+        self._excluded = (list(var_list or []), list(var_names or []))
 
     def _decays(self, var: Variable) -> bool:
-        ids, patterns = self._excluded
-        return id(var) not in ids and not any(re.search(p, var.name) for p in patterns)
+        excluded, patterns = self._excluded
+        if any(var is other for other in excluded):
+            return False
+        return not any(re.search(p, var.name) for p in patterns)
 
     def _update_averages(self, variables: list[Variable]) -> None:
         momentum = float(self.ema_momentum)
