@@ -130,7 +130,7 @@ class TrainingSteps:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or what is read from a pickle, compiles its own steps.
-        state = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
+        state: dict[str, Any] = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
 
     def _step(self, kind: str) -> Callable[[Any], Any]:
