@@ -338,3 +338,14 @@ def test_copies_of_trained_models_train_on(copied, policy):
         assert not np.array_equal(start, own)
         np.testing.assert_array_equal(own, other)
     assert copied(model.history).history == model.history.history
+
+
+def test_symbolic_losses_are_listed_before_the_first_call():
+    inputs = tf.keras.Input([3])
+    outputs = tf.keras.layers.Dense(2, kernel_regularizer="l2")(inputs)
+    model = tf.keras.Model(inputs, outputs)
+    model.add_loss(tf.reduce_mean(outputs))
+    assert len(model.losses) == 2
+    y = model(tf.ones([1, 3]))
+    assert_close(model.losses[0], tf.reduce_mean(y))
+    assert len(model.losses) == 2
