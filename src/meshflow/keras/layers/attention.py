@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.context import as_stored
 from meshflow.core.shapes import TensorShape
+from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
@@ -179,17 +181,10 @@ class MultiHeadAttention(Layer):
 
     def _ensure(self, query: Any, value: Any, key: Any) -> None:
         if "_projected" not in self.__dict__:
-            from meshflow.core.context import context
-            from meshflow.core.trace import init_scope
-
-            saved, context.autocast = context.autocast, None
-            try:
-                with init_scope():
-                    self._build_from(
-                        TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
-                    )
-            finally:
-                context.autocast = saved
+            with as_stored(), init_scope():
+                self._build_from(
+                    TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
+                )
 
     def call(
         self,
