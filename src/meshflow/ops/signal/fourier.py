@@ -196,7 +196,13 @@ def fftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor
 
 
 def ifftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
-    """The inverse of `fftshift`; same arguments."""
+    """The inverse of `fftshift`; same arguments.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.signal.ifftshift([-2, -1, 0, 1, 2]).numpy()
+      array([ 0,  1,  2, -2, -1], dtype=int32)
+    """
     x = convert_to_tensor(x)
     chosen, halves = _shifts(x, axes)
     return roll(x, [-h for h in halves], chosen)
