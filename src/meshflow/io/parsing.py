@@ -369,6 +369,14 @@ def parse_single_example(
     Raises:
       InvalidArgumentError: for a feature that is missing, or of another dtype or size.
       ValueError: when `features` is empty or cannot be read.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"tea"]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"name": feature}))
+      >>> features = {"name": tf.io.FixedLenFeature([], tf.string)}
+      >>> tf.io.parse_single_example(record.SerializeToString(), features)["name"].numpy()
+      b'tea'
     """
     if isinstance(serialized, Pending):
         # A map function is looked at: what follows becomes a program of numbers.
@@ -435,6 +443,16 @@ def parse_single_sequence_example(
     Raises:
       InvalidArgumentError: for a feature that is missing, or of another dtype or size.
       ValueError: when no features are asked for.
+
+    Example:
+      >>> import meshflow as tf
+      >>> steps = [tf.train.Feature(int64_list=tf.train.Int64List(value=[v])) for v in (5, 6)]
+      >>> lists = tf.train.FeatureLists(feature_list={"x": tf.train.FeatureList(feature=steps)})
+      >>> record = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
+      >>> features = {"x": tf.io.FixedLenSequenceFeature([], tf.int64)}
+      >>> _, parsed = tf.io.parse_single_sequence_example(record, sequence_features=features)
+      >>> print(parsed["x"].numpy())
+      [5 6]
     """
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim:
@@ -468,6 +486,16 @@ def parse_sequence_example(
     Raises:
       InvalidArgumentError: for a feature that is missing, or of another dtype or size.
       ValueError: when no features are asked for.
+
+    Example:
+      >>> import meshflow as tf
+      >>> steps = [tf.train.Feature(int64_list=tf.train.Int64List(value=[v])) for v in (5, 6)]
+      >>> lists = tf.train.FeatureLists(feature_list={"x": tf.train.FeatureList(feature=steps)})
+      >>> record = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
+      >>> features = {"x": tf.io.FixedLenSequenceFeature([], tf.int64)}
+      >>> _, parsed, lengths = tf.io.parse_sequence_example([record], sequence_features=features)
+      >>> print(parsed["x"].numpy(), lengths["x"].numpy())
+      [[5 6]] [2]
     """
     texts = host_bytes(serialized, "a serialized example")
     return _sequence_examples(

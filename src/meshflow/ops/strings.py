@@ -104,14 +104,37 @@ def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
 @waits_for_text(string)
 @also_symbolic
 def strip(input: Any, name: str | None = None) -> Tensor:
-    """Without white space at the ends."""
+    """Without white space at the ends.
+
+    Args:
+      input: strings.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.strip([" a b ", "c  "]).numpy())
+      [b'a b' b'c']
+    """
     return _map("strip", lambda s: s.strip(), input)
 
 
 @waits_for_text(int32)
 @also_symbolic
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
-    """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32."""
+    """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32.
+
+    Args:
+      input: strings.
+      unit: 'BYTE' or 'UTF8_CHAR'.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.length(["tea", "thé"]).numpy())
+      [3 4]
+      >>> print(tf.strings.length(["tea", "thé"], unit="UTF8_CHAR").numpy())
+      [3 3]
+    """
     _check_unit(unit)
     return _map(
         "length", lambda s: _len(s) if unit == "BYTE" else _len(s.decode()), input, np.int32
@@ -193,7 +216,18 @@ def _python_text(value: Any) -> str:
 @waits_for_text(bool_)
 @also_symbolic
 def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
-    """Whether whole strings match a pattern."""
+    """Whether whole strings match a pattern.
+
+    Args:
+      input: strings.
+      pattern: a regular expression in RE2's syntax.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
+      [ True False]
+    """
     compiled = regular_expressions.compiled(_python_text(pattern))
 
     def matches(word: bytes) -> bool:
@@ -332,6 +366,11 @@ def reduce_join(
       keepdims: whether they stay, with size 1.
       separator: what goes between.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.reduce_join([["a", "b"], ["c", "d"]], axis=1, separator="-").numpy())
+      [b'a-b' b'c-d']
     """
     array = _text(inputs, "reduce_join")
     given = [axis] if isinstance(axis, int) else axis
@@ -381,7 +420,17 @@ def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = No
 
 @also_symbolic
 def bytes_split(input: Any, name: str | None = None) -> Tensor:
-    """The bytes of one string, a vector of strings."""
+    """The bytes of one string, a vector of strings.
+
+    Args:
+      input: a string scalar.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.bytes_split("tea").numpy().tolist()
+      [b't', b'e', b'a']
+    """
     word = _one(input, "bytes_split")
     return _strings([word[i : i + 1] for i in range(_len(word))])
 
@@ -409,6 +458,11 @@ def ngrams(
 
     Returns:
       A vector of strings.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.ngrams(["to", "be", "or"], 2).numpy().tolist()
+      [b'to be', b'be or']
     """
     words = _text(data, "ngrams")
     if words.ndim != 1:
