@@ -15,6 +15,8 @@ from meshflow.core.autograph.policy import is_users_file
 
 _STAGING = os.sep + os.path.join("meshflow", "core", "staging") + os.sep
 _RAISE = dis.opmap["RAISE_VARARGS"]
+# How messages show what is only known at run time.
+_SYMBOLS = ("symbolic", "Tensor(", "Traced", "Tracer")
 # What no other value of a tensor would have prevented.
 _LOOKUPS = (NameError, KeyError)
 
@@ -38,7 +40,7 @@ def is_mistake(error: Exception, sizes_known: bool) -> bool:
         return True
     if isinstance(error, errors.InvalidValueError):
         # What needs a value, not a shape, names the symbol that it got instead.
-        return sizes_known and not any(word in str(error) for word in ("Traced", "symbolic"))
+        return sizes_known and not any(word in str(error) for word in _SYMBOLS)
     if last is None or not is_users_file(last.tb_frame.f_code.co_filename):
         return False
     return isinstance(error, _LOOKUPS) or (sizes_known and _raised(last))
