@@ -15,10 +15,10 @@ import jax
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.context import context, writing
+from meshflow.core.context import as_stored, context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
+from meshflow.core.operation import CAST, Op
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.tensor import Reference, Tensor, TensorLike
 from meshflow.core.trace import init_scope
@@ -49,9 +49,6 @@ class VariableAggregation(enum.Enum):
     SUM = 1
     MEAN = 2
     ONLY_FIRST_REPLICA = 3
-
-
-_cast = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))
 
 
 class Variable(VariableRows, _Operators):
@@ -273,7 +270,7 @@ class Variable(VariableRows, _Operators):
         for tape in context.tapes:
             tape.variable_read(self, tensor)
         if self._autocast and context.autocast is not None and context.autocast is not self._dtype:
-            return apply(_cast, (tensor,), (context.autocast,))
+            return apply(CAST, (tensor,), (context.autocast,))
         return tensor
 
     def value(self) -> Tensor:
@@ -377,11 +374,8 @@ class Variable(VariableRows, _Operators):
             return self._updated(op, tensor, method)
 
     def _updated(self, op: Op, tensor: Tensor, method: str) -> Variable:
-        saved, context.autocast = context.autocast, None
-        try:
+        with as_stored():
             result = apply(op, (self._as_tensor(), tensor))
-        finally:
-            context.autocast = saved
         if not self._static_shape.is_compatible_with(result._value.shape):
             raise ValueError(
                 f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "

@@ -106,6 +106,14 @@ class BatchNormalization(_Scaled):
 
     Raises:
       NotImplementedError: for `renorm` and `virtual_batch_size`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.BatchNormalization(epsilon=0.0)
+      >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy().tolist()
+      [[-1.0], [1.0]]
+      >>> layer.moving_mean.numpy().round(2)
+      array([0.02], dtype=float32)
     """
 
     def __init__(
@@ -301,6 +309,11 @@ class LayerNormalization(_Scaled):
       center: whether beta is added.
       scale: whether the result is multiplied by gamma.
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().round(2).tolist()
+      [[-1.0, 1.0], [-1.0, 1.0]]
     """
 
     def __init__(
@@ -371,6 +384,12 @@ class GroupNormalization(_Scaled):
       center: whether beta is added.
       scale: whether the result is multiplied by gamma.
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[1.0, 3.0, 10.0, 30.0]])
+      >>> tf.keras.layers.GroupNormalization(groups=2, epsilon=0.0)(x).numpy().round(2).tolist()
+      [[-1.0, 1.0, -1.0, 1.0]]
     """
 
     def __init__(
@@ -438,6 +457,11 @@ class UnitNormalization(Layer):
     Args:
       axis: dimension or dimensions of a vector.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.UnitNormalization()(tf.constant([[3.0, 4.0]])).numpy().round(2)
+      array([[0.6, 0.8]], dtype=float32)
     """
 
     def __init__(self, axis: Any = -1, **kwargs: Any) -> None:

@@ -29,7 +29,7 @@ class SpectralNormalization(Wrapper):
 
     Example:
       >>> import meshflow as tf
-      >>> layer = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(2), power_iterations=9)
+      >>> layer = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(2), power_iterations=50)
       >>> _ = layer(tf.ones([1, 3]), training=True)
       >>> round(float(tf.linalg.svd(layer.layer.kernel, compute_uv=False)[0]), 2)
       1.0
