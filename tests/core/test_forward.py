@@ -79,15 +79,14 @@ def test_a_custom_gradient_decides_forwards_too(wrap):
     assert_close(found, 33)
 
 
-def test_a_loop_runs_eagerly_and_is_refused_when_compiled():
+def test_a_loop_is_followed_eagerly_and_compiled():
     x, one = tf.constant(2.0), tf.constant(1.0)
 
     def loop(x):
         return tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * x), [0, x])[1]
 
     assert_close(product(loop, x, one), 32)
-    with pytest.raises(NotImplementedError, match="GradientTape"):
-        product(tf.function(loop), x, one)
+    assert_close(product(tf.function(loop), x, one), 32)
 
 
 def test_errors():
@@ -105,3 +104,52 @@ def test_errors():
         acc.__enter__()
     with pytest.raises(ValueError, match="takes tensors and variables"):
         acc.jvp(np.float32(1.0))
+
+
+@tf.function
+def _turned(x, times):
+    y = x
+    for _ in tf.range(times):
+        y = tf.sin(y) * x
+    return y
+
+
+def test_loops_of_unknown_length_are_followed():
+    x, times = tf.constant(0.7), tf.constant(4)
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(2.0)) as acc:
+        y = _turned(x, times)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            again = _turned(x, times)
+        gradient = tape.gradient(again, x)
+    assert_close(acc.jvp(y), 2.0 * gradient)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            again = _turned(x, times)
+        gradient = tape.gradient(again, x)
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(2.0)) as acc:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            again = _turned(x, times)
+        moved = tape.gradient(again, x)
+    assert_close(acc.jvp(moved), 2.0 * outer.gradient(gradient, x), 1e-4)
+
+
+def test_a_loop_beside_a_custom_gradient_is_followed():
+    @tf.custom_gradient
+    def doubled(x):
+        return tf.identity(x), lambda dy: 2.0 * dy
+
+    @tf.function
+    def function(x, times):
+        return _turned(doubled(x), times)
+
+    x, times = tf.constant(0.7), tf.constant(3)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x, times)
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)) as acc:
+        again = function(x, times)
+    assert_close(acc.jvp(again), tape.gradient(y, x))

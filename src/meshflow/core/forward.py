@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.extend import core as jex_core
 
 from meshflow.core import nest
 from meshflow.core.context import context
@@ -20,10 +22,12 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.nodes import FunctionNode, Node
 from meshflow.core.operation import Op, of_wanted
+from meshflow.core.staging import dynamic_loop
 from meshflow.core.tape import GradientTape
 from meshflow.core.targets import UnconnectedGradients, as_unconnected, zeros_like
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
+from meshflow.passes.jaxprs import everywhere
 
 
 class ForwardAccumulator:
@@ -168,31 +172,55 @@ def _forward_op(node: Node) -> Op:
 
 
 def _pushed(function: Any, primals: list[Any], tangents: list[Any]) -> Any:
-    if not _has_own_gradient(jax.make_jaxpr(function)(*primals).jaxpr):
-        return jax.jvp(function, tuple(primals), tuple(tangents))[1]
-    # The transpose of the gradient that the function's author gave, which is linear.
-    outputs, pullback = jax.vjp(function, *primals)
-    zeros = jax.tree.map(jax.numpy.zeros_like, outputs)
-    try:
-        return jax.linear_transpose(pullback, zeros)(tuple(tangents))[0]
-    except (NotImplementedError, ValueError) as error:
-        raise NotImplementedError(
-            "ForwardAccumulator cannot follow this function: it has a loop or a custom gradient whose "
-            "gradient has no transpose. Use tf.GradientTape, or run the loop eagerly."
-        ) from error
+    program = everywhere(jax.make_jaxpr(function)(*primals), _followed)
+    return jax.jvp(jex_core.jaxpr_as_fun(program), tuple(primals), tuple(tangents))[1]
 
 
-def _has_own_gradient(jaxpr: Any) -> bool:
-    return any(
-        equation.primitive.name.startswith("custom_vjp")
-        or any(
-            _has_own_gradient(getattr(part, "jaxpr", part))
-            for value in equation.params.values()
-            for part in (value if isinstance(value, (tuple, list)) else (value,))
-            if hasattr(part, "eqns") or hasattr(part, "jaxpr")
-        )
-        for equation in jaxpr.eqns
-    )
+def _followed(_: Any, equations: list[Any]) -> list[Any]:
+    """Equations that have a gradient of their own, which JAX does not follow forwards, as others that it does."""
+    return [_replaced(eqn) if eqn.primitive.name == "custom_vjp_call" else eqn for eqn in equations]
+
+
+def _replaced(equation: Any) -> Any:
+    program = equation.params["call_jaxpr"]
+    inside = jex_core.jaxpr_as_fun(program)
+    known = program.jaxpr.debug_info.func_name == dynamic_loop.NAME
+    function = jax.jit(inside) if known else _by_transpose(equation, inside)
+    specs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    (made,) = jax.make_jaxpr(function)(*specs).eqns
+    return equation.replace(primitive=made.primitive, params=made.params, effects=made.effects)
+
+
+def _by_transpose(equation: Any, inside: Any) -> Any:
+    """A function pushed forwards by the transpose of the gradient that its author gave, which is linear."""
+
+    def original(*values: Any) -> Any:
+        params = equation.primitive.get_bind_params(equation.params)
+        return equation.primitive.bind(*values, **params)
+
+    def pushed(primals: Any, tangents: Any) -> Any:
+        smooth = [i for i, p in enumerate(primals) if jax.numpy.issubdtype(p.dtype, np.inexact)]
+
+        def of_smooth(*values: Any) -> Any:
+            full = list(primals)
+            for i, value in zip(smooth, values, strict=True):
+                full[i] = value
+            return original(*full)
+
+        outputs, pullback = jax.vjp(of_smooth, *(primals[i] for i in smooth))
+        zeros = jax.tree.map(jax.numpy.zeros_like, outputs)
+        try:
+            moved = jax.linear_transpose(pullback, zeros)(tuple(tangents[i] for i in smooth))
+        except (NotImplementedError, ValueError) as error:
+            raise NotImplementedError(
+                "ForwardAccumulator cannot follow this function: it has a custom gradient whose gradient has no "
+                "transpose. Use tf.GradientTape."
+            ) from error
+        return outputs, moved[0]
+
+    function = jax.custom_jvp(inside)
+    function.defjvp(pushed)
+    return function
 
 
 def _through_backward(node: FunctionNode, tangents: list[Tensor | None]) -> list[Tensor]:

@@ -262,7 +262,11 @@ class Variable(VariableRows, _Operators):
     def _as_tensor(self) -> Tensor:
         """The present value, cast when a mixed-precision layer is running; seen by tapes."""
         trace = context.trace
-        tensor = Tensor(self._current()) if trace is None else trace.read(self)
+        if trace is None:
+            with writing:
+                tensor = Tensor(self._value)
+        else:
+            tensor = trace.read(self)
         for tape in context.tapes:
             tape.variable_read(self, tensor)
         if self._autocast and context.autocast is not None and context.autocast is not self._dtype:

@@ -10,8 +10,8 @@ memory for intermediate states, is not known when the program is compiled. Two w
   computed again. Up to `CHECKPOINTS**2` (4,096) iterations this costs two more runs of the loop
   and 128 states; beyond, `n / 8192` more runs for n iterations.
 
-The loops of the backward pass are such loops themselves, hence higher orders. Forward mode
-(`jax.jvp`) is not available, as for every `jax.custom_vjp`.
+The loops of the backward pass are such loops themselves, hence higher orders. Forward mode is JAX's
+own, of the loop without its gradient: who wants it knows the equations by their programs' name.
 
 References: A. Griewank, A. Walther, "Algorithm 799: revolve", ACM TOMS 26(1), 2000, for
 checkpointing in general; evenly spaced checkpoints are the simple variant.
@@ -29,6 +29,9 @@ from jax import lax
 
 CHECKPOINTS = 64
 LEVELS = 2
+
+# The name of the program inside a loop's equation.
+NAME = "dynamic_loop"
 
 Arrays = list[Any]
 # Functions of (carry, consts): everything that a loop uses is passed explicitly, because a
@@ -53,9 +56,10 @@ def while_loop(
       The final carry.
     """
 
-    @jax.custom_vjp
-    def run(carry: Arrays, consts: Arrays) -> Arrays:
+    def dynamic_loop(carry: Arrays, consts: Arrays) -> Arrays:
         return _run(test, step, carry, consts, limit)[1]
+
+    run = jax.custom_vjp(dynamic_loop)
 
     def forward(carry: Arrays, consts: Arrays) -> tuple[Arrays, Any]:
         if limit is not None:
