@@ -44,6 +44,14 @@ class OpError(Exception):
       error_code: the canonical integer code.
       node_def: always None here; kept for code written for TensorFlow.
       op: the name of the operation or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> try:
+      ...     tf.io.read_file("/no/such/file")
+      ... except tf.errors.OpError as error:
+      ...     print(type(error).__name__, error.error_code == tf.errors.NOT_FOUND)
+      NotFoundError True
     """
 
     _code = UNKNOWN
@@ -73,7 +81,16 @@ class UnknownError(OpError):
 
 
 class InvalidArgumentError(OpError):
-    """An operation received an argument with a value, shape or dtype it cannot take."""
+    """An operation received an argument with a value, shape or dtype it cannot take.
+
+    Example:
+      >>> import meshflow as tf
+      >>> try:
+      ...     tf.ensure_shape([1, 2, 3], [2])
+      ... except tf.errors.InvalidArgumentError:
+      ...     print("three are not two")
+      three are not two
+    """
 
     _code = INVALID_ARGUMENT
 
@@ -112,7 +129,16 @@ class DeadlineExceededError(OpError):
 
 
 class NotFoundError(OpError):
-    """A file, variable or other entity was not found."""
+    """A file, variable or other entity was not found.
+
+    Example:
+      >>> import meshflow as tf
+      >>> try:
+      ...     tf.io.read_file("/no/such/file")
+      ... except tf.errors.NotFoundError:
+      ...     print("no file")
+      no file
+    """
 
     _code = NOT_FOUND
 
@@ -154,7 +180,13 @@ class AbortedError(OpError):
 
 
 class OutOfRangeError(OpError):
-    """An operation went past the valid range, for example past the end of a dataset."""
+    """An operation went past the valid range, for example past the end of a dataset.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.OutOfRangeError("the data have ended").message
+      'the data have ended'
+    """
 
     _code = OUT_OF_RANGE
 
@@ -220,7 +252,19 @@ class NotAvailableError(NotImplementedError, AttributeError):
 
 
 class OperatorNotAllowedInGraphError(TypeError):
-    """A symbolic tensor was used where Python needs a concrete value."""
+    """A symbolic tensor was used where Python needs a concrete value.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function
+      ... def f(x):
+      ...     return int(x)
+      >>> try:
+      ...     f(tf.constant(1))
+      ... except tf.errors.OperatorNotAllowedInGraphError:
+      ...     print("not known while traced")
+      not known while traced
+    """
 
 
 class InaccessibleTensorError(ValueError):
