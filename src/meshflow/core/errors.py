@@ -256,9 +256,9 @@ class OperatorNotAllowedInGraphError(TypeError):
 
     Example:
       >>> import meshflow as tf
-      >>> @tf.function
+      >>> @tf.function(autograph=False)
       ... def f(x):
-      ...     return int(x)
+      ...     return 1 if x > 0 else 2
       >>> try:
       ...     f(tf.constant(1))
       ... except tf.errors.OperatorNotAllowedInGraphError:
