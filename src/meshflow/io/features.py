@@ -63,8 +63,7 @@ class FixedLenSequenceFeature(NamedTuple):
 class VarLenFeature(NamedTuple):
     """A feature of any number of values, read as a `tf.SparseTensor`.
 
-    Elements of datasets are dense: use `tf.sparse.to_dense` in the same map function, or
-    `FixedLenSequenceFeature`.
+    `tf.sparse.to_dense` makes a dense tensor of it; `FixedLenSequenceFeature` is read as one.
 
     Attributes:
       dtype: int64, float32 or string.

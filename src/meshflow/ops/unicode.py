@@ -159,7 +159,7 @@ def unicode_transcode(
             )
         return text.encode(output_encoding)
 
-    return mapped(change, input)
+    return mapped("unicode_transcode", change, input)
 
 
 def _offsets(text: str, encoding: str) -> Tensor:

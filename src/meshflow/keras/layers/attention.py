@@ -346,6 +346,13 @@ class Attention(_BaseAttention):
       dropout: dropout of the attention weights.
       **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
         arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> query, value = tf.zeros([1, 1, 2]), tf.constant([[[0.0, 2.0], [4.0, 6.0]]])
+      >>> output, scores = tf.keras.layers.Attention()([query, value], return_attention_scores=True)
+      >>> output.numpy().tolist(), scores.numpy().tolist()
+      ([[[2.0, 4.0]]], [[[0.5, 0.5]]])
     """
 
     def __init__(
@@ -390,6 +397,12 @@ class AdditiveAttention(_BaseAttention):
       dropout: dropout of the attention weights.
       **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
         arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> query, value = tf.ones([1, 2, 8]), tf.ones([1, 5, 8])
+      >>> tf.keras.layers.AdditiveAttention()([query, value]).shape
+      TensorShape([1, 2, 8])
     """
 
     def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:

@@ -12,6 +12,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.kernels import cross_entropy
 from meshflow.ops.math.elementwise import magnitude
 
 __all__ = [
@@ -72,7 +73,7 @@ def _like_logits(labels: Any, logits: Any) -> tuple[Any, Any]:
     return labels, logits
 
 
-@op(name="sparse_softmax_cross_entropy_with_logits", same=("logits",), kinds="f")
+@op(name="sparse_softmax_cross_entropy_with_logits", same=("logits",), kinds="f", heavy=True)
 def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Tensor:
     classes = logits.shape[-1]
     if labels.shape != logits.shape[:-1]:
@@ -89,25 +90,14 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
 @jax.custom_jvp
 def _negative_log(logits: jax.Array, index: jax.Array) -> jax.Array:
     """`-log(softmax(logits)[index])` along the last dimension."""
-    return _value_and_log_softmax(logits, index)[0]
-
-
-def _value_and_log_softmax(logits: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-    shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
-    log_total = jnp.log(jnp.exp(shifted).sum(-1, keepdims=True))
-    chosen = jnp.take_along_axis(shifted, index[..., None], axis=-1)
-    return (log_total - chosen)[..., 0], shifted - log_total
+    return cross_entropy.losses(logits, index)[0]
 
 
 @_negative_log.defjvp
 def _negative_log_jvp(primals: Any, tangents: Any) -> Any:
-    # softmax - one_hot, written so that XLA makes one loop of it; a gather's derivative is a scatter.
-    # Other exponentials than the sum's: to share them they would have to be written to memory.
     logits, index = primals
-    value, log_softmax = _value_and_log_softmax(logits, index)
-    classes = jax.lax.broadcasted_iota(index.dtype, logits.shape, logits.ndim - 1)
-    slope = jnp.exp(log_softmax) - (classes == index[..., None]).astype(logits.dtype)
-    return value, (slope * tangents[0]).sum(-1)
+    value, high, total = cross_entropy.losses(logits, index)
+    return value, cross_entropy.tangents(logits, index, high, total, tangents[0])
 
 
 def sparse_softmax_cross_entropy_with_logits(
