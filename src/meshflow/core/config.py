@@ -162,7 +162,13 @@ def set_soft_device_placement(enabled: bool) -> None:
 
 
 def get_soft_device_placement() -> bool:
-    """What `set_soft_device_placement` set."""
+    """What `set_soft_device_placement` set.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.get_soft_device_placement() in (True, False)
+      True
+    """
     return State.soft_placement
 
 

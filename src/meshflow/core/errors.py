@@ -69,13 +69,25 @@ class OpError(Exception):
 
 
 class CancelledError(OpError):
-    """An operation was cancelled before it finished."""
+    """An operation was cancelled before it finished.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.CancelledError("stopped").error_code == tf.errors.CANCELLED
+      True
+    """
 
     _code = CANCELLED
 
 
 class UnknownError(OpError):
-    """An error with no more specific class."""
+    """An error with no more specific class.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnknownError("it failed").error_code == tf.errors.UNKNOWN
+      True
+    """
 
     _code = UNKNOWN
 
@@ -123,7 +135,13 @@ for _alias in (DtypeMismatchError, InvalidValueError, NotFiniteError):
 
 
 class DeadlineExceededError(OpError):
-    """An operation did not finish in time."""
+    """An operation did not finish in time.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.DeadlineExceededError("too late").error_code == tf.errors.DEADLINE_EXCEEDED
+      True
+    """
 
     _code = DEADLINE_EXCEEDED
 
@@ -144,37 +162,73 @@ class NotFoundError(OpError):
 
 
 class AlreadyExistsError(OpError):
-    """An entity to be created exists already."""
+    """An entity to be created exists already.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.AlreadyExistsError("there").error_code == tf.errors.ALREADY_EXISTS
+      True
+    """
 
     _code = ALREADY_EXISTS
 
 
 class PermissionDeniedError(OpError):
-    """The caller may not do what was asked."""
+    """The caller may not do what was asked.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.PermissionDeniedError("no").error_code == tf.errors.PERMISSION_DENIED
+      True
+    """
 
     _code = PERMISSION_DENIED
 
 
 class UnauthenticatedError(OpError):
-    """The request lacks valid credentials."""
+    """The request lacks valid credentials.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnauthenticatedError("who?").error_code == tf.errors.UNAUTHENTICATED
+      True
+    """
 
     _code = UNAUTHENTICATED
 
 
 class ResourceExhaustedError(OpError):
-    """Memory, disk or another resource ran out."""
+    """Memory, disk or another resource ran out.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.ResourceExhaustedError("full").error_code == tf.errors.RESOURCE_EXHAUSTED
+      True
+    """
 
     _code = RESOURCE_EXHAUSTED
 
 
 class FailedPreconditionError(OpError):
-    """The system is not in the state that the operation needs."""
+    """The system is not in the state that the operation needs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.FailedPreconditionError("not yet").error_code == tf.errors.FAILED_PRECONDITION
+      True
+    """
 
     _code = FAILED_PRECONDITION
 
 
 class AbortedError(OpError):
-    """The operation was aborted, usually by a concurrent one."""
+    """The operation was aborted, usually by a concurrent one.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.AbortedError("another came first").error_code == tf.errors.ABORTED
+      True
+    """
 
     _code = ABORTED
 
@@ -192,25 +246,49 @@ class OutOfRangeError(OpError):
 
 
 class UnimplementedError(OpError):
-    """The operation is not implemented for these arguments."""
+    """The operation is not implemented for these arguments.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnimplementedError("not for strings").error_code == tf.errors.UNIMPLEMENTED
+      True
+    """
 
     _code = UNIMPLEMENTED
 
 
 class InternalError(OpError):
-    """An invariant of the system is broken: a bug."""
+    """An invariant of the system is broken: a bug.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.InternalError("a bug").error_code == tf.errors.INTERNAL
+      True
+    """
 
     _code = INTERNAL
 
 
 class UnavailableError(OpError):
-    """A service or worker is not available at present."""
+    """A service or worker is not available at present.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnavailableError("a worker is away").error_code == tf.errors.UNAVAILABLE
+      True
+    """
 
     _code = UNAVAILABLE
 
 
 class DataLossError(OpError):
-    """Data is lost or corrupt beyond recovery."""
+    """Data is lost or corrupt beyond recovery.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.DataLossError("damaged").error_code == tf.errors.DATA_LOSS
+      True
+    """
 
     _code = DATA_LOSS
 

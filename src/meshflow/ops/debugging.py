@@ -403,7 +403,12 @@ def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> 
 
 
 def assert_proper_iterable(values: Any) -> None:
-    """Raises TypeError unless something can be iterated over and is no tensor, array or text."""
+    """Raises TypeError unless something can be iterated over and is no tensor, array or text.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_proper_iterable([1, 2])
+    """
     if (
         isinstance(values, (str, bytes, np.ndarray))
         or is_tensor(values)

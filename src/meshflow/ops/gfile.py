@@ -205,7 +205,13 @@ def exists(path: Any) -> bool:
 
 
 def isdir(path: Any) -> bool:
-    """Whether there is a folder."""
+    """Whether there is a folder.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.io.gfile.isdir("/no/such/folder")
+      False
+    """
     path = _text(path)
     remote = _remote(path)
     return os.path.isdir(path) if remote is None else remote.isdir(path)
@@ -314,6 +320,15 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
 
     Raises:
       AlreadyExistsError: when there is one and `overwrite` is False.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/a.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.gfile.rename(path, path + ".old")
+      >>> tf.io.gfile.exists(path)
+      False
     """
     src, dst = _text(src), _text(dst)
     stat(src)
@@ -332,6 +347,15 @@ def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
 
     Raises:
       AlreadyExistsError: when there is one and `overwrite` is False.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/a.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.gfile.copy(path, path + ".copy")
+      >>> tf.io.read_file(path + ".copy").numpy()
+      b'tea'
     """
     src, dst = _text(src), _text(dst)
     with GFile(src, "rb") as source:
@@ -347,7 +371,16 @@ def _check_free(path: str, overwrite: bool) -> None:
 
 
 def stat(path: Any) -> FileStatistics:
-    """Size, time of change and kind of a file or folder."""
+    """Size, time of change and kind of a file or folder.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/a.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.gfile.stat(path).length
+      3
+    """
     path = _text(path)
     remote = _remote(path)
     if remote is not None:

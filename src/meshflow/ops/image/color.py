@@ -354,6 +354,9 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
 
 
 def _colour_space(name: str, matrix: Any, what: str) -> Any:
+    rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
+    given, gives = (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
+
     @op(name=name, kinds="f")
     def convert(images: TensorLike) -> Tensor:
         if images.shape[-1] != 3:
@@ -364,7 +367,22 @@ def _colour_space(name: str, matrix: Any, what: str) -> Any:
         return jnp.matmul(images, kernel, precision="highest")
 
     convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = f"{what}\n\nArgs:\n  images: floats [..., 3].\n\nReturns:\n  Floats [..., 3]."
+    convert.__doc__ = f"""{what}
+
+    Args:
+      images: floats [..., 3].
+
+    Returns:
+      Floats [..., 3].
+
+    Raises:
+      ValueError: when there are not 3 channels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.abs(tf.image.{name}([{given}])).numpy().round(3))  # white
+      [{gives}]
+    """
     return convert
 
 

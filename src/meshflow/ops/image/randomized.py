@@ -88,7 +88,15 @@ def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
 
 
 def stateless_random_flip_up_down(image: TensorLike, seed: Any) -> Tensor:
-    """`random_flip_up_down` decided by the seed (two integers) only."""
+    """`random_flip_up_down` decided by the seed (two integers) only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(6), [6, 1, 1])
+      >>> a, b = (tf.image.stateless_random_flip_up_down(x, seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
     return _flip(random_ops.seed_key(seed), image, geometry.flip_up_down)
 
 
@@ -117,31 +125,70 @@ def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> 
 
 
 def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Contrast times a random number in [lower, upper)."""
+    """Contrast times a random number in [lower, upper).
+
+    Args:
+      image: [..., height, width, channels].
+      lower: least factor.
+      upper: largest factor.
+      seed: seed of this op.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.random_contrast(tf.zeros([2, 2, 3]), 0.5, 1.5).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "random_contrast")
     return color.adjust_contrast(image, _uniform(op_key(seed), [], lower, upper))
 
 
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Saturation times a random number in [lower, upper)."""
+    """Saturation times a random number in [lower, upper).
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "random_saturation")
     return color.adjust_saturation(image, _uniform(op_key(seed), [], lower, upper))
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
-    """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5."""
+    """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5.
+
+    Example:
+      >>> import meshflow as tf
+      >>> grey = tf.fill([2, 2, 3], 0.5)
+      >>> print(tf.reduce_max(tf.abs(tf.image.random_hue(grey, 0.3) - grey)).numpy())
+      0.0
+    """
     d = _delta(max_delta, "random_hue", 0.5)
     return color.adjust_hue(image, _uniform(op_key(seed), [], -d, d))
 
 
 def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_brightness` decided by the seed only."""
+    """`random_brightness` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.zeros([2, 2, 1])
+      >>> a, b = (tf.image.stateless_random_brightness(x, 0.5, seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
     d = _delta(max_delta, "stateless_random_brightness")
     return color.adjust_brightness(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
 
 def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
-    """`random_contrast` decided by the seed only."""
+    """`random_contrast` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_contrast(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "stateless_random_contrast")
     return color.adjust_contrast(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
 
@@ -149,13 +196,25 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
 def stateless_random_saturation(
     image: TensorLike, lower: float, upper: float, seed: Any = None
 ) -> Tensor:
-    """`random_saturation` decided by the seed only."""
+    """`random_saturation` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "stateless_random_saturation")
     return color.adjust_saturation(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
 
 
 def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_hue` decided by the seed only."""
+    """`random_hue` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_hue(tf.zeros([2, 2, 3]), 0.3, seed=[1, 2]).shape
+      TensorShape([2, 2, 3])
+    """
     d = _delta(max_delta, "stateless_random_hue", 0.5)
     return color.adjust_hue(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
@@ -234,5 +293,11 @@ def random_jpeg_quality(
 def stateless_random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
 ) -> Tensor:
-    """`random_jpeg_quality` decided by the seed only."""
+    """`random_jpeg_quality` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_jpeg_quality(tf.zeros([8, 8, 3]), 50, 90, seed=[1, 2]).shape
+      TensorShape([8, 8, 3])
+    """
     return _quality(random_ops.seed_key(seed), image, min_jpeg_quality, max_jpeg_quality)
