@@ -117,6 +117,12 @@ def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
 
     Raises:
       TypeError: when `a` is not sparse.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.SparseTensor([[0, 0], [0, 1], [0, 2], [1, 0]], [5, 6, 5, 7], [2, 3])
+      >>> print(tf.sets.size(a).numpy())
+      [2 1]
     """
     if not isinstance(a, SparseTensor):
         raise TypeError(f"Expected `SparseTensor`, got {a!r}.")

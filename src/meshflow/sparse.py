@@ -51,6 +51,13 @@ def to_dense(
 
     Raises:
       InvalidArgumentError: for indices that are out of bounds, out of order or repeated.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.SparseTensor(indices=[[0, 1], [1, 0]], values=[5, 6], dense_shape=[2, 2])
+      >>> print(tf.sparse.to_dense(a, default_value=-1).numpy())
+      [[-1  5]
+       [ 6 -1]]
     """
     shape = sp_input.shape.as_list()
     if validate_indices and not isinstance(sp_input.indices._value, jax.core.Tracer):
@@ -87,6 +94,12 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
     Args:
       tensor: a tensor.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[0, 5], [6, 0]])
+      >>> a.indices.numpy().tolist(), a.values.numpy().tolist()
+      ([[0, 1], [1, 0]], [5, 6])
     """
     tensor = convert_to_tensor(tensor)
     known = tensor._concrete("a tensor to be made sparse (its result's shape depends on it)")
@@ -109,6 +122,13 @@ def sparse_dense_matmul(
       adjoint_a: whether the adjoint of sp_a is taken.
       adjoint_b: whether the adjoint of b is taken.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
+      >>> print(tf.sparse.sparse_dense_matmul(a, [[1.0], [10.0]]).numpy())
+      [[20.]
+       [ 3.]]
     """
     a, b = (to_dense(v) if isinstance(v, SparseTensor) else v for v in (sp_a, b))
     return math.matmul(a, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
@@ -129,6 +149,11 @@ def reduce_sum(
       keepdims: whether they stay, with size 1.
       output_is_sparse: whether the result is sparse.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.sparse.reduce_sum(tf.sparse.from_dense([[1, 0, 2], [0, 3, 0]]), axis=1).numpy())
+      [3 3]
     """
     found = math.reduce_sum(to_dense(sp_input), axis, bool(keepdims))
     return from_dense(found) if output_is_sparse else found
@@ -149,6 +174,11 @@ def reduce_max(
       keepdims: whether they stay, with size 1.
       output_is_sparse: whether the result is sparse.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.sparse.reduce_max(tf.sparse.from_dense([[1, 0, 2], [0, -3, 0]]), axis=1).numpy())
+      [ 2 -3]
     """
     kind = sp_input.dtype
     found = math.reduce_max(to_dense(sp_input, kind.min), axis, bool(keepdims))
@@ -159,7 +189,14 @@ def reduce_max(
 
 
 def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The elements in the order of their coordinates, the last dimension running fastest."""
+    """The elements in the order of their coordinates, the last dimension running fastest.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.SparseTensor([[1, 0], [0, 1]], [6, 5], [2, 2])
+      >>> print(tf.sparse.reorder(a).values.numpy())
+      [5 6]
+    """
     order = np.lexsort(sp_input.indices.numpy().T[::-1])
     return _taken(sp_input, sp_input.indices.numpy(), order, sp_input.shape.as_list())
 
@@ -171,7 +208,14 @@ def _taken(
 
 
 def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None) -> SparseTensor:
-    """Permutes dimensions; default reverses them."""
+    """Permutes dimensions; default reverses them.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[1, 2, 0]])
+      >>> print(tf.sparse.to_dense(tf.sparse.transpose(a)).numpy().tolist())
+      [[1], [2], [0]]
+    """
     places = sp_input.indices.numpy()
     rank = places.shape[1]
     perm = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
@@ -181,7 +225,14 @@ def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None)
 
 
 def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
-    """The same elements in another shape, of which one size may be -1."""
+    """The same elements in another shape, of which one size may be -1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[1, 0], [0, 2]])
+      >>> print(tf.sparse.to_dense(tf.sparse.reshape(a, [-1])).numpy())
+      [1 0 0 2]
+    """
     old = sp_input.shape.as_list()
     new = [int(s) for s in np.asarray(convert_to_tensor(shape)._value)]
     if -1 in new:
@@ -197,7 +248,13 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 
 
 def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = None) -> SparseTensor:
-    """Adds a dimension of size 1; default last."""
+    """Adds a dimension of size 1; default last.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.sparse.expand_dims(tf.sparse.from_dense([1, 0]), axis=0).shape
+      TensorShape([1, 2])
+    """
     shape = sp_input.shape.as_list()
     axis = -1 if axis is None else int(axis)
     axis = axis if axis >= 0 else len(shape) + 1 + axis
@@ -208,7 +265,14 @@ def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = Non
 def eye(
     num_rows: int, num_columns: int | None = None, dtype: Any = "float32", name: str | None = None
 ) -> SparseTensor:
-    """A sparse identity matrix."""
+    """A sparse identity matrix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.sparse.to_dense(tf.sparse.eye(2, 3)).numpy())
+      [[1. 0. 0.]
+       [0. 1. 0.]]
+    """
     columns = num_rows if num_columns is None else num_columns
     places = np.arange(min(num_rows, columns), dtype=np.int64)
     return SparseTensor(
@@ -223,6 +287,13 @@ def mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> Any:
       a: indexed slices.
       mask_indices: numbers of the rows to leave out.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [3.0]]), tf.constant([4, 7, 9]))
+      >>> left = tf.sparse.mask(rows, [7])
+      >>> left.indices.numpy().tolist(), left.values.numpy().tolist()
+      ([4, 9], [[1.0], [3.0]])
     """
     from meshflow.core.composite import IndexedSlices
 

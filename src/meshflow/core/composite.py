@@ -266,6 +266,11 @@ class RaggedTensor:
 
     Raises:
       NotImplementedError: when one is made, saying what to use instead.
+
+    Example:
+      >>> import meshflow as tf
+      >>> isinstance(tf.constant([1, 2]), tf.RaggedTensor)
+      False
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -143,6 +143,12 @@ class ConcreteFunction(Signed):
       name: the function's name.
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
       structured_outputs: the result structure with `TensorSpec`s for tensors.
+
+    Example:
+      >>> import meshflow as tf
+      >>> double = tf.function(lambda x: 2 * x).get_concrete_function(tf.TensorSpec([2], tf.float32))
+      >>> print(double.structured_outputs.shape, double(tf.constant([1.0, 2.0])).numpy())
+      (2,) [2. 4.]
     """
 
     def __init__(

@@ -67,6 +67,11 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
 
     Args:
       device_type: 'CPU', 'GPU' or 'TPU'; default all.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [device.device_type for device in tf.config.list_logical_devices("CPU")][0]
+      'CPU'
     """
     result = []
     for kind in kinds():
@@ -113,7 +118,13 @@ def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
 
 
 def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
-    """Devices that the program may use."""
+    """Devices that the program may use.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.get_visible_devices("CPU")[0].device_type
+      'CPU'
+    """
     kinds = [device_type] if device_type else ["CPU", "GPU", "TPU"]
     return [d for k in kinds for d in State.visible.get(k, list_physical_devices(k))]
 
@@ -123,12 +134,25 @@ def run_functions_eagerly(run_eagerly: bool) -> None:
 
     Args:
       run_eagerly: whether they do.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.run_functions_eagerly(True)
+      >>> tf.function(lambda x: print("seen:", x.numpy().item()))(tf.constant(3))
+      seen: 3
+      >>> tf.config.run_functions_eagerly(False)
     """
     Settings.run_eagerly = bool(run_eagerly)
 
 
 def functions_run_eagerly() -> bool:
-    """Whether `tf.function`s run as plain Python."""
+    """Whether `tf.function`s run as plain Python.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.functions_run_eagerly()
+      False
+    """
     return Settings.run_eagerly
 
 
@@ -138,7 +162,13 @@ def set_soft_device_placement(enabled: bool) -> None:
 
 
 def get_soft_device_placement() -> bool:
-    """What `set_soft_device_placement` set."""
+    """What `set_soft_device_placement` set.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.get_soft_device_placement() in (True, False)
+      True
+    """
     return State.soft_placement
 
 

@@ -39,6 +39,16 @@ def register_tensor_conversion_function(
       base_type: a type or tuple of types.
       conversion_func: called as `conversion_func(value, dtype=None, name=None, as_ref=False)`.
       priority: accepted for TensorFlow's sake; the last registered wins.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Celsius:
+      ...     def __init__(self, degrees):
+      ...         self.degrees = degrees
+      >>> tf.register_tensor_conversion_function(
+      ...     Celsius, lambda value, dtype=None, name=None, as_ref=False: tf.constant(value.degrees))
+      >>> print((tf.convert_to_tensor(Celsius(20.0)) + 1.0).numpy())
+      21.0
     """
     _converters.insert(0, (base_type, conversion_func))
 

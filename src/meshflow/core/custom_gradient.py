@@ -180,6 +180,15 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns:
       A function with the same values and gradients that needs less memory in training.
+
+    Example:
+      >>> import meshflow as tf
+      >>> f = tf.recompute_grad(lambda x: tf.sin(x) ** 2)
+      >>> x = tf.Variable(0.0)
+      >>> with tf.GradientTape() as tape:
+      ...     y = f(x)
+      >>> tape.gradient(y, x).numpy().item()
+      0.0
     """
 
     @functools.wraps(f)

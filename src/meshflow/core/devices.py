@@ -15,14 +15,26 @@ from meshflow.core.context import context
 
 
 class PhysicalDevice(NamedTuple):
-    """A device of this machine: `name` such as `/physical_device:CPU:0`, and `device_type`."""
+    """A device of this machine: `name` such as `/physical_device:CPU:0`, and `device_type`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.list_physical_devices("CPU")[0].name
+      '/physical_device:CPU:0'
+    """
 
     name: str
     device_type: str
 
 
 class LogicalDevice(NamedTuple):
-    """A device that ops can be placed on: `name` such as `/device:CPU:0`, and `device_type`."""
+    """A device that ops can be placed on: `name` such as `/device:CPU:0`, and `device_type`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.list_logical_devices("CPU")[0].name
+      '/device:CPU:0'
+    """
 
     name: str
     device_type: str

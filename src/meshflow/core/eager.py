@@ -21,7 +21,14 @@ def executing_eagerly() -> bool:
 
 
 def inside_function() -> bool:
-    """Whether a `tf.function` is being traced."""
+    """Whether a `tf.function` is being traced.
+
+    Example:
+      >>> import meshflow as tf
+      >>> f = tf.function(lambda: tf.inside_function())
+      >>> tf.inside_function(), f().numpy().item()
+      (False, True)
+    """
     return context.trace is not None
 
 

@@ -44,6 +44,14 @@ class OpError(Exception):
       error_code: the canonical integer code.
       node_def: always None here; kept for code written for TensorFlow.
       op: the name of the operation or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> try:
+      ...     tf.io.read_file("/no/such/file")
+      ... except tf.errors.OpError as error:
+      ...     print(type(error).__name__, error.error_code == tf.errors.NOT_FOUND)
+      NotFoundError True
     """
 
     _code = UNKNOWN
@@ -61,19 +69,40 @@ class OpError(Exception):
 
 
 class CancelledError(OpError):
-    """An operation was cancelled before it finished."""
+    """An operation was cancelled before it finished.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.CancelledError("stopped").error_code == tf.errors.CANCELLED
+      True
+    """
 
     _code = CANCELLED
 
 
 class UnknownError(OpError):
-    """An error with no more specific class."""
+    """An error with no more specific class.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnknownError("it failed").error_code == tf.errors.UNKNOWN
+      True
+    """
 
     _code = UNKNOWN
 
 
 class InvalidArgumentError(OpError):
-    """An operation received an argument with a value, shape or dtype it cannot take."""
+    """An operation received an argument with a value, shape or dtype it cannot take.
+
+    Example:
+      >>> import meshflow as tf
+      >>> try:
+      ...     tf.ensure_shape([1, 2, 3], [2])
+      ... except tf.errors.InvalidArgumentError:
+      ...     print("three are not two")
+      three are not two
+    """
 
     _code = INVALID_ARGUMENT
 
@@ -106,79 +135,160 @@ for _alias in (DtypeMismatchError, InvalidValueError, NotFiniteError):
 
 
 class DeadlineExceededError(OpError):
-    """An operation did not finish in time."""
+    """An operation did not finish in time.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.DeadlineExceededError("too late").error_code == tf.errors.DEADLINE_EXCEEDED
+      True
+    """
 
     _code = DEADLINE_EXCEEDED
 
 
 class NotFoundError(OpError):
-    """A file, variable or other entity was not found."""
+    """A file, variable or other entity was not found.
+
+    Example:
+      >>> import meshflow as tf
+      >>> try:
+      ...     tf.io.read_file("/no/such/file")
+      ... except tf.errors.NotFoundError:
+      ...     print("no file")
+      no file
+    """
 
     _code = NOT_FOUND
 
 
 class AlreadyExistsError(OpError):
-    """An entity to be created exists already."""
+    """An entity to be created exists already.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.AlreadyExistsError("there").error_code == tf.errors.ALREADY_EXISTS
+      True
+    """
 
     _code = ALREADY_EXISTS
 
 
 class PermissionDeniedError(OpError):
-    """The caller may not do what was asked."""
+    """The caller may not do what was asked.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.PermissionDeniedError("no").error_code == tf.errors.PERMISSION_DENIED
+      True
+    """
 
     _code = PERMISSION_DENIED
 
 
 class UnauthenticatedError(OpError):
-    """The request lacks valid credentials."""
+    """The request lacks valid credentials.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnauthenticatedError("who?").error_code == tf.errors.UNAUTHENTICATED
+      True
+    """
 
     _code = UNAUTHENTICATED
 
 
 class ResourceExhaustedError(OpError):
-    """Memory, disk or another resource ran out."""
+    """Memory, disk or another resource ran out.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.ResourceExhaustedError("full").error_code == tf.errors.RESOURCE_EXHAUSTED
+      True
+    """
 
     _code = RESOURCE_EXHAUSTED
 
 
 class FailedPreconditionError(OpError):
-    """The system is not in the state that the operation needs."""
+    """The system is not in the state that the operation needs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.FailedPreconditionError("not yet").error_code == tf.errors.FAILED_PRECONDITION
+      True
+    """
 
     _code = FAILED_PRECONDITION
 
 
 class AbortedError(OpError):
-    """The operation was aborted, usually by a concurrent one."""
+    """The operation was aborted, usually by a concurrent one.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.AbortedError("another came first").error_code == tf.errors.ABORTED
+      True
+    """
 
     _code = ABORTED
 
 
 class OutOfRangeError(OpError):
-    """An operation went past the valid range, for example past the end of a dataset."""
+    """An operation went past the valid range, for example past the end of a dataset.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.OutOfRangeError("the data have ended").message
+      'the data have ended'
+    """
 
     _code = OUT_OF_RANGE
 
 
 class UnimplementedError(OpError):
-    """The operation is not implemented for these arguments."""
+    """The operation is not implemented for these arguments.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnimplementedError("not for strings").error_code == tf.errors.UNIMPLEMENTED
+      True
+    """
 
     _code = UNIMPLEMENTED
 
 
 class InternalError(OpError):
-    """An invariant of the system is broken: a bug."""
+    """An invariant of the system is broken: a bug.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.InternalError("a bug").error_code == tf.errors.INTERNAL
+      True
+    """
 
     _code = INTERNAL
 
 
 class UnavailableError(OpError):
-    """A service or worker is not available at present."""
+    """A service or worker is not available at present.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.UnavailableError("a worker is away").error_code == tf.errors.UNAVAILABLE
+      True
+    """
 
     _code = UNAVAILABLE
 
 
 class DataLossError(OpError):
-    """Data is lost or corrupt beyond recovery."""
+    """Data is lost or corrupt beyond recovery.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.errors.DataLossError("damaged").error_code == tf.errors.DATA_LOSS
+      True
+    """
 
     _code = DATA_LOSS
 
@@ -220,7 +330,19 @@ class NotAvailableError(NotImplementedError, AttributeError):
 
 
 class OperatorNotAllowedInGraphError(TypeError):
-    """A symbolic tensor was used where Python needs a concrete value."""
+    """A symbolic tensor was used where Python needs a concrete value.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function(autograph=False)
+      ... def f(x):
+      ...     return 1 if x > 0 else 2
+      >>> try:
+      ...     f(tf.constant(1))
+      ... except tf.errors.OperatorNotAllowedInGraphError:
+      ...     print("not known while traced")
+      not known while traced
+    """
 
 
 class InaccessibleTensorError(ValueError):

@@ -44,6 +44,14 @@ class Function:
     Attributes:
       python_function: the original function.
       input_signature: a tuple of specs or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+      ... def total(x):
+      ...     return tf.reduce_sum(x)
+      >>> total([1.0, 2.0]).numpy().item(), total.input_signature[0].shape
+      (3.0, TensorShape([None]))
     """
 
     def __init__(

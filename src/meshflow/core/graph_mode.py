@@ -53,5 +53,11 @@ def timestamp(name: str | None = None) -> Tensor:
 
 
 def get_logger() -> logging.Logger:
-    """The logger of the package."""
+    """The logger of the package.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.get_logger().isEnabledFor(40)  # errors
+      True
+    """
     return logging.getLogger("meshflow")

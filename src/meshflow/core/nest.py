@@ -193,6 +193,14 @@ def assert_same_structure(
     Raises:
       ValueError: when they differ in form, saying where.
       TypeError: when containers differ in type.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nest.assert_same_structure([1, {"a": 2}], [3, {"a": "b"}])
+      >>> tf.nest.assert_same_structure([1, 2], [1, [2]])  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      ValueError: The two structures don't have the same nested structure
     """
     _compare(nest1, nest2, check_types, "the root")
 

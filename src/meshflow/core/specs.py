@@ -9,7 +9,13 @@ from meshflow.core.shapes import TensorShape, as_shape
 
 
 class TypeSpec:
-    """Base of the descriptions that stand for values: `TensorSpec` and the symbolic ones of Keras."""
+    """Base of the descriptions that stand for values: `TensorSpec` and the symbolic ones of Keras.
+
+    Example:
+      >>> import meshflow as tf
+      >>> isinstance(tf.TensorSpec([2], tf.float32), tf.TypeSpec)
+      True
+    """
 
     __slots__ = ()
 

@@ -105,6 +105,15 @@ def hessians(
 
     Raises:
       RuntimeError, NotImplementedError: as for `tf.gradients`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function
+      ... def f(x):
+      ...     return tf.hessians(tf.reduce_sum(x**3), x)[0]
+      >>> print(f(tf.constant([1.0, 2.0])).numpy())
+      [[ 6.  0.]
+       [ 0. 12.]]
     """
     tape = _graph_tape("hessians")
     zero = UnconnectedGradients.ZERO

@@ -17,6 +17,14 @@ class UnconnectedGradients(enum.Enum):
     """What `gradient` returns for a source that the target does not depend on.
 
     `NONE` gives None, `ZERO` gives zeros of the source's shape.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x, y = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
+      >>> with tf.GradientTape() as tape:
+      ...     loss = y * y
+      >>> print(tape.gradient(loss, x, unconnected_gradients=tf.UnconnectedGradients.ZERO).numpy())
+      [0. 0.]
     """
 
     NONE = "none"

@@ -34,7 +34,14 @@ from meshflow.core.variable_creation import create_through, initial_array, scope
 
 
 class VariableSynchronization(enum.Enum):
-    """When copies of a variable on several replicas are brought together."""
+    """When copies of a variable on several replicas are brought together.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.Variable(0.0, synchronization=tf.VariableSynchronization.ON_READ)
+      >>> v.synchronization.name
+      'ON_READ'
+    """
 
     AUTO = 0
     NONE = 1
@@ -43,7 +50,14 @@ class VariableSynchronization(enum.Enum):
 
 
 class VariableAggregation(enum.Enum):
-    """How the values that several replicas assign to a variable become one."""
+    """How the values that several replicas assign to a variable become one.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
+      >>> v.aggregation.name
+      'MEAN'
+    """
 
     NONE = 0
     SUM = 1

@@ -77,6 +77,14 @@ def Assert(
 
     Raises:
       InvalidArgumentError: when the condition is false.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.Assert(tf.reduce_all(tf.constant([1, 2]) > 0), ["all are positive"])
+      >>> tf.debugging.Assert(False, ["no"])  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      InvalidArgumentError: no
     """
     _check(convert_to_tensor(condition), None, list(data), summarize or 3)
 
@@ -106,7 +114,11 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
     jax.debug.callback(keeping_errors(verify), context.trace.value_of(holds), *values)
 
 
-def _binary(name: str, relation: Callable[..., Any], sign: str) -> Callable[..., None]:
+def _binary(
+    name: str, relation: Callable[..., Any], sign: str, good: str, bad: str
+) -> Callable[..., None]:
+    """A check of two tensors, with arguments that pass and fail for the example in its docstring."""
+
     def check(
         x: Any, y: Any, message: Any = None, summarize: int | None = None, name: str | None = None
     ) -> None:
@@ -124,11 +136,19 @@ def _binary(name: str, relation: Callable[..., Any], sign: str) -> Callable[...,
       message: put before the error's text.
       summarize: how many elements are shown.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.{name}({good})
+      >>> tf.debugging.{name}({bad})  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      InvalidArgumentError: Condition x {sign} y did not hold element-wise
     """
     return check
 
 
-assert_equal = _binary("assert_equal", math.equal, "==")
+assert_equal = _binary("assert_equal", math.equal, "==", "[1, 2], [1, 2]", "[1, 2], [1, 3]")
 
 
 def assert_none_equal(
@@ -142,18 +162,30 @@ def assert_none_equal(
       summarize: how many elements are shown.
       message: put before the error's text.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_none_equal([1, 2], [3, 4])
     """
     _assert_not_equal(x, y, message, summarize)
 
 
-_assert_not_equal = _binary("assert_none_equal", math.not_equal, "!=")
-assert_less = _binary("assert_less", math.less, "<")
-assert_less_equal = _binary("assert_less_equal", math.less_equal, "<=")
-assert_greater = _binary("assert_greater", math.greater, ">")
-assert_greater_equal = _binary("assert_greater_equal", math.greater_equal, ">=")
+_assert_not_equal = _binary(
+    "assert_none_equal", math.not_equal, "!=", "[1, 2], [3, 4]", "[1, 2], [3, 2]"
+)
+assert_less = _binary("assert_less", math.less, "<", "[1, 2], 3", "[1, 3], 3")
+assert_less_equal = _binary("assert_less_equal", math.less_equal, "<=", "[1, 3], 3", "[1, 4], 3")
+assert_greater = _binary("assert_greater", math.greater, ">", "[4, 5], 3", "[3, 5], 3")
+assert_greater_equal = _binary(
+    "assert_greater_equal", math.greater_equal, ">=", "[3, 5], 3", "[2, 5], 3"
+)
 
 
-def _unary(name: str, relation: Callable[..., Any], sign: str) -> Callable[..., None]:
+def _unary(
+    name: str, relation: Callable[..., Any], sign: str, good: str, bad: str
+) -> Callable[..., None]:
+    """A check of one tensor, with arguments that pass and fail for the example in its docstring."""
+
     def check(
         x: Any, message: Any = None, summarize: int | None = None, name: str | None = None
     ) -> None:
@@ -171,14 +203,22 @@ def _unary(name: str, relation: Callable[..., Any], sign: str) -> Callable[..., 
       message: put before the error's text.
       summarize: how many elements are shown.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.{name}({good})
+      >>> tf.debugging.{name}({bad})  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      InvalidArgumentError: Condition x {sign} 0 did not hold element-wise
     """
     return check
 
 
-assert_positive = _unary("assert_positive", math.greater, ">")
-assert_negative = _unary("assert_negative", math.less, "<")
-assert_non_negative = _unary("assert_non_negative", math.greater_equal, ">=")
-assert_non_positive = _unary("assert_non_positive", math.less_equal, "<=")
+assert_positive = _unary("assert_positive", math.greater, ">", "[1, 2]", "[0, 2]")
+assert_negative = _unary("assert_negative", math.less, "<", "[-1, -2]", "[-1, 0]")
+assert_non_negative = _unary("assert_non_negative", math.greater_equal, ">=", "[0, 2]", "[-1, 2]")
+assert_non_positive = _unary("assert_non_positive", math.less_equal, "<=", "[0, -2]", "[0, 1]")
 
 
 def assert_near(
@@ -200,6 +240,11 @@ def assert_near(
       message: put before the error's text.
       summarize: how many elements are shown.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_near([1.0], [1.0 + 1e-7])
+      >>> tf.debugging.assert_near([1.0], [1.2], atol=0.5)
     """
     x = convert_to_tensor(x)
     y = convert_to_tensor(y, dtype_hint=x.dtype)
@@ -218,8 +263,22 @@ def assert_near(
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
     """The tensor, which may hold no NaN or Inf.
 
+    Args:
+      tensor: a floating tensor.
+      message: put before the error's text.
+      name: ignored.
+
     Raises:
       InvalidArgumentError: when it does.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.debugging.check_numerics([1.0, 2.0], "the loss").numpy())
+      [1. 2.]
+      >>> tf.debugging.check_numerics(float("nan"), "the loss")  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      InvalidArgumentError: the loss : Tensor had NaN values
     """
     tensor = convert_to_tensor(tensor)
 
@@ -244,6 +303,15 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
     Args:
       stack_height_limit: accepted; Python's traceback is shown.
       path_length_limit: accepted, likewise.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.enable_check_numerics()
+      >>> tf.math.log(-1.0)  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      InvalidArgumentError: Detected Infinity or NaN in the output of an op
+      >>> tf.debugging.disable_check_numerics()
     """
     _set_checks(True)
 
@@ -271,7 +339,22 @@ def _shape(tensor: Any) -> Any:
 
 
 def assert_rank(x: Any, rank: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor has the rank."""
+    """Raises ValueError unless a tensor has the rank.
+
+    Args:
+      x: a tensor.
+      rank: the number of dimensions.
+      message: put before the error's text.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_rank(tf.zeros([2, 3]), 2)
+      >>> tf.debugging.assert_rank(tf.zeros([2, 3]), 1)  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      ValueError: Tensor must have rank 1. Received rank 2, shape (2, 3)
+    """
     got = _shape(x).rank
     if got != int(convert_to_tensor(rank)):
         raise ValueError(
@@ -280,7 +363,12 @@ def assert_rank(x: Any, rank: Any, message: Any = None, name: str | None = None)
 
 
 def assert_rank_at_least(x: Any, rank: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor has at least the rank."""
+    """Raises ValueError unless a tensor has at least the rank.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_rank_at_least(tf.zeros([2, 3]), 1)
+    """
     if _shape(x).rank < int(convert_to_tensor(rank)):
         raise ValueError(
             f"{message or ''} Tensor must have rank at least {int(convert_to_tensor(rank))}. Received rank {_shape(x).rank}, shape {_shape(x)}".strip()
@@ -288,7 +376,12 @@ def assert_rank_at_least(x: Any, rank: Any, message: Any = None, name: str | Non
 
 
 def assert_rank_in(x: Any, ranks: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor has one of the ranks."""
+    """Raises ValueError unless a tensor has one of the ranks.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_rank_in(tf.zeros([2, 3]), (1, 2))
+    """
     allowed = [int(convert_to_tensor(r)) for r in ranks]
     if _shape(x).rank not in allowed:
         raise ValueError(
@@ -297,7 +390,12 @@ def assert_rank_in(x: Any, ranks: Any, message: Any = None, name: str | None = N
 
 
 def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor is a scalar."""
+    """Raises ValueError unless a tensor is a scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_scalar(3.0)
+    """
     if _shape(tensor).rank != 0:
         raise ValueError(
             f"{message or ''} Expected scalar shape, saw shape: {_shape(tensor)}.".strip()
@@ -305,7 +403,12 @@ def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> 
 
 
 def assert_proper_iterable(values: Any) -> None:
-    """Raises TypeError unless something can be iterated over and is no tensor, array or text."""
+    """Raises TypeError unless something can be iterated over and is no tensor, array or text.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_proper_iterable([1, 2])
+    """
     if (
         isinstance(values, (str, bytes, np.ndarray))
         or is_tensor(values)
@@ -317,7 +420,12 @@ def assert_proper_iterable(values: Any) -> None:
 
 
 def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises TypeError unless a tensor has the dtype."""
+    """Raises TypeError unless a tensor has the dtype.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_type(tf.constant(1.0), tf.float32)
+    """
     from meshflow.core.dtypes import as_dtype
 
     if convert_to_tensor(tensor).dtype is not as_dtype(tf_type):
@@ -327,7 +435,12 @@ def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None
 
 
 def assert_integer(x: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises TypeError unless a tensor has an integer dtype."""
+    """Raises TypeError unless a tensor has an integer dtype.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_integer(tf.constant([1, 2]))
+    """
     if not convert_to_tensor(x).dtype.is_integer:
         raise TypeError(
             f'{message or ""} Expected "x" to be integer type. Found: {convert_to_tensor(x).dtype.name}'.strip()
@@ -335,7 +448,17 @@ def assert_integer(x: Any, message: Any = None, name: str | None = None) -> None
 
 
 def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
-    """The common floating dtype of tensors; raises ValueError when they differ."""
+    """The common floating dtype of tensors; raises ValueError when they differ.
+
+    Args:
+      tensors: tensors; None ones do not count.
+      dtype: the dtype that they must have; default any floating one.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.assert_same_float_dtype([tf.constant(1.0), tf.constant(2.0)])
+      tf.float32
+    """
     kinds = {convert_to_tensor(t).dtype for t in tensors or []} | (
         {dtype} if dtype is not None else set()
     )
@@ -363,6 +486,15 @@ def assert_shapes(
       summarize: ignored.
       message: put before the error's text.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x, y = tf.zeros([8, 3]), tf.zeros([8])
+      >>> tf.debugging.assert_shapes([(x, ("batch", 3)), (y, ("batch",))])
+      >>> tf.debugging.assert_shapes([(x, ("n", "n"))])  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      ValueError: Specified shape ('n', 'n') of a tensor does not match its shape (8, 3)
     """
     sizes: dict[Any, Any] = {}
     for tensor, wanted in shapes.items() if isinstance(shapes, dict) else shapes:
@@ -393,7 +525,13 @@ def assert_shapes(
 
 
 def is_numeric_tensor(tensor: Any) -> bool:
-    """Whether something is a tensor of numbers."""
+    """Whether something is a tensor of numbers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.is_numeric_tensor(tf.constant(1)), tf.debugging.is_numeric_tensor("a")
+      (True, False)
+    """
     return isinstance(tensor, Tensor) and tensor.dtype.is_numeric
 
 

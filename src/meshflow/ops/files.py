@@ -53,6 +53,14 @@ def read_file(filename: Any, name: str | None = None) -> Tensor:
 
     Raises:
       NotFoundError: naming the file, when there is none.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/note.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.read_file(path).numpy()
+      b'tea'
     """
     with gfile.GFile(filename, "rb") as file:
         return convert_to_tensor(file.read())
@@ -65,6 +73,14 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
       filename: the path.
       contents: a string scalar.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/new folder/note.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.gfile.exists(path)
+      True
     """
     path = gfile.join(filename)
     if "/" in path:
@@ -82,6 +98,15 @@ def matching_files(pattern: Any, name: str | None = None) -> Tensor:
 
     Returns:
       A vector of strings.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp()
+      >>> for name in ("b.txt", "a.txt", "c.png"):
+      ...     tf.io.write_file(f"{folder}/{name}", "")
+      >>> [path[-5:] for path in tf.io.matching_files(folder + "/*.txt").numpy()]
+      [b'a.txt', b'b.txt']
     """
     patterns = host_bytes(pattern, "a pattern").reshape(-1).tolist()
     found = [p.encode() for p in gfile.glob(patterns) if not gfile.isdir(p)]
@@ -143,6 +168,11 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
       input: strings.
       pad: whether '=' fills up to a multiple of four characters.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.io.encode_base64("tea?").numpy(), tf.io.encode_base64("tea?", pad=True).numpy()
+      (b'dGVhPw', b'dGVhPw==')
     """
     words = host_bytes(input, "a string")
     coded = [base64.urlsafe_b64encode(w) for w in words.reshape(-1)]
@@ -160,6 +190,11 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
 
     Raises:
       InvalidArgumentError: for a string with other characters, or of an impossible length.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.io.decode_base64("dGVhPw").numpy()
+      b'tea?'
     """
     words = host_bytes(input, "a string")
     result = np.empty(words.shape, object)

@@ -201,6 +201,13 @@ def create_rng_state(seed: Any, alg: Any = None) -> np.ndarray:
     Args:
       seed: an integer or several.
       alg: accepted; the algorithm is always threefry.
+
+    Example:
+      >>> import meshflow as tf
+      >>> state = tf.random.create_rng_state(7, alg="threefry")
+      >>> generator = tf.random.Generator.from_state(state, alg="threefry")
+      >>> generator.normal([2]).shape
+      TensorShape([2])
     """
     return Generator.from_seed(seed).state.numpy()
 
@@ -209,7 +216,13 @@ _global_generator: list[Generator] = []
 
 
 def get_global_generator() -> Generator:
-    """The generator shared by the process, made from the global seed when first asked for."""
+    """The generator shared by the process, made from the global seed when first asked for.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.get_global_generator().uniform([3]).shape
+      TensorShape([3])
+    """
     if not _global_generator:
         seed = global_seed()
         made = (
@@ -224,5 +237,13 @@ def set_global_generator(generator: Generator) -> None:
 
     Args:
       generator: the new one.
+
+    Example:
+      >>> import meshflow as tf
+      >>> before = tf.random.get_global_generator()
+      >>> tf.random.set_global_generator(tf.random.Generator.from_seed(3))
+      >>> tf.random.get_global_generator() is before
+      False
+      >>> tf.random.set_global_generator(before)
     """
     _global_generator[:] = [generator]

@@ -192,21 +192,42 @@ class GFile:
 
 
 def exists(path: Any) -> bool:
-    """Whether there is a file or folder."""
+    """Whether there is a file or folder.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.io.gfile.exists("/no/such/file")
+      False
+    """
     path = _text(path)
     remote = _remote(path)
     return os.path.exists(path) if remote is None else remote.exists(path)
 
 
 def isdir(path: Any) -> bool:
-    """Whether there is a folder."""
+    """Whether there is a folder.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.io.gfile.isdir("/no/such/folder")
+      False
+    """
     path = _text(path)
     remote = _remote(path)
     return os.path.isdir(path) if remote is None else remote.isdir(path)
 
 
 def listdir(path: Any) -> list[str]:
-    """Names of a folder's files and folders."""
+    """Names of a folder's files and folders.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp()
+      >>> tf.io.write_file(folder + "/a.txt", "")
+      >>> tf.io.gfile.listdir(folder)
+      ['a.txt']
+    """
     path = _text(path)
     if not isdir(path):
         raise errors.NotFoundError(f"Could not find directory {path}")
@@ -217,7 +238,17 @@ def listdir(path: Any) -> list[str]:
 
 
 def glob(pattern: Any) -> list[str]:
-    """Paths that match a pattern (or any of a list of patterns), sorted."""
+    """Paths that match a pattern (or any of a list of patterns), sorted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp()
+      >>> for name in ("b.txt", "a.txt", "c.png"):
+      ...     tf.io.write_file(f"{folder}/{name}", "")
+      >>> [path[-5:] for path in tf.io.gfile.glob(folder + "/*.txt")]
+      ['a.txt', 'b.txt']
+    """
     patterns = pattern if isinstance(pattern, (list, tuple)) else [pattern]
     found: list[str] = []
     for text in map(_text, patterns):
@@ -227,7 +258,16 @@ def glob(pattern: Any) -> list[str]:
 
 
 def makedirs(path: Any) -> None:
-    """Makes a folder and those above it; one that is there already is fine."""
+    """Makes a folder and those above it; one that is there already is fine.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp() + "/a/b"
+      >>> tf.io.gfile.makedirs(folder)
+      >>> tf.io.gfile.isdir(folder)
+      True
+    """
     path = _text(path)
     remote = _remote(path)
     if remote is None:
@@ -253,7 +293,17 @@ def remove(path: Any) -> None:
 
 
 def rmtree(path: Any) -> None:
-    """Deletes a folder with all that is in it, or a file."""
+    """Deletes a folder with all that is in it, or a file.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp()
+      >>> tf.io.write_file(folder + "/a/b.txt", "")
+      >>> tf.io.gfile.rmtree(folder)
+      >>> tf.io.gfile.exists(folder)
+      False
+    """
     path = _text(path)
     remote = _remote(path)
     local = os.remove if os.path.isfile(path) else shutil.rmtree
@@ -270,6 +320,15 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
 
     Raises:
       AlreadyExistsError: when there is one and `overwrite` is False.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/a.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.gfile.rename(path, path + ".old")
+      >>> tf.io.gfile.exists(path)
+      False
     """
     src, dst = _text(src), _text(dst)
     stat(src)
@@ -288,6 +347,15 @@ def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
 
     Raises:
       AlreadyExistsError: when there is one and `overwrite` is False.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/a.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.gfile.copy(path, path + ".copy")
+      >>> tf.io.read_file(path + ".copy").numpy()
+      b'tea'
     """
     src, dst = _text(src), _text(dst)
     with GFile(src, "rb") as source:
@@ -303,7 +371,16 @@ def _check_free(path: str, overwrite: bool) -> None:
 
 
 def stat(path: Any) -> FileStatistics:
-    """Size, time of change and kind of a file or folder."""
+    """Size, time of change and kind of a file or folder.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/a.txt"
+      >>> tf.io.write_file(path, "tea")
+      >>> tf.io.gfile.stat(path).length
+      3
+    """
     path = _text(path)
     remote = _remote(path)
     if remote is not None:
@@ -325,6 +402,14 @@ def walk(
 
     Yields:
       (path, names of folders, names of files).
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp()
+      >>> tf.io.write_file(folder + "/inner/a.txt", "")
+      >>> [(folders, files) for _, folders, files in tf.io.gfile.walk(folder)]
+      [(['inner'], []), ([], ['a.txt'])]
     """
     try:
         names = sorted(listdir(top))
@@ -344,7 +429,13 @@ def walk(
 
 
 def join(path: Any, *paths: Any) -> str:
-    """Parts of a path joined."""
+    """Parts of a path joined.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.io.gfile.join("data", "train", "a.txt")
+      'data/train/a.txt'
+    """
     return os.path.join(_text(path), *map(_text, paths))
 
 

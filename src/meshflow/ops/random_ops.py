@@ -233,7 +233,14 @@ def truncated_normal(
     seed: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed numbers within two standard deviations; arguments as in `normal`."""
+    """Normally distributed numbers within two standard deviations; arguments as in `normal`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.truncated_normal([1000], mean=10.0)
+      >>> bool(tf.reduce_min(x) >= 8), bool(tf.reduce_max(x) <= 12)
+      (True, True)
+    """
     return truncated_normal_from_key(op_key(seed), shape, mean, stddev, dtype)
 
 
@@ -261,6 +268,12 @@ def uniform(
 
     Raises:
       ValueError: for integers without `maxval`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.uniform([1000], minval=1, maxval=7, dtype=tf.int32)
+      >>> sorted(set(x.numpy().tolist()))
+      [1, 2, 3, 4, 5, 6]
     """
     return uniform_from_key(op_key(seed), shape, minval, maxval, dtype)
 
@@ -273,7 +286,21 @@ def gamma(
     seed: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Gamma distributed numbers, of shape [*shape, *broadcast of alpha and beta]."""
+    """Gamma distributed numbers, of shape [*shape, *broadcast of alpha and beta].
+
+    Args:
+      shape: sizes of the result, before those of the parameters.
+      alpha: shape parameters, positive.
+      beta: inverse scales; default 1.
+      dtype: a floating dtype.
+      seed: seed of this op.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.gamma([5], alpha=[0.5, 1.5]).shape
+      TensorShape([5, 2])
+    """
     return _gamma(
         op_key(seed),
         convert_to_tensor(alpha, dtype),
@@ -285,7 +312,20 @@ def gamma(
 def poisson(
     shape: Any, lam: Any, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
 ) -> Tensor:
-    """Poisson distributed numbers, of shape [*shape, *lam.shape]."""
+    """Poisson distributed numbers, of shape [*shape, *lam.shape].
+
+    Args:
+      shape: sizes of the result, before those of `lam`.
+      lam: means, not negative.
+      dtype: dtype of the result.
+      seed: seed of this op.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.poisson([5], lam=[3.0, 100.0]).shape
+      TensorShape([5, 2])
+    """
     return _poisson(
         op_key(seed),
         convert_to_tensor(lam, dtype_hint=dtypes.float32),
@@ -312,12 +352,30 @@ def categorical(
 
     Returns:
       Tensor of shape [batch, num_samples].
+
+    Example:
+      >>> import meshflow as tf
+      >>> never = float("-inf")
+      >>> print(tf.random.categorical([[0.0, never, never], [never, never, 0.0]], 4).numpy())
+      [[0 0 0 0]
+       [2 2 2 2]]
     """
     return _categorical(op_key(seed), logits, int(num_samples), as_dtype(dtype or dtypes.int64))
 
 
 def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
-    """Puts the rows of a tensor in random order."""
+    """Puts the rows of a tensor in random order.
+
+    Args:
+      value: a tensor.
+      seed: seed of this op.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> sorted(tf.random.shuffle([1, 2, 3, 4]).numpy().tolist())
+      [1, 2, 3, 4]
+    """
     return _shuffle(op_key(seed), value)
 
 
@@ -340,6 +398,12 @@ def stateless_normal(
       dtype: a floating dtype.
       name: ignored.
       alg: ignored; the algorithm is threefry.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = (tf.random.stateless_normal([3], seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
     """
     return normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
 
@@ -353,7 +417,14 @@ def stateless_truncated_normal(
     name: str | None = None,
     alg: Any = None,
 ) -> Tensor:
-    """Truncated normal numbers that depend on the seed only."""
+    """Truncated normal numbers that depend on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.stateless_truncated_normal([1000], seed=[1, 2])
+      >>> bool(tf.reduce_max(tf.abs(x)) <= 2)
+      True
+    """
     return truncated_normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
 
 
@@ -369,6 +440,12 @@ def stateless_uniform(
     """Uniform numbers that depend on the seed only; arguments as in `uniform`.
 
     Integers cover the whole range of the dtype when both `minval` and `maxval` are None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.stateless_uniform([1000], seed=[1, 2], minval=0, maxval=3, dtype=tf.int32)
+      >>> sorted(set(x.numpy().tolist()))
+      [0, 1, 2]
     """
     if minval is None and maxval is None and as_dtype(dtype).is_integer:
         return bits_from_key(seed_key(seed), shape, dtype)
@@ -383,7 +460,13 @@ def stateless_gamma(
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Gamma numbers of exactly `shape` that depend on the seed only."""
+    """Gamma numbers of exactly `shape` that depend on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.stateless_gamma([5, 2], seed=[1, 2], alpha=[0.5, 1.5]).shape
+      TensorShape([5, 2])
+    """
     a = convert_to_tensor(alpha, dtype)
     b = convert_to_tensor(1 if beta is None else beta, dtype)
     sizes = as_sizes(shape)
@@ -404,7 +487,13 @@ def _leading(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, 
 def stateless_poisson(
     shape: Any, seed: Any, lam: Any, dtype: Any = dtypes.int32, name: str | None = None
 ) -> Tensor:
-    """Poisson numbers of exactly `shape` that depend on the seed only."""
+    """Poisson numbers of exactly `shape` that depend on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.stateless_poisson([5, 2], seed=[1, 2], lam=[3.0, 100.0]).dtype
+      tf.int32
+    """
     lam = convert_to_tensor(lam, dtype_hint=dtypes.float32)
     lead = _leading(as_sizes(shape), tuple(lam.shape))
     return _poisson(seed_key(seed), lam, lead, as_dtype(dtype))
@@ -418,7 +507,22 @@ def stateless_binomial(
     output_dtype: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """Binomial numbers that depend on the seed only."""
+    """Binomial numbers that depend on the seed only.
+
+    Args:
+      shape: sizes of the result.
+      seed: two integers.
+      counts: numbers of trials, broadcasting with the end of `shape`.
+      probs: probabilities, likewise.
+      output_dtype: dtype of the result.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.stateless_binomial([1000], seed=[1, 2], counts=3, probs=0.5)
+      >>> sorted(set(x.numpy().tolist()))
+      [0, 1, 2, 3]
+    """
     return binomial_from_key(seed_key(seed), shape, counts, probs, output_dtype)
 
 
@@ -429,14 +533,28 @@ def stateless_categorical(
     dtype: Any = dtypes.int64,
     name: str | None = None,
 ) -> Tensor:
-    """Class numbers that depend on the seed only; arguments as in `categorical`."""
+    """Class numbers that depend on the seed only; arguments as in `categorical`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> never = float("-inf")
+      >>> print(tf.random.stateless_categorical([[never, 0.0]], 3, seed=[1, 2]).numpy())
+      [[1 1 1]]
+    """
     return _categorical(seed_key(seed), logits, int(num_samples), as_dtype(dtype))
 
 
 def stateless_shuffle(
     value: TensorLike, seed: Any, alg: Any = None, name: str | None = None
 ) -> Tensor:
-    """Rows in an order that depends on the seed only."""
+    """Rows in an order that depends on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = (tf.random.experimental.stateless_shuffle(tf.range(10), seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
     return _shuffle(seed_key(seed), value)
 
 
@@ -446,7 +564,14 @@ def _split(key: TensorLike, num: int) -> Tensor:
 
 
 def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
-    """`num` new seeds from one, shape [num, 2]."""
+    """`num` new seeds from one, shape [num, 2].
+
+    Example:
+      >>> import meshflow as tf
+      >>> first, second = tf.random.split([1, 2], num=2)
+      >>> first.shape, tf.reduce_all(first == second).numpy().item()
+      (TensorShape([2]), False)
+    """
     return _split(seed_key(seed), num)
 
 
@@ -456,5 +581,12 @@ def _fold_in(key: TensorLike, data: TensorLike) -> Tensor:
 
 
 def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:
-    """A new seed from a seed and a number."""
+    """A new seed from a seed and a number.
+
+    Example:
+      >>> import meshflow as tf
+      >>> seeds = [tf.random.fold_in([1, 2], step) for step in range(2)]
+      >>> seeds[0].shape, tf.reduce_all(seeds[0] == seeds[1]).numpy().item()
+      (TensorShape([2]), False)
+    """
     return _fold_in(seed_key(seed), data)

@@ -81,6 +81,13 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
 
     Raises:
       TypeError: when neither is sparse.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.SparseTensor([[0]], [1], [3])
+      >>> b = tf.SparseTensor([[0], [2]], [5, 7], [3])
+      >>> print(tf.sparse.to_dense(tf.sparse.add(a, b)).numpy(), tf.sparse.add(a, [1, 1, 1]).numpy())
+      [6 0 7] [2 1 1]
     """
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
         total = _merged(a, b, math.add)
@@ -103,6 +110,12 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       sp_a: a sparse tensor.
       sp_b: a sparse tensor of the same shape.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.SparseTensor([[0]], [4], [3]), tf.SparseTensor([[0], [1]], [6, -1], [3])
+      >>> print(tf.sparse.to_dense(tf.sparse.maximum(a, b)).numpy())
+      [6 0 0]
     """
     return _merged(_sparse(sp_a, "sp_a"), _sparse(sp_b, "sp_b"), math.maximum)
 
@@ -114,6 +127,12 @@ def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       sp_a: a sparse tensor.
       sp_b: a sparse tensor of the same shape.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.SparseTensor([[0]], [4], [3]), tf.SparseTensor([[0], [1]], [6, -1], [3])
+      >>> print(tf.sparse.to_dense(tf.sparse.minimum(a, b)).numpy())
+      [ 4 -1  0]
     """
     return _merged(_sparse(sp_a, "sp_a"), _sparse(sp_b, "sp_b"), math.minimum)
 
@@ -128,6 +147,13 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Raises:
       ValueError: when there is no sparse argument.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[0, 2], [3, 0]])
+      >>> print(tf.sparse.to_dense(tf.sparse.map_values(tf.add, a, 10)).numpy())
+      [[ 0 12]
+       [13  0]]
     """
     found = [v for v in (*args, *kwargs.values()) if isinstance(v, SparseTensor)]
     if not found:
@@ -149,6 +175,12 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
 
     Raises:
       ValueError: when their numbers differ.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([5, 0, 6, 7])
+      >>> print(tf.sparse.retain(a, [True, False, True]).indices.numpy().tolist())
+      [[0], [3]]
     """
     kept = np.asarray(convert_to_tensor(to_retain)._concrete("to_retain of tf.sparse.retain"))
     if kept.shape != (sp_input.values.shape[0],):
@@ -179,6 +211,13 @@ def concat(
 
     Raises:
       InvalidArgumentError: when other dimensions differ.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[1, 0]])
+      >>> print(tf.sparse.to_dense(tf.sparse.concat(0, [a, a])).numpy())
+      [[1 0]
+       [1 0]]
     """
     if isinstance(sp_inputs, SparseTensor):
         sp_inputs = [sp_inputs]
@@ -213,6 +252,13 @@ def slice(
       start: where the box starts in each dimension.
       size: its sizes; what reaches beyond the tensor is cut off.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[1, 2, 0], [0, 3, 4]])
+      >>> print(tf.sparse.to_dense(tf.sparse.slice(a, start=[0, 1], size=[2, 2])).numpy())
+      [[2 0]
+       [3 4]]
     """
     first = np.asarray(static_value(start, "start"))
     own = np.asarray(sp_input.shape.as_list())
@@ -233,6 +279,12 @@ def split(
       num_split: number of parts.
       axis: the dimension.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[1, 0, 3]])
+      >>> [tf.sparse.to_dense(part).numpy().tolist() for part in tf.sparse.split(a, 2, axis=1)]
+      [[[1, 0]], [[3]]]
     """
     shape = sp_input.shape.as_list()
     rank = len(shape)
@@ -261,6 +313,12 @@ def reset_shape(sp_input: SparseTensor, new_shape: Any = None) -> SparseTensor:
 
     Raises:
       InvalidArgumentError: when `new_shape` is too small or has another rank.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.SparseTensor([[0, 1]], [5], [4, 4])
+      >>> tf.sparse.reset_shape(a).shape, tf.sparse.reset_shape(a, [8, 9]).shape
+      (TensorShape([1, 2]), TensorShape([8, 9]))
     """
     places, own = sp_input.indices.numpy(), sp_input.shape.as_list()
     if new_shape is None:
@@ -284,6 +342,12 @@ def fill_empty_rows(
 
     Returns:
       The filled matrix, and which rows were empty.
+
+    Example:
+      >>> import meshflow as tf
+      >>> filled, empty = tf.sparse.fill_empty_rows(tf.sparse.from_dense([[1, 2], [0, 0]]), -1)
+      >>> print(tf.sparse.to_dense(filled).numpy().tolist(), empty.numpy())
+      [[1, 2], [-1, 0]] [False  True]
     """
     _sparse(sp_input, "sp_input")
     places, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
@@ -303,6 +367,12 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     Args:
       sp_input: a sparse tensor of rank 2 or more.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[1.0, 1.0, 0.0]])
+      >>> print(tf.sparse.to_dense(tf.sparse.softmax(a)).numpy())
+      [[0.5 0.5 0. ]]
     """
     places, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
     rows = places[:, :-1]
@@ -327,6 +397,13 @@ def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = Non
 
     Returns:
       Booleans [..., vocab_size].
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], [0, 2, 1], [2, 2])
+      >>> print(tf.sparse.to_indicator(a, vocab_size=3).numpy())
+      [[ True False  True]
+       [False  True False]]
     """
     shape = [*sp_input.shape.as_list()[:-1], int(vocab_size)]
     places = sp_input.indices.numpy().copy()
@@ -359,6 +436,11 @@ def bincount(
 
     Returns:
       A sparse tensor, int64 or of the dtype of `weights`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.sparse.to_dense(tf.sparse.bincount([1, 3, 1])).numpy())
+      [0 2 0 1]
     """
     if axis not in (0, -1):
         raise ValueError(f"tf.sparse.bincount: axis must be 0 or -1, got {axis}.")
@@ -390,7 +472,9 @@ def bincount(
     return SparseTensor(places[:, 1:], counts, [size])
 
 
-def _segment(kind: str) -> Callable[..., Any]:
+def _segment(kind: str, gives: str) -> Callable[..., Any]:
+    """An op over chosen rows; `gives` is what the example in its docstring prints."""
+
     def segment(
         data: TensorLike,
         indices: TensorLike,
@@ -420,10 +504,16 @@ def _segment(kind: str) -> Callable[..., Any]:
 
     Returns:
       Tensor [num_segments, ...].
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.constant([1.0, 2.0, 4.0])
+      >>> print(tf.sparse.segment_{kind}(data, [0, 0, 2], segment_ids=[0, 0, 1]).numpy().round(3))
+      {gives}
     """
     return segment
 
 
-segment_sum = _segment("sum")
-segment_mean = _segment("mean")
-segment_sqrt_n = _segment("sqrt_n")
+segment_sum = _segment("sum", "[2. 4.]")
+segment_mean = _segment("mean", "[1. 4.]")
+segment_sqrt_n = _segment("sqrt_n", "[1.414 4.   ]")

@@ -99,6 +99,14 @@ def crop_and_resize(
 
     Raises:
       InvalidArgumentError: for another method.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
+      >>> y = tf.image.crop_and_resize(x, [[0.0, 0.0, 0.5, 0.5]], box_indices=[0], crop_size=[2, 2])
+      >>> print(y[0, ..., 0].numpy())
+      [[0. 1.]
+       [3. 4.]]
     """
     if method not in ("bilinear", "nearest"):
         raise InvalidValueError(
@@ -258,6 +266,13 @@ def non_max_suppression_with_scores(
 
     Returns:
       (numbers, scores), best first.
+
+    Example:
+      >>> import meshflow as tf
+      >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]
+      >>> numbers, scores = tf.image.non_max_suppression_with_scores(boxes, [0.5, 0.75, 0.25], 3)
+      >>> print(numbers.numpy(), scores.numpy())
+      [1 2] [0.75 0.25]
     """
     boxes = convert_to_tensor(boxes)
     most = _sizes(max_output_size, boxes.shape[0])
@@ -285,6 +300,12 @@ def non_max_suppression_overlaps(
 
     Returns:
       int32 vector of numbers, best first.
+
+    Example:
+      >>> import meshflow as tf
+      >>> overlaps = [[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]]
+      >>> print(tf.image.non_max_suppression_overlaps(overlaps, [0.6, 0.7, 0.3], 3).numpy())
+      [1 2]
     """
     overlaps = convert_to_tensor(overlaps)
     most = _sizes(max_output_size, overlaps.shape[0])
@@ -322,6 +343,14 @@ def non_max_suppression_padded(
 
     Returns:
       (numbers, how many of them are valid).
+
+    Example:
+      >>> import meshflow as tf
+      >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]
+      >>> numbers, valid = tf.image.non_max_suppression_padded(
+      ...     boxes, [0.6, 0.7, 0.3], 4, pad_to_max_output_size=True)
+      >>> print(numbers.numpy(), valid.numpy())
+      [1 2 0 0] 2
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
     limit, least = _numbers(iou_threshold, score_threshold)
@@ -429,6 +458,14 @@ def combined_non_max_suppression(
     Returns:
       (nmsed_boxes [batch, m, 4], nmsed_scores [batch, m], nmsed_classes [batch, m],
       valid_detections [batch]); zeros fill up.
+
+    Example:
+      >>> import meshflow as tf
+      >>> boxes = tf.constant([[[[0.0, 0.0, 0.5, 0.5]], [[0.5, 0.5, 1.0, 1.0]]]])
+      >>> scores = tf.constant([[[0.75, 0.0], [0.0, 0.5]]])
+      >>> found = tf.image.combined_non_max_suppression(boxes, scores, 2, 2, score_threshold=0.1)
+      >>> print(found.nmsed_classes.numpy(), found.valid_detections.numpy())
+      [[0. 1.]] [2]
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
     per_class = int(static_value(max_output_size_per_class, "max_output_size_per_class"))
@@ -476,6 +513,15 @@ def draw_bounding_boxes(
 
     Returns:
       Images of the same shape.
+
+    Example:
+      >>> import meshflow as tf
+      >>> drawn = tf.image.draw_bounding_boxes(tf.zeros([1, 4, 4, 1]), [[[0.0, 0.0, 1.0, 1.0]]], [[1.0]])
+      >>> print(drawn[0, ..., 0].numpy())
+      [[1. 1. 1. 1.]
+       [1. 0. 0. 1.]
+       [1. 0. 0. 1.]
+       [1. 1. 1. 1.]]
     """
     images = convert_to_tensor(images)
     if colors is None:

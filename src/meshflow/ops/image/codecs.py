@@ -178,6 +178,12 @@ def decode_image(
     Raises:
       InvalidArgumentError: when the bytes are no image.
       UnimplementedError: when Pillow is not installed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> png = tf.io.encode_png(tf.zeros([2, 3, 1], tf.uint8))
+      >>> tf.io.decode_image(png).shape, tf.io.decode_image(png, channels=3).shape
+      (TensorShape([2, 3, 1]), TensorShape([2, 3, 3]))
     """
     found = _jpeg_pixels(_bytes(contents), channels or 0)
     if found is not None:
@@ -200,7 +206,20 @@ def _frames(image: Any) -> np.ndarray:
 def decode_png(
     contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
 ) -> Tensor:
-    """`decode_image` without animations."""
+    """`decode_image` without animations.
+
+    Args:
+      contents: the file's bytes.
+      channels: how many channels; default (0) as in the file.
+      dtype: uint8 or uint16.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> png = tf.io.encode_png(tf.constant([[[1], [200]]], tf.uint8))
+      >>> print(tf.io.decode_png(png)[..., 0].numpy())
+      [[  1 200]]
+    """
     found = _jpeg_pixels(_bytes(contents), channels)
     return (
         _converted(_open(contents), channels, dtype) if found is None else _as_dtype(found, dtype)
@@ -244,6 +263,12 @@ def decode_jpeg(
 
     Returns:
       Tensor of shape [height, width, channels].
+
+    Example:
+      >>> import meshflow as tf
+      >>> jpeg = tf.io.encode_jpeg(tf.fill([8, 16, 3], tf.constant(128, tf.uint8)))
+      >>> tf.io.decode_jpeg(jpeg).shape, tf.io.decode_jpeg(jpeg, ratio=2).shape
+      (TensorShape([8, 16, 3]), TensorShape([4, 8, 3]))
     """
     if ratio not in (1, 2, 4, 8):
         raise ValueError(f"ratio must be 1, 2, 4 or 8, got {ratio}.")
@@ -285,6 +310,12 @@ def decode_and_crop_jpeg(
       acceptable_fraction: accepted, as in `decode_jpeg`.
       dct_method: accepted, as in `decode_jpeg`.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> jpeg = tf.io.encode_jpeg(tf.zeros([16, 16, 3], tf.uint8))
+      >>> tf.io.decode_and_crop_jpeg(jpeg, crop_window=[2, 4, 5, 6]).shape
+      TensorShape([5, 6, 3])
     """
     from meshflow.ops.image.geometry import crop_to_bounding_box
 
@@ -322,6 +353,11 @@ def encode_png(image: TensorLike, compression: int = -1, name: str | None = None
 
     Returns:
       A string scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.io.encode_png(tf.zeros([2, 3, 3], tf.uint8)).numpy()[1:4]
+      b'PNG'
     """
     options = {} if compression < 0 else {"compress_level": compression}
     return _save(_image(image, "encode_png"), "PNG", **options)
@@ -357,6 +393,12 @@ def encode_jpeg(
 
     Returns:
       A string scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> grey = tf.fill([8, 8, 1], tf.constant(128, tf.uint8))
+      >>> tf.io.is_jpeg(tf.io.encode_jpeg(grey, quality=80)).numpy().item()
+      True
     """
     source = _image(image, "encode_jpeg")
     if source.mode not in ("L", "RGB") or (
@@ -388,6 +430,12 @@ def extract_jpeg_shape(
       contents: the file's bytes.
       output_type: int32 or int64.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> jpeg = tf.io.encode_jpeg(tf.zeros([16, 8, 3], tf.uint8))
+      >>> print(tf.io.extract_jpeg_shape(jpeg).numpy())
+      [16  8  3]
     """
     image = _open(contents)
     shape = [image.height, image.width, _CHANNELS.get(image.mode, 3)]
@@ -395,7 +443,13 @@ def extract_jpeg_shape(
 
 
 def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
-    """Whether bytes start as a JPEG file does."""
+    """Whether bytes start as a JPEG file does.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.io.is_jpeg(tf.constant(b"a text")).numpy())
+      False
+    """
     return Tensor(np.array(_bytes(contents)[:3] == b"\xff\xd8\xff"))
 
 
@@ -409,6 +463,12 @@ def adjust_jpeg_quality(image: TensorLike, jpeg_quality: Any, name: str | None =
 
     Returns:
       An image of the same shape and dtype.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.uniform([8, 8, 3])
+      >>> tf.image.adjust_jpeg_quality(x, 30).shape
+      TensorShape([8, 8, 3])
     """
     from meshflow.ops.image.color import convert_image_dtype
 

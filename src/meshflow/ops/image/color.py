@@ -47,6 +47,11 @@ def convert_image_dtype(
       dtype: the new dtype.
       saturate: whether values beyond the new range are clipped.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.convert_image_dtype(tf.constant([0, 255], tf.uint8), tf.float32).numpy())
+      [0. 1.]
     """
     image = convert_to_tensor(image)
     new, old = as_dtype(dtype), image.dtype
@@ -80,7 +85,18 @@ def _in_floats(image: Any, change: Any) -> Tensor:
 
 
 def adjust_brightness(image: TensorLike, delta: Any) -> Tensor:
-    """`image + delta`, where floats run from 0 to 1."""
+    """`image + delta`, where floats run from 0 to 1.
+
+    Args:
+      image: a tensor; integers run over their positive range.
+      delta: what is added, 1 being the whole range.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[100], [250]]], tf.uint8)
+      >>> print(tf.image.adjust_brightness(x, 0.2)[0, :, 0].numpy())
+      [151 255]
+    """
     return _in_floats(image, lambda x: x + cast(delta, x.dtype))
 
 
@@ -91,7 +107,18 @@ def _contrast(images: TensorLike, factor: TensorLike) -> Tensor:
 
 
 def adjust_contrast(images: TensorLike, contrast_factor: Any) -> Tensor:
-    """Distances from each channel's mean, times a factor."""
+    """Distances from each channel's mean, times a factor.
+
+    Args:
+      images: [..., height, width, channels].
+      contrast_factor: the factor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[1.0], [3.0]]])
+      >>> print(tf.image.adjust_contrast(x, 2.0)[0, :, 0].numpy())
+      [0. 4.]
+    """
     return _in_floats(images, lambda x: _contrast(x, cast(contrast_factor, x.dtype)))
 
 
@@ -100,6 +127,11 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
 
     Raises:
       ValueError: for a negative gamma.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.adjust_gamma(tf.constant([[[0.5], [1.0]]]), gamma=2.0)[0, :, 0].numpy())
+      [0.25 1.  ]
     """
     if isinstance(gamma, (int, float)) and gamma < 0:
         raise ValueError("Gamma should be a non-negative real number.")
@@ -108,7 +140,17 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
 
 @op(kinds="f")
 def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
-    """Hue, saturation and value, all in [0, 1]."""
+    """Hue, saturation and value, all in [0, 1].
+
+    Args:
+      images: floating, [..., 3], from 0 to 1.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.rgb_to_hsv([[0.0, 0.5, 0.0]]).numpy().round(3))
+      [[0.333 1.    0.5  ]]
+    """
     r, g, b = jnp.moveaxis(images, -1, 0)
     high, low = jnp.max(images, -1), jnp.min(images, -1)
     span = high - low
@@ -126,7 +168,17 @@ def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Red, green and blue from hue, saturation and value."""
+    """Red, green and blue from hue, saturation and value.
+
+    Args:
+      images: floating, [..., 3], from 0 to 1.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.hsv_to_rgb([[0.0, 1.0, 0.5]]).numpy().round(3))
+      [[0.5 0.  0. ]]
+    """
     h, s, v = jnp.moveaxis(images, -1, 0)
     shift = jnp.array([0, 4, 2], images.dtype)
     ramp = jnp.clip(jnp.abs((h[..., None] * 6 + shift) % 6 - 3) - 1, 0, 1)
@@ -134,7 +186,18 @@ def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
 
 
 def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | None = None) -> Tensor:
-    """Saturation times a factor."""
+    """Saturation times a factor.
+
+    Args:
+      image: [..., 3], red, green and blue.
+      saturation_factor: 0 makes it grey.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.adjust_saturation([[[0.8, 0.4, 0.4]]], 0.0).numpy().round(3))
+      [[[0.8 0.8 0.8]]]
+    """
     return _in_floats(
         image,
         lambda x: hsv_to_rgb(
@@ -144,7 +207,18 @@ def adjust_saturation(image: TensorLike, saturation_factor: Any, name: str | Non
 
 
 def adjust_hue(image: TensorLike, delta: Any, name: str | None = None) -> Tensor:
-    """Hue moved by `delta`, in turns."""
+    """Hue moved by `delta`, in turns.
+
+    Args:
+      image: [..., 3], red, green and blue.
+      delta: from -1 to 1.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.adjust_hue([[[1.0, 0.0, 0.0]]], 1 / 3).numpy().round(3) + 0)
+      [[[0. 1. 0.]]]
+    """
     return _in_floats(
         image,
         lambda x: hsv_to_rgb(_scale_hsv(rgb_to_hsv(x), cast(1, x.dtype), cast(delta, x.dtype))),
@@ -165,13 +239,37 @@ def _gray(images: TensorLike) -> Tensor:
 
 
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
-    """Brightness of colours, in one channel."""
+    """Brightness of colours, in one channel.
+
+    Args:
+      images: [..., 3].
+      name: ignored.
+
+    Returns:
+      Tensor [..., 1] of the same dtype.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.rgb_to_grayscale([[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]])[..., 0].numpy().round(2))
+      [[1.   0.59]]
+    """
     return _in_floats(images, _gray)
 
 
 @op(same=())
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """One channel three times."""
+    """One channel three times.
+
+    Args:
+      images: [..., 1].
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.grayscale_to_rgb([[[7], [9]]]).numpy())
+      [[[7 7 7]
+        [9 9 9]]]
+    """
     if images.shape[-1] != 1:
         raise ValueError(
             f"Last dimension of a grayscale image should be size 1, got shape {list(images.shape)}."
@@ -181,7 +279,21 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
 
 @op(same=(), name="per_image_standardization")
 def per_image_standardization(image: TensorLike) -> Tensor:
-    """Each image scaled to mean 0 and variance 1."""
+    """Each image scaled to mean 0 and variance 1.
+
+    Args:
+      image: [..., height, width, channels].
+
+    Returns:
+      float32 tensor of the same shape.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 3.0, 5.0, 7.0], [2, 2, 1])
+      >>> print(tf.image.per_image_standardization(x)[..., 0].numpy().round(3))
+      [[-1.342 -0.447]
+       [ 0.447  1.342]]
+    """
     x = image if jnp.issubdtype(image.dtype, jnp.floating) else image.astype(jnp.float32)
     axes = (-3, -2, -1)
     count = x.shape[-1] * x.shape[-2] * x.shape[-3]
@@ -193,7 +305,17 @@ def per_image_standardization(image: TensorLike) -> Tensor:
 
 @op(kinds="f")
 def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
-    """Sums of absolute differences of neighbouring pixels."""
+    """Sums of absolute differences of neighbouring pixels.
+
+    Args:
+      images: [height, width, channels] or a batch of them.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.total_variation([[[1.0], [4.0]], [[1.0], [2.0]]]).numpy().item()
+      6.0
+    """
     rows = jnp.sum(jnp.abs(jnp.diff(images, axis=-3)), axis=(-3, -2, -1))
     return rows + jnp.sum(jnp.abs(jnp.diff(images, axis=-2)), axis=(-3, -2, -1))
 
@@ -214,6 +336,12 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
 
     Returns:
       float32, one number for each pair of images.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.zeros([2, 2, 1]), tf.fill([2, 2, 1], 0.1)
+      >>> print(tf.image.psnr(a, b, max_val=1.0).numpy().round(2))
+      20.0
     """
     from meshflow.ops.math import log, reduce_mean, squared_difference
 
@@ -226,6 +354,9 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
 
 
 def _colour_space(name: str, matrix: Any, what: str) -> Any:
+    rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
+    given, gives = (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
+
     @op(name=name, kinds="f")
     def convert(images: TensorLike) -> Tensor:
         if images.shape[-1] != 3:
@@ -236,7 +367,22 @@ def _colour_space(name: str, matrix: Any, what: str) -> Any:
         return jnp.matmul(images, kernel, precision="highest")
 
     convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = f"{what}\n\nArgs:\n  images: floats [..., 3].\n\nReturns:\n  Floats [..., 3]."
+    convert.__doc__ = f"""{what}
+
+    Args:
+      images: floats [..., 3].
+
+    Returns:
+      Floats [..., 3].
+
+    Raises:
+      ValueError: when there are not 3 channels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.abs(tf.image.{name}([{given}])).numpy().round(3))  # white
+      [{gives}]
+    """
     return convert
 
 

@@ -61,6 +61,14 @@ def extract_patches(
 
     Raises:
       ValueError: when sizes, strides or rates do not start and end with 1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(16), [1, 4, 4, 1])
+      >>> patches = tf.image.extract_patches(x, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID")
+      >>> print(patches[0, 1].numpy())
+      [[ 8  9 12 13]
+       [10 11 14 15]]
     """
     for what, value in (("sizes", sizes), ("strides", strides), ("rates", rates)):
         if len(value) != 4 or value[0] != 1 or value[3] != 1:
@@ -88,6 +96,13 @@ def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
 
     Raises:
       ValueError: for another rank.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 2.0, 4.0, 7.0], [1, 2, 2, 1])
+      >>> dy, dx = tf.image.image_gradients(x)
+      >>> dy[0, ..., 0].numpy().tolist(), dx[0, ..., 0].numpy().tolist()
+      ([[3.0, 5.0], [0.0, 0.0]], [[1.0, 0.0], [3.0, 0.0]])
     """
     if len(image.shape) != 4:
         raise ValueError(
@@ -105,6 +120,12 @@ def sobel_edges(image: TensorLike) -> Tensor:
 
     Returns:
       Tensor of shape [batch, height, width, channels, 2].
+
+    Example:
+      >>> import meshflow as tf
+      >>> ramp = tf.broadcast_to(tf.reshape(tf.range(3.0), [1, 1, 3, 1]), [1, 3, 3, 1])
+      >>> print(tf.image.sobel_edges(ramp)[0, 1, 1, 0].numpy())
+      [0. 8.]
     """
     padded = jnp.pad(image, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
     height, width = image.shape[1:3]
@@ -210,6 +231,12 @@ def ssim(
 
     Raises:
       ValueError: when the images are smaller than the window.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.uniform([1, 16, 16, 1])
+      >>> print(tf.image.ssim(x, x, max_val=1.0).numpy().round(3))
+      [1.]
     """
     a, b, largest = _floats(img1, img2, max_val, filter_size, "ssim")
     return _ssim(a, b, largest, filter_size, filter_sigma, k1, k2, return_index_map)
@@ -274,6 +301,13 @@ def ssim_multiscale(
 
     Raises:
       ValueError: when the images, halved for each scale, get smaller than the window.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.uniform([1, 32, 32, 1])
+      >>> y = tf.image.ssim_multiscale(x, x, max_val=1.0, power_factors=[0.5, 0.5])
+      >>> print(y.numpy().round(3))
+      [1.]
     """
     least = (filter_size - 1) * 2 ** (len(power_factors) - 1) + 1
     a, b, largest = _floats(img1, img2, max_val, least, "ssim_multiscale")

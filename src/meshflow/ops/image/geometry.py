@@ -34,7 +34,13 @@ __all__ = [
 
 
 class ResizeMethod:
-    """Names of the ways to interpolate."""
+    """Names of the ways to interpolate.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.resize(tf.ones([2, 2, 1]), [4, 6], tf.image.ResizeMethod.NEAREST_NEIGHBOR).shape
+      TensorShape([4, 6, 1])
+    """
 
     BILINEAR = "bilinear"
     NEAREST_NEIGHBOR = "nearest"
@@ -166,6 +172,15 @@ def resize_with_pad(
 
     Returns:
       Images of the new size.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.image.resize_with_pad(tf.ones([2, 4, 1]), 4, 4)
+      >>> print(x[..., 0].numpy())
+      [[0. 0. 0. 0.]
+       [1. 1. 1. 1.]
+       [1. 1. 1. 1.]
+       [0. 0. 0. 0.]]
     """
     image = image if hasattr(image, "_keras_history") else convert_to_tensor(image)
     height, width = image.shape[-3], image.shape[-2]
@@ -181,8 +196,22 @@ def crop_to_bounding_box(
 ) -> Tensor:
     """The part of an image at an offset.
 
+    Args:
+      image: [height, width, channels] or a batch of them.
+      offset_height: first row.
+      offset_width: first column.
+      target_height: rows.
+      target_width: columns.
+
     Raises:
       ValueError: when the part is not inside the image.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(9), [3, 3, 1])
+      >>> print(tf.image.crop_to_bounding_box(x, 1, 0, 2, 2)[..., 0].numpy())
+      [[3 4]
+       [6 7]]
     """
     image = convert_to_tensor(image)
     if (
@@ -206,8 +235,21 @@ def pad_to_bounding_box(
 ) -> Tensor:
     """An image inside a larger one of zeros.
 
+    Args:
+      image: [height, width, channels] or a batch of them.
+      offset_height: rows of zeros above.
+      offset_width: columns of zeros to the left.
+      target_height: rows of the result.
+      target_width: columns of the result.
+
     Raises:
       ValueError: when it does not fit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.image.pad_to_bounding_box(tf.ones([1, 2, 1]), 1, 0, 2, 3)[..., 0].numpy())
+      [[0. 0. 0.]
+       [1. 1. 0.]]
     """
     from meshflow.ops.array import pad
 
@@ -226,7 +268,21 @@ def pad_to_bounding_box(
 
 @waits()
 def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width: int) -> Tensor:
-    """The middle of an image cut out, or the image in the middle of zeros."""
+    """The middle of an image cut out, or the image in the middle of zeros.
+
+    Args:
+      image: [height, width, channels] or a batch of them.
+      target_height: rows of the result.
+      target_width: columns of the result.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.ones([1, 4, 1])
+      >>> print(tf.image.resize_with_crop_or_pad(x, 3, 2)[..., 0].numpy())
+      [[0. 0.]
+       [1. 1.]
+       [0. 0.]]
+    """
     image = convert_to_tensor(image)
     height, width = min(target_height, image.shape[-3]), min(target_width, image.shape[-2])
     cut = crop_to_bounding_box(
@@ -244,6 +300,13 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     Args:
       image: [height, width, channels] or a batch of them.
       central_fraction: share of height and width that stays, in (0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(16), [4, 4, 1])
+      >>> print(tf.image.central_crop(x, 0.5)[..., 0].numpy())
+      [[ 5  6]
+       [ 9 10]]
     """
     if not 0 < central_fraction <= 1:
         raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}.")
@@ -258,27 +321,72 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
 
 @op(same=())
 def flip_left_right(image: TensorLike) -> Tensor:
-    """Left and right exchanged."""
+    """Left and right exchanged.
+
+    Args:
+      image: [height, width, channels] or a batch of them.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[1], [2]], [[3], [4]]])
+      >>> print(tf.image.flip_left_right(x)[..., 0].numpy())
+      [[2 1]
+       [4 3]]
+    """
     _check_rank(image, "flip_left_right")
     return jnp.flip(image, -2)
 
 
 @op(same=())
 def flip_up_down(image: TensorLike) -> Tensor:
-    """Top and bottom exchanged."""
+    """Top and bottom exchanged.
+
+    Args:
+      image: [height, width, channels] or a batch of them.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[1], [2]], [[3], [4]]])
+      >>> print(tf.image.flip_up_down(x)[..., 0].numpy())
+      [[3 4]
+       [1 2]]
+    """
     _check_rank(image, "flip_up_down")
     return jnp.flip(image, -3)
 
 
 @op(same=())
 def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
-    """Turned left by k right angles."""
+    """Turned left by k right angles.
+
+    Args:
+      image: [height, width, channels] or a batch of them.
+      k: how many right angles.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[1], [2]], [[3], [4]]])
+      >>> print(tf.image.rot90(x)[..., 0].numpy())
+      [[2 4]
+       [1 3]]
+    """
     _check_rank(image, "rot90")
     return jnp.rot90(image, k, (-3, -2))
 
 
 @op(same=())
 def transpose(image: TensorLike, name: str | None = None) -> Tensor:
-    """Height and width exchanged."""
+    """Height and width exchanged.
+
+    Args:
+      image: [height, width, channels] or a batch of them.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.transpose(tf.zeros([8, 2, 3, 1])).shape
+      TensorShape([8, 3, 2, 1])
+    """
     _check_rank(image, "transpose")
     return jnp.swapaxes(image, -3, -2)

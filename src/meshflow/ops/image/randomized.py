@@ -51,22 +51,52 @@ def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
 
 
 def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
-    """Left and right exchanged with probability 1/2, for each image of a batch."""
+    """Left and right exchanged with probability 1/2, for each image of a batch.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[1], [2]]])
+      >>> tf.image.random_flip_left_right(x)[0, :, 0].numpy().tolist() in ([1, 2], [2, 1])
+      True
+    """
     return _flip(op_key(seed), image, geometry.flip_left_right)
 
 
 def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
-    """Top and bottom exchanged with probability 1/2, for each image of a batch."""
+    """Top and bottom exchanged with probability 1/2, for each image of a batch.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[1]], [[2]]])
+      >>> tf.image.random_flip_up_down(x)[:, 0, 0].numpy().tolist() in ([1, 2], [2, 1])
+      True
+    """
     return _flip(op_key(seed), image, geometry.flip_up_down)
 
 
 def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
-    """`random_flip_left_right` decided by the seed (two integers) only."""
+    """`random_flip_left_right` decided by the seed (two integers) only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(6), [1, 6, 1])
+      >>> a, b = (tf.image.stateless_random_flip_left_right(x, seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
     return _flip(random_ops.seed_key(seed), image, geometry.flip_left_right)
 
 
 def stateless_random_flip_up_down(image: TensorLike, seed: Any) -> Tensor:
-    """`random_flip_up_down` decided by the seed (two integers) only."""
+    """`random_flip_up_down` decided by the seed (two integers) only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(6), [6, 1, 1])
+      >>> a, b = (tf.image.stateless_random_flip_up_down(x, seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
     return _flip(random_ops.seed_key(seed), image, geometry.flip_up_down)
 
 
@@ -82,37 +112,83 @@ def _delta(value: float, name: str, limit: float = float("inf")) -> float:
 
 
 def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
-    """Brightness moved by a random number in [-max_delta, max_delta)."""
+    """Brightness moved by a random number in [-max_delta, max_delta).
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.image.random_brightness(tf.zeros([2, 2, 1]), max_delta=0.1)
+      >>> bool(tf.reduce_max(tf.abs(x)) <= 0.1)
+      True
+    """
     d = _delta(max_delta, "random_brightness")
     return color.adjust_brightness(image, _uniform(op_key(seed), [], -d, d))
 
 
 def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Contrast times a random number in [lower, upper)."""
+    """Contrast times a random number in [lower, upper).
+
+    Args:
+      image: [..., height, width, channels].
+      lower: least factor.
+      upper: largest factor.
+      seed: seed of this op.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.random_contrast(tf.zeros([2, 2, 3]), 0.5, 1.5).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "random_contrast")
     return color.adjust_contrast(image, _uniform(op_key(seed), [], lower, upper))
 
 
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
-    """Saturation times a random number in [lower, upper)."""
+    """Saturation times a random number in [lower, upper).
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "random_saturation")
     return color.adjust_saturation(image, _uniform(op_key(seed), [], lower, upper))
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
-    """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5."""
+    """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5.
+
+    Example:
+      >>> import meshflow as tf
+      >>> grey = tf.fill([2, 2, 3], 0.5)
+      >>> print(tf.reduce_max(tf.abs(tf.image.random_hue(grey, 0.3) - grey)).numpy())
+      0.0
+    """
     d = _delta(max_delta, "random_hue", 0.5)
     return color.adjust_hue(image, _uniform(op_key(seed), [], -d, d))
 
 
 def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_brightness` decided by the seed only."""
+    """`random_brightness` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.zeros([2, 2, 1])
+      >>> a, b = (tf.image.stateless_random_brightness(x, 0.5, seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
     d = _delta(max_delta, "stateless_random_brightness")
     return color.adjust_brightness(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
 
 def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
-    """`random_contrast` decided by the seed only."""
+    """`random_contrast` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_contrast(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "stateless_random_contrast")
     return color.adjust_contrast(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
 
@@ -120,13 +196,25 @@ def stateless_random_contrast(image: TensorLike, lower: float, upper: float, see
 def stateless_random_saturation(
     image: TensorLike, lower: float, upper: float, seed: Any = None
 ) -> Tensor:
-    """`random_saturation` decided by the seed only."""
+    """`random_saturation` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
+      TensorShape([2, 2, 3])
+    """
     _check(lower, upper, "stateless_random_saturation")
     return color.adjust_saturation(image, _uniform(random_ops.seed_key(seed), [], lower, upper))
 
 
 def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
-    """`random_hue` decided by the seed only."""
+    """`random_hue` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_hue(tf.zeros([2, 2, 3]), 0.3, seed=[1, 2]).shape
+      TensorShape([2, 2, 3])
+    """
     d = _delta(max_delta, "stateless_random_hue", 0.5)
     return color.adjust_hue(image, _uniform(random_ops.seed_key(seed), [], -d, d))
 
@@ -148,14 +236,37 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
 
 
 def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:
-    """A block of the given size at a random place."""
+    """A block of the given size at a random place.
+
+    Args:
+      value: a tensor.
+      size: sizes of the block, one for each dimension.
+      seed: seed of this op.
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: when the block is larger than the tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.random_crop(tf.zeros([32, 32, 3]), size=[24, 24, 3]).shape
+      TensorShape([24, 24, 3])
+    """
     return _crop(op_key(seed), value, size)
 
 
 def stateless_random_crop(
     value: TensorLike, size: Any, seed: Any, name: str | None = None
 ) -> Tensor:
-    """`random_crop` decided by the seed only."""
+    """`random_crop` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.range(100)
+      >>> a, b = (tf.image.stateless_random_crop(x, [10], seed=[1, 2]) for _ in range(2))
+      >>> a.shape, tf.reduce_all(a == b).numpy().item()
+      (TensorShape([10]), True)
+    """
     return _crop(random_ops.seed_key(seed), value, size)
 
 
@@ -169,12 +280,24 @@ def _quality(key: Tensor, image: TensorLike, low: int, high: int) -> Tensor:
 def random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any = None
 ) -> Tensor:
-    """The image after JPEG coding of a random quality."""
+    """The image after JPEG coding of a random quality.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.random_jpeg_quality(tf.zeros([8, 8, 3]), 50, 90).shape
+      TensorShape([8, 8, 3])
+    """
     return _quality(op_key(seed), image, min_jpeg_quality, max_jpeg_quality)
 
 
 def stateless_random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
 ) -> Tensor:
-    """`random_jpeg_quality` decided by the seed only."""
+    """`random_jpeg_quality` decided by the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.image.stateless_random_jpeg_quality(tf.zeros([8, 8, 3]), 50, 90, seed=[1, 2]).shape
+      TensorShape([8, 8, 3])
+    """
     return _quality(random_ops.seed_key(seed), image, min_jpeg_quality, max_jpeg_quality)

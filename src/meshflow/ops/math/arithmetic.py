@@ -117,7 +117,7 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Te
 
     Example:
       >>> import meshflow as tf
-      >>> print(tf.math.scalar_mul(2.0, [1.0, 3.0]).numpy())
+      >>> print(tf.math.scalar_mul(2.0, tf.constant([1.0, 3.0])).numpy())
       [2. 6.]
     """
     scalar = convert_to_tensor(scalar, dtype_hint=getattr(x, "dtype", None))

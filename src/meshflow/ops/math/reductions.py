@@ -546,7 +546,7 @@ def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
 
     Example:
       >>> import meshflow as tf
-      >>> print(tf.math.polyval([2, 0, 1], [3.0, 4.0]).numpy())  # 2 x^2 + 1
+      >>> print(tf.math.polyval([2.0, 0.0, 1.0], tf.constant([3.0, 4.0])).numpy())  # 2 x^2 + 1
       [19. 33.]
     """
     from meshflow.core.convert import convert_to_tensor

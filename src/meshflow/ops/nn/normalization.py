@@ -58,7 +58,7 @@ def moments(
 
     Example:
       >>> import meshflow as tf
-      >>> mean, variance = tf.nn.moments([[1.0, 2.0], [3.0, 6.0]], axes=[0])
+      >>> mean, variance = tf.nn.moments(tf.constant([[1.0, 2.0], [3.0, 6.0]]), axes=[0])
       >>> print(mean.numpy(), variance.numpy())
       [2. 4.] [1. 4.]
     """
