@@ -39,6 +39,17 @@ class CheckpointOptions:
       enable_async: as `experimental_enable_async_checkpoint`.
       experimental_skip_slot_variables: whether restoring leaves the optimizers' slots out.
       experimental_sharding_callback: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> written = []
+      >>> options = tf.train.CheckpointOptions(experimental_write_callbacks=[written.append])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
+      ...     path = checkpoint.save(os.path.join(folder, "ckpt"), options=options)
+      >>> written == [path]
+      True
     """
 
     def __init__(

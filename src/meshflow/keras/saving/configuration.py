@@ -94,6 +94,12 @@ def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
     Args:
       json_string: what `Model.to_json` gave, here or in Keras 2.
       custom_objects: classes and functions by name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> text = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)]).to_json()
+      >>> tf.keras.models.model_from_json(text).output_shape
+      (None, 2)
     """
     return model_from_config(json.loads(json_string), custom_objects)
 
