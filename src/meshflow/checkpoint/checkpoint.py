@@ -162,6 +162,14 @@ class Checkpoint(Awaited):
 
         Returns:
           The path, such as "folder/ckpt-1".
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
+          ...     [os.path.basename(checkpoint.save(os.path.join(folder, "ckpt"))) for _ in range(2)]
+          ['ckpt-1', 'ckpt-2']
         """
         number = int(self.save_counter.assign_add(1))
         path = self.write(f"{os.fspath(file_prefix)}-{number}", options)
@@ -195,6 +203,17 @@ class Checkpoint(Awaited):
 
         Returns:
           A `CheckpointLoadStatus`; errors as in `read`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> w = tf.Variable(1.0)
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     path = tf.train.Checkpoint(w=w).save(os.path.join(folder, "ckpt"))
+          ...     _ = w.assign(5.0)
+          ...     _ = tf.train.Checkpoint(w=w).restore(path).assert_consumed()
+          >>> float(w)
+          1.0
         """
         if save_path is None:
             return InitializationOnlyStatus()

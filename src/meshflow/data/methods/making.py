@@ -49,6 +49,11 @@ class Making:
         Args:
           tensors: the element.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> tf.data.Dataset.from_tensors([1, 2, 3]).element_spec.shape
+          TensorShape([3])
         """
         return sources().Tensors(tensors)
 
@@ -117,6 +122,11 @@ class Making:
 
         Raises:
           ValueError: for another number of arguments.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(10, 0, -3)]
+          [10, 7, 4, 1]
         """
         from meshflow.data.dataset import integer
 
@@ -181,6 +191,16 @@ class Making:
 
         Raises:
           InvalidArgumentError: when no file matches.
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     for name in ("b.txt", "a.txt", "c.csv"):
+          ...         _ = tf.io.write_file(os.path.join(folder, name), "")
+          ...     names = tf.data.Dataset.list_files(os.path.join(folder, "*.txt"), shuffle=False)
+          ...     [os.path.basename(name) for name in names.as_numpy_iterator()]
+          [b'a.txt', b'b.txt']
         """
         found = sources().list_files(file_pattern)
         dataset = sources().TensorSlices(np.array([f.encode() for f in found], object))
