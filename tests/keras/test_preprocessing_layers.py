@@ -276,3 +276,13 @@ def test_symbolic_shapes():
     model = tf.keras.Model(columns, layers.Dense(2)(crossed))
     data = [np.array([[1], [2]]), np.array([["a"], ["b"]])]
     assert model.predict(data, verbose=0).shape == (2, 2)
+
+
+def test_a_model_that_begins_with_an_adapted_layer():
+    table = np.arange(12.0).reshape(4, 3)
+    layer = tf.keras.layers.Normalization(axis=-1)
+    layer.adapt(table)
+    model = tf.keras.Sequential([layer, tf.keras.layers.Dense(2)])
+    assert model.built
+    assert model.output_shape == (None, 2)
+    assert model(table).shape == (4, 2)

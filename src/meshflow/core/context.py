@@ -65,6 +65,10 @@ class Context(threading.local):
 
 context = Context()
 
+# Held from reading variables until they are written again, outside of traces: threads may share variables,
+# and the buffers of those that a program writes are given to it, so nobody may read them meanwhile.
+writing = threading.RLock()
+
 
 @contextlib.contextmanager
 def as_stored() -> Iterator[None]:

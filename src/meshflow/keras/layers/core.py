@@ -110,6 +110,7 @@ class Dense(Layer):
 
     def call(self, inputs: Any) -> Any:
         """The layer's output."""
+        inputs = math.cast(inputs, self.compute_dtype)
         outputs = product(self, _last_axis_product, inputs, self.kernel)
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)

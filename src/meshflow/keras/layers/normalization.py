@@ -45,12 +45,16 @@ class _Scaled(Layer):
         return self.add_weight(
             name,
             shape,
-            dtype=self._statistics_dtype(),
+            dtype=self._scale_dtype(),
             initializer=getattr(self, f"{name}_initializer"),
             regularizer=getattr(self, f"{name}_regularizer", None),
             constraint=getattr(self, f"{name}_constraint", None),
             experimental_autocast=False,
         )
+
+    def _scale_dtype(self) -> Any:
+        """Dtype of gamma and beta: that of the layer's variables."""
+        return dtypes.as_dtype(self.variable_dtype)
 
     def _statistics_dtype(self) -> Any:
         """Statistics are kept and computed in at least float32."""
@@ -182,6 +186,9 @@ class BatchNormalization(_Scaled):
         self.moving_variance = self._moving("moving_variance", param_shape)
         self.built = True
 
+    def _scale_dtype(self) -> Any:
+        return self._statistics_dtype()
+
     def _moving(self, name: str, shape: Any) -> Any:
         from meshflow.core.variable import VariableAggregation, VariableSynchronization
 
@@ -211,6 +218,7 @@ class BatchNormalization(_Scaled):
         return self._normalize(inputs, bool(training), mask)
 
     def _normalize(self, inputs: Any, training: bool, mask: Any) -> Any:
+        inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         rank = len(x.shape)
         reduced = [i for i in range(rank) if i not in self._axes]
@@ -342,11 +350,13 @@ class LayerNormalization(_Scaled):
 
     def call(self, inputs: Any) -> Any:
         """The normalized tensor."""
+        inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         mean, variance = nn.moments(x, self._axes, keepdims=True)
         broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
         beta, gamma = (
-            None if v is None else array.reshape(v, broadcast) for v in (self.beta, self.gamma)
+            None if v is None else math.cast(array.reshape(v, broadcast), x.dtype)
+            for v in (self.beta, self.gamma)
         )
         return math.cast(
             nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon), inputs.dtype
@@ -410,6 +420,7 @@ class GroupNormalization(_Scaled):
 
     def call(self, inputs: Any) -> Any:
         """The normalized tensor."""
+        inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         shape = x.shape.as_list()
         axis = self.axis % len(shape)
@@ -422,9 +433,9 @@ class GroupNormalization(_Scaled):
         )
         broadcast = [shape[axis] if i == axis else 1 for i in range(len(shape))]
         if self.gamma is not None:
-            x = x * array.reshape(self.gamma, broadcast)
+            x = x * math.cast(array.reshape(self.gamma, broadcast), x.dtype)
         if self.beta is not None:
-            x = x + array.reshape(self.beta, broadcast)
+            x = x + math.cast(array.reshape(self.beta, broadcast), x.dtype)
         return math.cast(x, inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:
@@ -460,7 +471,9 @@ class UnitNormalization(Layer):
 
     def call(self, inputs: Any) -> Any:
         """The scaled tensor."""
-        return math.l2_normalize(inputs, axis=self.axis, epsilon=1e-12)
+        return math.l2_normalize(
+            math.cast(inputs, self.compute_dtype), axis=self.axis, epsilon=1e-12
+        )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The input's shape."""

@@ -247,7 +247,7 @@ for _rank in (1, 2, 3):
 
 
 class UpSampling(_Spatial):
-    """Repeats positions."""
+    """Repeats positions, or interpolates between them, which gives float32 under every policy."""
 
     def __init__(
         self,
@@ -259,6 +259,8 @@ class UpSampling(_Spatial):
         super().__init__(data_format, **kwargs)
         self.size = sizes(size, self.rank, "size")
         self.interpolation = interpolation
+        # Interpolation gives another dtype than the compute dtype.
+        self._traced_shape = interpolation != "nearest"
 
     def call(self, inputs: Any) -> Any:
         """The larger tensor."""
@@ -274,7 +276,7 @@ class UpSampling(_Spatial):
 
         x = array.transpose(inputs, [0, 2, 3, 1]) if self._first else inputs
         new = [x.shape[1] * self.size[0], x.shape[2] * self.size[1]]
-        x = math.cast(image.resize(x, new, method=self.interpolation), inputs.dtype)
+        x = image.resize(x, new, method=self.interpolation)
         return array.transpose(x, [0, 3, 1, 2]) if self._first else x
 
     def compute_output_shape(self, input_shape: Any) -> Any:
