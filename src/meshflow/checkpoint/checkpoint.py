@@ -39,6 +39,17 @@ class CheckpointOptions:
       enable_async: as `experimental_enable_async_checkpoint`.
       experimental_skip_slot_variables: whether restoring leaves the optimizers' slots out.
       experimental_sharding_callback: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> written = []
+      >>> options = tf.train.CheckpointOptions(experimental_write_callbacks=[written.append])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
+      ...     path = checkpoint.save(os.path.join(folder, "ckpt"), options=options)
+      >>> written == [path]
+      True
     """
 
     def __init__(
@@ -151,6 +162,14 @@ class Checkpoint(Awaited):
 
         Returns:
           The path, such as "folder/ckpt-1".
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
+          ...     [os.path.basename(checkpoint.save(os.path.join(folder, "ckpt"))) for _ in range(2)]
+          ['ckpt-1', 'ckpt-2']
         """
         number = int(self.save_counter.assign_add(1))
         path = self.write(f"{os.fspath(file_prefix)}-{number}", options)
@@ -184,6 +203,17 @@ class Checkpoint(Awaited):
 
         Returns:
           A `CheckpointLoadStatus`; errors as in `read`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> w = tf.Variable(1.0)
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     path = tf.train.Checkpoint(w=w).save(os.path.join(folder, "ckpt"))
+          ...     _ = w.assign(5.0)
+          ...     _ = tf.train.Checkpoint(w=w).restore(path).assert_consumed()
+          >>> float(w)
+          1.0
         """
         if save_path is None:
             return InitializationOnlyStatus()

@@ -133,6 +133,16 @@ class CheckpointManager:
 
         Returns:
           The path, or None when the last checkpoint is too recent.
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
+          ...     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1)
+          ...     _ = manager.save(), manager.save()
+          ...     [os.path.basename(path) for path in manager.checkpoints]
+          ['ckpt-2']
         """
         if self._interval is not None:
             step = int(self._step_counter)

@@ -12,6 +12,24 @@ class PythonState:
 
     Subclasses define `serialize()`, which returns the state, and `deserialize(string_value)`, which
     takes it back.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> class Note(tf.train.experimental.PythonState):
+      ...     text = ""
+      ...     def serialize(self):
+      ...         return self.text
+      ...     def deserialize(self, string_value):
+      ...         self.text = tf.compat.as_str(string_value)
+      >>> note = Note()
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     note.text = "before"
+      ...     path = tf.train.Checkpoint(note=note).save(os.path.join(folder, "ckpt"))
+      ...     note.text = "after"
+      ...     _ = tf.train.Checkpoint(note=note).restore(path)
+      >>> note.text
+      'before'
     """
 
     def serialize(self) -> str | bytes:

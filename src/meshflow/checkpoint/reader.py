@@ -63,6 +63,15 @@ def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
 
     Raises:
       NotFoundError: when there is none.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = tf.train.Checkpoint(w=tf.Variable([1.0, 2.0])).write(os.path.join(folder, "ckpt"))
+      ...     reader = tf.train.load_checkpoint(path)
+      ...     reader.get_tensor("w/.ATTRIBUTES/VARIABLE_VALUE").tolist()
+      [1.0, 2.0]
     """
     return CheckpointReader(_open(ckpt_dir_or_file))
 
@@ -79,6 +88,14 @@ def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:
 
     Raises:
       NotFoundError: when there is none.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = tf.train.Checkpoint(w=tf.Variable([1.0, 2.0])).write(os.path.join(folder, "ckpt"))
+      ...     tf.train.load_variable(path, "w").tolist()
+      [1.0, 2.0]
     """
     reader = load_checkpoint(ckpt_dir_or_file)
     full = f"{name.removesuffix(':0')}/.ATTRIBUTES/VARIABLE_VALUE"
@@ -97,6 +114,14 @@ def list_variables(ckpt_dir_or_file: Any) -> list[tuple[str, list[int]]]:
 
     Raises:
       NotFoundError: when there is no checkpoint.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = tf.train.Checkpoint(w=tf.Variable([1.0, 2.0])).write(os.path.join(folder, "ckpt"))
+      ...     dict(tf.train.list_variables(path))["w/.ATTRIBUTES/VARIABLE_VALUE"]
+      [2]
     """
     return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
 
@@ -117,6 +142,15 @@ def checkpoints_iterator(
 
     Yields:
       Paths.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = tf.train.Checkpoint(w=tf.Variable(1.0)).save(os.path.join(folder, "ckpt"))
+      ...     for path in tf.train.checkpoints_iterator(folder, timeout=0):
+      ...         print(os.path.basename(path))
+      ckpt-1
     """
     last = None
     while True:

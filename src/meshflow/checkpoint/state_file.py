@@ -72,6 +72,14 @@ def get_checkpoint_state(
 
     Returns:
       A `CheckpointState` with absolute paths (if `checkpoint_dir` is), or None without a file.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = tf.train.Checkpoint(w=tf.Variable(1.0)).save(os.path.join(folder, "ckpt"))
+      ...     os.path.basename(tf.train.get_checkpoint_state(folder).model_checkpoint_path)
+      'ckpt-1'
     """
     folder = os.fspath(checkpoint_dir)
     try:

@@ -109,6 +109,15 @@ def parse_example_dataset(
 
     Raises:
       ValueError: without features.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+      >>> parse = tf.data.experimental.parse_example_dataset({"x": tf.io.FixedLenFeature([], tf.int64)})
+      >>> parsed = tf.data.Dataset.from_tensor_slices([record, record]).batch(2).apply(parse)
+      >>> next(iter(parsed))["x"].numpy().tolist()
+      [7, 7]
     """
     from meshflow.io.parsing import feature_specs, parse_example
 
@@ -168,6 +177,20 @@ def make_batched_features_dataset(
 
     Raises:
       ValueError: when `label_key` is no feature.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "records")
+      ...     with tf.io.TFRecordWriter(path) as writer:
+      ...         writer.write(record)
+      ...     spec = {"x": tf.io.FixedLenFeature([], tf.int64)}
+      ...     data = tf.data.experimental.make_batched_features_dataset(path, 2, spec, num_epochs=2)
+      ...     next(iter(data))["x"].numpy().tolist()
+      [7, 7]
     """
     if label_key is not None and label_key not in features:
         raise ValueError(f"The `label_key` {label_key!r} must be one of the `features`.")

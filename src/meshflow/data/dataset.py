@@ -86,7 +86,13 @@ class Dataset(Transformations):
 
     @property
     def element_spec(self) -> Any:
-        """The spec of the elements: `tf.TensorSpec`s in their structure."""
+        """The spec of the elements: `tf.TensorSpec`s in their structure.
+
+        Example:
+          >>> import meshflow as tf
+          >>> tf.data.Dataset.range(10).batch(4, drop_remainder=True).element_spec
+          TensorSpec(shape=(4,), dtype=tf.int64, name=None)
+        """
         return self._spec
 
     @property
@@ -175,7 +181,13 @@ class Dataset(Transformations):
         return OwnedIterator(self, _to_numpy)
 
     def cardinality(self) -> Tensor:
-        """The number of elements, an int64 scalar; -1 for infinitely many, -2 when it is not known."""
+        """The number of elements, an int64 scalar; -1 for infinitely many, -2 when it is not known.
+
+        Example:
+          >>> import meshflow as tf
+          >>> int(tf.data.Dataset.range(10).batch(4).cardinality())
+          3
+        """
         return convert_to_tensor(np.int64(self._count()))
 
     def __len__(self) -> int:
@@ -199,6 +211,11 @@ class Dataset(Transformations):
 
         Raises:
           InvalidArgumentError: when there is none, or more than one.
+
+        Example:
+          >>> import meshflow as tf
+          >>> int(tf.data.Dataset.from_tensors(42).get_single_element())
+          42
         """
         from meshflow.core.errors import InvalidArgumentError
 
@@ -263,6 +280,12 @@ class Dataset(Transformations):
 
         Raises:
           TypeError: when it gives something else.
+
+        Example:
+          >>> import meshflow as tf
+          >>> evens = lambda dataset: dataset.filter(lambda x: x % 2 == 0)
+          >>> [int(x) for x in tf.data.Dataset.range(6).apply(evens)]
+          [0, 2, 4]
         """
         dataset = transformation_func(self)
         if not isinstance(dataset, Dataset):

@@ -132,7 +132,13 @@ unique = _applied("unique")
 
 
 def cardinality(dataset: Dataset) -> Tensor:
-    """`dataset.cardinality()`."""
+    """`dataset.cardinality()`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> int(tf.data.experimental.cardinality(tf.data.Dataset.range(10).batch(4)))
+      3
+    """
     return dataset.cardinality()
 
 
@@ -144,6 +150,14 @@ def assert_cardinality(expected_cardinality: Any) -> Callable[[Dataset], Dataset
 
     Raises:
       FailedPreconditionError: while iterating, when there are more or fewer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> evens = tf.data.Dataset.range(10).filter(lambda x: x % 2 == 0)
+      >>> int(evens.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+      True
+      >>> int(evens.apply(tf.data.experimental.assert_cardinality(5)).cardinality())
+      5
     """
     return lambda dataset: transformations.AssertCardinality(dataset, expected_cardinality)
 
@@ -165,6 +179,13 @@ def parallel_interleave(
       sloppy: accepted; the order is always the same.
       buffer_output_elements: accepted.
       prefetch_input_elements: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> twice = lambda x: tf.data.Dataset.from_tensors(x).repeat(2)
+      >>> make = tf.data.experimental.parallel_interleave(twice, cycle_length=2)
+      >>> [int(x) for x in tf.data.Dataset.range(3).apply(make)]
+      [0, 1, 0, 1, 2, 2]
     """
     return lambda dataset: dataset.interleave(map_func, cycle_length, block_length)
 
@@ -178,6 +199,12 @@ def shuffle_and_repeat(
       buffer_size: as for `shuffle`.
       count: as for `repeat`.
       seed: as for `shuffle`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.data.Dataset.range(3).apply(tf.data.experimental.shuffle_and_repeat(3, count=2))
+      >>> sorted(int(x) for x in data)
+      [0, 0, 1, 1, 2, 2]
     """
     return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
 
@@ -200,6 +227,12 @@ def map_and_batch(
 
     Raises:
       ValueError: when both of `num_parallel_batches` and `num_parallel_calls` are given.
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.data.Dataset.range(4).apply(tf.data.experimental.map_and_batch(lambda x: x * x, 2))
+      >>> [batch.tolist() for batch in data.as_numpy_iterator()]
+      [[0, 1], [4, 9]]
     """
     if num_parallel_batches is not None and num_parallel_calls is not None:
         raise ValueError(
@@ -216,6 +249,12 @@ def prefetch_to_device(device: Any, buffer_size: Any = None) -> Callable[[Datase
     Args:
       device: accepted; elements go to a device when they are used.
       buffer_size: as for `prefetch`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.data.Dataset.range(2).apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
+      >>> [int(x) for x in data]
+      [0, 1]
     """
     return lambda dataset: dataset.prefetch(AUTOTUNE if buffer_size is None else buffer_size)
 
@@ -228,12 +267,24 @@ def copy_to_device(
     Args:
       target_device: accepted.
       source_device: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.data.Dataset.range(2).apply(tf.data.experimental.copy_to_device("/gpu:0"))
+      >>> [int(x) for x in data]
+      [0, 1]
     """
     return lambda dataset: dataset
 
 
 def get_single_element(dataset: Dataset) -> Any:
-    """`dataset.get_single_element()`."""
+    """`dataset.get_single_element()`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.data.experimental.get_single_element(tf.data.Dataset.range(3).batch(3)).numpy().tolist()
+      [0, 1, 2]
+    """
     return dataset.get_single_element()
 
 
@@ -266,12 +317,27 @@ def at(dataset: Dataset, index: Any) -> Any:
 
 
 def get_next_as_optional(iterator: OwnedIterator) -> Optional:
-    """`iterator.get_next_as_optional()`."""
+    """`iterator.get_next_as_optional()`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> iterator = iter(tf.data.Dataset.range(1))
+      >>> bool(tf.data.experimental.get_next_as_optional(iterator).has_value())
+      True
+      >>> bool(tf.data.experimental.get_next_as_optional(iterator).has_value())
+      False
+    """
     return iterator.get_next_as_optional()
 
 
 def get_structure(dataset_or_iterator: Any) -> Any:
-    """The spec of the elements."""
+    """The spec of the elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.data.experimental.get_structure(tf.data.Dataset.range(3).batch(2, drop_remainder=True))
+      TensorSpec(shape=(2,), dtype=tf.int64, name=None)
+    """
     return dataset_or_iterator.element_spec
 
 
@@ -284,6 +350,11 @@ def from_list(elements: list[Any], name: str | None = None) -> Dataset:
 
     Raises:
       ValueError: for an empty list.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [int(x) for x in tf.data.experimental.from_list([4, 5, 6])]
+      [4, 5, 6]
     """
     if not isinstance(elements, list) or not elements:
         raise ValueError("`elements` must be a list that is not empty.")
@@ -301,12 +372,27 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = "int64") -> Dataset:
       start: the first.
       step: their distance.
       dtype: their dtype.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [int(x) for x in tf.data.experimental.Counter(start=5, step=10).take(3)]
+      [5, 15, 25]
     """
     return Dataset.counter(start, step, dtype)
 
 
 def RandomDataset(seed: int | None = None, **kwargs: Any) -> Dataset:
-    """`Dataset.random`."""
+    """`Dataset.random`.
+
+    Args:
+      seed: of the numbers.
+      **kwargs: further arguments of `Dataset.random`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.data.experimental.RandomDataset(seed=1).element_spec.dtype
+      tf.int64
+    """
     return Dataset.random(seed, **kwargs)
 
 
@@ -317,6 +403,14 @@ class Reducer:
       init_func: from the key to the first state.
       reduce_func: from (state, element) to the next state.
       finalize_func: from the last state to the result.
+
+    Example:
+      >>> import meshflow as tf
+      >>> count = tf.data.experimental.Reducer(lambda key: 0, lambda n, x: n + 1, lambda n: n)
+      >>> data = tf.data.Dataset.range(10)
+      >>> grouped = data.apply(tf.data.experimental.group_by_reducer(lambda x: x % 3, count))
+      >>> [int(n) for n in grouped]
+      [4, 3, 3]
     """
 
     def __init__(
@@ -361,6 +455,13 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
     Raises:
       TypeError: for elements that are not dictionaries.
       ValueError: when there are more elements, or `mask_key` is taken.
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.data.Dataset.from_tensor_slices({"x": [7, 8]})
+      >>> padded = data.apply(tf.data.experimental.pad_to_cardinality(3))
+      >>> [(int(e["x"]), bool(e["valid"])) for e in padded]
+      [(7, True), (8, True), (0, False)]
     """
 
     def padded(dataset: Dataset) -> Dataset:
@@ -393,6 +494,16 @@ class TFRecordWriter:
     Args:
       filename: the file, which is made anew.
       compression_type: '', 'GZIP' or 'ZLIB'.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "records")
+      ...     letters = tf.data.Dataset.from_tensor_slices(["a", "b"])
+      ...     _ = tf.data.experimental.TFRecordWriter(path).write(letters)
+      ...     list(tf.data.TFRecordDataset(path).as_numpy_iterator())
+      [b'a', b'b']
     """
 
     def __init__(self, filename: Any, compression_type: Any = None) -> None:

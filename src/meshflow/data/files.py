@@ -171,7 +171,7 @@ def fixed(
 
 
 class TextLineDataset(Files):
-    """The lines of text files, as byte strings without their ends.
+    r"""The lines of text files, as byte strings without their ends.
 
     Args:
       filenames: a name, names, or a dataset of names.
@@ -182,6 +182,15 @@ class TextLineDataset(Files):
 
     Raises:
       NotFoundError: while iterating, for a file that is not there.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "text")
+      ...     _ = tf.io.write_file(path, "first line\nsecond line\n")
+      ...     list(tf.data.TextLineDataset(path).as_numpy_iterator())
+      [b'first line', b'second line']
     """
 
     def __init__(
@@ -211,6 +220,15 @@ class FixedLengthRecordDataset(Files):
 
     Raises:
       InvalidArgumentError: while iterating, for a file of another size.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "records")
+      ...     _ = tf.io.write_file(path, "HEADaabbcc")
+      ...     list(tf.data.FixedLengthRecordDataset(path, 2, header_bytes=4).as_numpy_iterator())
+      [b'aa', b'bb', b'cc']
     """
 
     def __init__(

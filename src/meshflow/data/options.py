@@ -7,7 +7,16 @@ from typing import Any
 
 
 class AutoShardPolicy(enum.IntEnum):
-    """How a dataset is divided between workers."""
+    """How a dataset is divided between workers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> options = tf.data.Options()
+      >>> options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+      >>> data = tf.data.Dataset.range(4).with_options(options)
+      >>> data.options().experimental_distribute.auto_shard_policy.name
+      'DATA'
+    """
 
     OFF = -1
     AUTO = 0
@@ -109,7 +118,15 @@ class _Group:
 
 
 class AutotuneOptions(_Group):
-    """Settings of tuning; accepted."""
+    """Settings of tuning; accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> options = tf.data.Options()
+      >>> options.autotune.enabled = False
+      >>> options.autotune.enabled
+      False
+    """
 
     _types = {
         "enabled": bool,
@@ -122,14 +139,30 @@ class AutotuneOptions(_Group):
 
 
 class DistributeOptions(_Group):
-    """Settings of distribution."""
+    """Settings of distribution.
+
+    Example:
+      >>> import meshflow as tf
+      >>> options = tf.data.Options()
+      >>> options.experimental_distribute.num_devices = 4
+      >>> options.experimental_distribute.num_devices
+      4
+    """
 
     _types = {"auto_shard_policy": AutoShardPolicy, "num_devices": int}
     _defaults = {"auto_shard_policy": AutoShardPolicy.AUTO}
 
 
 class OptimizationOptions(_Group):
-    """Settings of optimizations; accepted."""
+    """Settings of optimizations; accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> options = tf.data.Options()
+      >>> options.experimental_optimization.map_fusion = True
+      >>> options.experimental_optimization.map_fusion
+      True
+    """
 
     _types = {
         **dict.fromkeys(
@@ -149,7 +182,15 @@ class OptimizationOptions(_Group):
 
 
 class ThreadingOptions(_Group):
-    """Settings of threads; accepted."""
+    """Settings of threads; accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> options = tf.data.Options()
+      >>> options.threading.private_threadpool_size = 2
+      >>> options.threading.private_threadpool_size
+      2
+    """
 
     _types = {"max_intra_op_parallelism": int, "private_threadpool_size": int}
 

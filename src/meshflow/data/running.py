@@ -103,6 +103,12 @@ class OwnedIterator(Source):
 
     It can be saved by `tf.train.Checkpoint(iterator=it)` and goes on at the same element after it is
     restored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> iterator = iter(tf.data.Dataset.range(5))
+      >>> int(next(iterator)), int(iterator.get_next())
+      (0, 1)
     """
 
     def __init__(self, dataset: Any, convert: Callable[[Any], Any] = structure.to_tensors) -> None:

@@ -205,7 +205,13 @@ class IteratorSpec(ElementsSpec):
 
 
 class NoneTensorSpec(TypeSpec):
-    """Spec of None."""
+    """Spec of None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.data.NoneTensorSpec() == tf.data.NoneTensorSpec()
+      True
+    """
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)

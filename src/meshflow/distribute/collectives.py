@@ -22,7 +22,17 @@ AXIS = "replica"
 
 
 class ReduceOp(enum.Enum):
-    """How values of several replicas become one: `SUM` or `MEAN`."""
+    """How values of several replicas become one: `SUM` or `MEAN`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> values = strategy.run(lambda: tf.constant(3.0))
+      >>> float(strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
+      6.0
+      >>> float(strategy.reduce(tf.distribute.ReduceOp.MEAN, values, axis=None))
+      3.0
+    """
 
     SUM = "SUM"
     MEAN = "MEAN"

@@ -127,6 +127,12 @@ class NcclAllReduce(_AllReduce):
 
     Raises:
       ValueError: when it is negative.
+
+    Example:
+      >>> import meshflow as tf
+      >>> reduction = tf.distribute.NcclAllReduce()
+      >>> tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], reduction).num_replicas_in_sync
+      2
     """
 
 
@@ -138,6 +144,12 @@ class HierarchicalCopyAllReduce(_AllReduce):
 
     Raises:
       ValueError: when it is negative.
+
+    Example:
+      >>> import meshflow as tf
+      >>> reduction = tf.distribute.HierarchicalCopyAllReduce()
+      >>> tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], reduction).num_replicas_in_sync
+      2
     """
 
 
@@ -147,6 +159,13 @@ class ReductionToOneDevice(CrossDeviceOps):
     Args:
       reduce_to_device: accepted.
       accumulation_fn: makes one tensor of a list of them; default `tf.add_n`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> reduction = tf.distribute.ReductionToOneDevice()
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], reduction)
+      >>> float(strategy.reduce("SUM", strategy.run(lambda: tf.constant(3.0)), axis=None))
+      6.0
     """
 
     def __init__(

@@ -19,6 +19,12 @@ class StrategyExtended:
 
     Args:
       strategy: the strategy.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> strategy.extended.parameter_devices[0].endswith("CPU:0")
+      True
     """
 
     experimental_require_static_shapes = False

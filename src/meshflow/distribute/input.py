@@ -27,6 +27,12 @@ class InputContext(NamedTuple):
       num_input_pipelines: how many processes make input.
       input_pipeline_id: this process's number among them.
       num_replicas_in_sync: how many replicas there are.
+
+    Example:
+      >>> import meshflow as tf
+      >>> context = tf.distribute.InputContext(2, 0, num_replicas_in_sync=4)
+      >>> context.get_per_replica_batch_size(32)
+      8
     """
 
     num_input_pipelines: int = 1
@@ -62,6 +68,14 @@ class ValueContext(NamedTuple):
     Attributes:
       replica_id_in_sync_group: the replica's number.
       num_replicas_in_sync: how many replicas there are.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> values = strategy.experimental_distribute_values_from_function(
+      ...     lambda context: tf.constant(10 * context.replica_id_in_sync_group))
+      >>> [int(value) for value in strategy.experimental_local_results(values)]
+      [0, 10]
     """
 
     replica_id_in_sync_group: int = 0
@@ -121,6 +135,14 @@ class DistributedDataset:
       strategy: the strategy.
       source: an iterable of batches.
       split: True when each batch is for all replicas, False when each is for one.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> data = strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(4))
+      >>> batch = next(iter(data))
+      >>> [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
+      [[0, 1], [2, 3]]
     """
 
     def __init__(self, strategy: Any, source: Any, split: bool) -> None:
@@ -219,6 +241,15 @@ class DistributedIterator(Source):
     Args:
       batches: the batches.
       dataset: the dataset.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> iterator = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4)))
+      >>> bool(iterator.get_next_as_optional().has_value())
+      True
+      >>> bool(iterator.get_next_as_optional().has_value())
+      False
     """
 
     def __init__(self, batches: Iterator[Any], dataset: DistributedDataset) -> None:

@@ -36,6 +36,15 @@ class Joining:
 
         Raises:
           InvalidArgumentError: when `axis` is None and the replicas' shapes differ.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+          >>> losses = strategy.run(lambda: tf.constant([1.0, 5.0]))
+          >>> strategy.reduce("SUM", losses, axis=None).numpy().tolist()
+          [2.0, 10.0]
+          >>> float(strategy.reduce("MEAN", losses, axis=0))
+          3.0
         """
         from meshflow.ops.math import add_n, reduce_mean, reduce_sum
 
@@ -81,6 +90,13 @@ class Joining:
 
         Returns:
           The same structure with one tensor for each `PerReplica`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+          >>> values = strategy.run(lambda: tf.constant([1, 2]))
+          >>> strategy.gather(values, axis=0).numpy().tolist()
+          [1, 2, 1, 2]
         """
         from meshflow.ops.array import concat
 
@@ -101,6 +117,12 @@ class Joining:
 
         Args:
           value: what `run` returned.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+          >>> strategy.experimental_local_results(strategy.run(lambda: tf.constant(1)))[1].numpy().tolist()
+          1
         """
         several = (PerReplica, MirroredVariable, SyncOnReadVariable)
         return value.values if isinstance(value, several) else (value,)

@@ -18,6 +18,12 @@ class OneDeviceStrategy(Strategy):
 
     Args:
       device: its name, such as "CPU:0".
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+      >>> float(strategy.run(lambda x: x + 1.0, [tf.constant(2.0)]))
+      3.0
     """
 
     def __init__(self, device: str) -> None:

@@ -29,6 +29,12 @@ class InputOptions:
       experimental_replication_mode: `InputReplicationMode.PER_WORKER`.
       experimental_place_dataset_on_device: accepted.
       experimental_per_replica_buffer_size: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> options = tf.distribute.InputOptions(experimental_per_replica_buffer_size=2)
+      >>> options.experimental_per_replica_buffer_size
+      2
     """
 
     def __init__(
@@ -51,6 +57,11 @@ class RunOptions:
       experimental_enable_dynamic_batch_size: accepted.
       experimental_bucketizing_dynamic_shape: accepted.
       experimental_xla_options: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.RunOptions().experimental_enable_dynamic_batch_size
+      True
     """
 
     def __init__(
@@ -82,6 +93,13 @@ class CommunicationOptions:
 
     Raises:
       ValueError: for another implementation, or a negative `bytes_per_pack`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> implementation = tf.distribute.experimental.CommunicationImplementation.RING
+      >>> options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+      >>> options.implementation.name
+      'RING'
     """
 
     def __init__(

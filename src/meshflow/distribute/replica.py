@@ -90,6 +90,15 @@ class ReplicaContext:
       replica_id_in_sync_group: this replica's number.
       gathered: where replicas have different shapes, the sizes that they give to `all_gather`: for
         each call in turn a tuple of one size for each replica, as far as they are known.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> def step():
+      ...     context = tf.distribute.get_replica_context()
+      ...     return context.all_reduce("SUM", context.replica_id_in_sync_group + 1)
+      >>> [int(total) for total in strategy.experimental_local_results(strategy.run(step))]
+      [3, 3]
     """
 
     def __init__(

@@ -67,6 +67,12 @@ class TerminationConfig:
       exit_fn: ends the process after saving; default `sys.exit(143)`.
       grace_period: for how many seconds to train on before saving; default 0.
       save_fn: saves instead of the handler; called with the arguments of `save_checkpoint_if_preempted`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.distribute.experimental.TerminationConfig(grace_period=30)
+      >>> config.grace_period
+      30
     """
 
     def __init__(

@@ -68,6 +68,15 @@ class Strategy(Joining):
 
     Args:
       extended: accepted for TensorFlow's sake.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> with strategy.scope():
+      ...     w = tf.Variable(2.0)
+      >>> total = strategy.run(lambda x: w * x, [tf.constant(3.0)])
+      >>> isinstance(strategy, tf.distribute.Strategy), float(strategy.reduce("SUM", total, axis=None))
+      (True, 12.0)
     """
 
     # Why losses are not scaled under it; None where they may be.
@@ -372,18 +381,41 @@ def get_strategy() -> Strategy:
 
 
 def has_strategy() -> bool:
-    """Whether a strategy other than the default one is current."""
+    """Whether a strategy other than the default one is current.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.distribute.has_strategy()
+      False
+      >>> with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+      ...     tf.distribute.has_strategy()
+      True
+    """
     current = get_strategy()
     return bool(stacks.entries) and not (_default and current is _default[0])
 
 
 def in_cross_replica_context() -> bool:
-    """Whether the current strategy's scope is open and no replica function runs."""
+    """Whether the current strategy's scope is open and no replica function runs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+      ...     tf.distribute.in_cross_replica_context()
+      True
+    """
     return bool(stacks.entries) and not isinstance(stacks.entries[-1], ReplicaContext)
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """The replica context, or None in cross-replica context."""
+    """The replica context, or None in cross-replica context.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> strategy.run(lambda: tf.distribute.get_replica_context().num_replicas_in_sync)
+      2
+    """
     if not stacks.entries:
         if not _default_context:
             _default_context.append(ReplicaContext(get_strategy(), 0))
@@ -400,6 +432,14 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
 
     Raises:
       RuntimeError: inside the scope of a strategy.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+      >>> tf.distribute.experimental_set_strategy(strategy)
+      >>> tf.distribute.get_strategy() is strategy
+      True
+      >>> tf.distribute.experimental_set_strategy(None)
     """
     if len(stacks.entries) > len(_held):
         raise RuntimeError(

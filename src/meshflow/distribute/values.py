@@ -18,6 +18,15 @@ class PerReplica(tuple):
 
     Attributes:
       values: the values, as a tuple.
+
+    Example:
+      >>> import meshflow as tf
+      >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+      >>> value = strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
+      >>> isinstance(value, tf.distribute.DistributedValues)
+      True
+      >>> [int(part) for part in strategy.experimental_local_results(value)]
+      [0, 1]
     """
 
     __slots__ = ()

@@ -269,13 +269,29 @@ class _OntoMesh:
 
 
 def get_default_mesh() -> Mesh | None:
-    """The mesh of the innermost `default_mesh`, or None."""
+    """The mesh of the innermost `default_mesh`, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> with tf.experimental.dtensor.default_mesh(mesh):
+      ...     tf.experimental.dtensor.get_default_mesh() == mesh
+      True
+      >>> tf.experimental.dtensor.get_default_mesh() is None
+      True
+    """
     placing = context.placing
     return placing.mesh if isinstance(placing, _OntoMesh) else None
 
 
 def device_name() -> str:
-    """TensorFlow's name of the device of tensors on meshes, which `tf.device` takes."""
+    """TensorFlow's name of the device of tensors on meshes, which `tf.device` takes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.device_name().startswith("/")
+      True
+    """
     return MESH_DEVICE
 
 
@@ -330,7 +346,13 @@ def initialize_accelerator_system(
 
 
 def preferred_device_type() -> str:
-    """The best kind of device there is: "TPU", else "GPU", else "CPU"."""
+    """The best kind of device there is: "TPU", else "GPU", else "CPU".
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.preferred_device_type() in ("CPU", "GPU", "TPU")
+      True
+    """
     return next(t for t in ("TPU", "GPU", "CPU") if num_local_devices(t))
 
 
@@ -366,6 +388,11 @@ def jobs() -> list[str]:
 
     Raises:
       ValueError: when names of Borg tasks are not in the order of their numbers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.jobs()
+      []
     """
     found = [j for j in os.environ.get("DTENSOR_JOBS", "").split(",") if j]
     if found and all(j.startswith("/bns/") for j in found):
@@ -378,17 +405,35 @@ def jobs() -> list[str]:
 
 
 def client_id() -> int:
-    """This process's number among the clients."""
+    """This process's number among the clients.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.client_id()
+      0
+    """
     return int(os.environ.get("DTENSOR_CLIENT_ID", "0"))
 
 
 def num_clients() -> int:
-    """How many processes take part."""
+    """How many processes take part.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.num_clients()
+      1
+    """
     return max(len(jobs()), 1)
 
 
 def job_name() -> str:
-    """The job's name: "localhost", or "worker" with several clients."""
+    """The job's name: "localhost", or "worker" with several clients.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.job_name()
+      'localhost'
+    """
     return os.environ.get("DTENSOR_JOB_NAME", "localhost" if num_clients() == 1 else "worker")
 
 
@@ -397,6 +442,11 @@ def full_job_name(task_id: int | None = None) -> str:
 
     Args:
       task_id: the task; default this process.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.full_job_name()
+      'localhost/replica:0/task:0'
     """
     name = job_name()
     if name == "localhost" and num_clients() == 1:
@@ -410,6 +460,11 @@ def local_devices(device_type: str, for_client_id: int | None = None) -> list[De
     Args:
       device_type: "CPU", "GPU" or "TPU".
       for_client_id: the client; default this one.
+
+    Example:
+      >>> import meshflow as tf
+      >>> len(tf.experimental.dtensor.local_devices("CPU")) == len(tf.config.list_logical_devices("CPU"))
+      True
     """
     count = num_local_devices(device_type)
     job = full_job_name(for_client_id)
@@ -423,6 +478,11 @@ def num_local_devices(device_type: str) -> int:
 
     Args:
       device_type: "CPU", "GPU" or "TPU".
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.dtensor.num_local_devices("CPU") == len(tf.config.list_logical_devices("CPU"))
+      True
     """
     try:
         return len(_of_kind(device_type, local=True))
@@ -435,6 +495,12 @@ def num_global_devices(device_type: str) -> int:
 
     Args:
       device_type: "CPU", "GPU" or "TPU".
+
+    Example:
+      >>> import meshflow as tf
+      >>> devices = tf.experimental.dtensor.num_local_devices("CPU") * tf.experimental.dtensor.num_clients()
+      >>> tf.experimental.dtensor.num_global_devices("CPU") == devices
+      True
     """
     try:
         return len(_of_kind(device_type, local=False))

@@ -128,6 +128,17 @@ def name_based_save(
       mesh: their mesh.
       checkpoint_prefix: path of the checkpoint.
       name_tensor_dict: tensors or variables by name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> w = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     tf.experimental.dtensor.name_based_save(mesh, os.path.join(folder, "ckpt"), {"w": w})
+      ...     tf.train.load_variable(os.path.join(folder, "ckpt"), "w").tolist()
+      [1.0, 1.0, 1.0, 1.0]
     """
     names = list(name_tensor_dict)
     tensors = list(name_tensor_dict.values())

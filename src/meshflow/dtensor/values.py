@@ -44,6 +44,16 @@ def relayout(tensor: TensorLike, layout: Layout, name: str | None = None) -> Ten
 
     Raises:
       InvalidArgumentError: when the shape does not fit the layout.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> split = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> whole = tf.experimental.dtensor.Layout.replicated(mesh, rank=1)
+      >>> parts = tf.experimental.dtensor.pack([tf.constant([1, 2]), tf.constant([3, 4])], split)
+      >>> gathered = tf.experimental.dtensor.relayout(parts, whole)
+      >>> [part.numpy().tolist() for part in tf.experimental.dtensor.unpack(gathered)]
+      [[1, 2, 3, 4], [1, 2, 3, 4]]
     """
     if not isinstance(layout, Layout):
         raise InvalidValueError(f"relayout: expected a dtensor.Layout, got {layout!r}.")
@@ -67,6 +77,16 @@ def relayout_like(tensor: TensorLike, layout_tensor: Any, name: str | None = Non
 
     Returns:
       A tensor of the same value.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> split = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> parts = tf.experimental.dtensor.pack([tf.constant([1, 2]), tf.constant([3, 4])], split)
+      >>> whole = tf.experimental.dtensor.Layout.replicated(mesh, rank=1)
+      >>> other = tf.experimental.dtensor.copy_to_mesh(tf.zeros([4]), whole)
+      >>> tf.experimental.dtensor.fetch_layout(tf.experimental.dtensor.relayout_like(parts, other)) == whole
+      True
     """
     if context.trace is not None and getattr(layout_tensor, "layout", None) is None:
         return place_like(convert_to_tensor(tensor), convert_to_tensor(layout_tensor))
@@ -115,6 +135,13 @@ def pack(tensors: Any, layout: Layout) -> Tensor:
     Raises:
       RuntimeError: while a function is traced.
       InvalidArgumentError: when number, shape or rank of the parts do not fit the layout.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> tf.experimental.dtensor.pack([tf.constant([1, 2]), tf.constant([3, 4])], layout).numpy().tolist()
+      [1, 2, 3, 4]
     """
     if context.trace is not None:
         raise RuntimeError("`pack` must be called eagerly. It was called inside a tf.function.")
@@ -160,6 +187,14 @@ def unpack(tensor: Any) -> list[Tensor]:
       RuntimeError: while a function is traced.
       TypeError: when it is not a tensor.
       InvalidArgumentError: when the tensor is not on a mesh.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
+      >>> [part.numpy().tolist() for part in tf.experimental.dtensor.unpack(ones)]
+      [[1.0, 1.0], [1.0, 1.0]]
     """
     if context.trace is not None:
         raise RuntimeError("`unpack` must be called eagerly. It was called inside a tf.function.")
@@ -188,6 +223,14 @@ def fetch_layout(tensor: Any) -> Layout | None:
     Raises:
       RuntimeError: while a function is traced.
       InvalidArgumentError: when the tensor is not on a mesh.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
+      >>> tf.experimental.dtensor.fetch_layout(ones).sharding_specs
+      ['x']
     """
     known = getattr(tensor, "layout", None)
     if isinstance(known, Layout):
@@ -218,6 +261,14 @@ def is_dtensor(tensor: Any) -> bool:
 
     Raises:
       RuntimeError: while a function is traced.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
+      >>> tf.experimental.dtensor.is_dtensor(ones), tf.experimental.dtensor.is_dtensor(tf.ones([4]))
+      (True, False)
     """
     if context.trace is not None:
         raise RuntimeError(
@@ -235,6 +286,13 @@ def check_layout(tensor: Any, layout: Layout) -> None:
 
     Raises:
       ValueError: when it has another.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> whole = tf.experimental.dtensor.copy_to_mesh(tf.ones([4]), layout.replicated(mesh, 1))
+      >>> tf.experimental.dtensor.check_layout(tf.experimental.dtensor.relayout(whole, layout), layout)
     """
     found = fetch_layout(tensor)
     if found != layout:
@@ -256,6 +314,14 @@ def call_with_layout(
 
     Returns:
       What `fn` returns.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layout = tf.experimental.dtensor.Layout(["x"], mesh)
+      >>> ones = tf.experimental.dtensor.call_with_layout(tf.ones, layout, shape=[4])
+      >>> [part.shape for part in tf.experimental.dtensor.unpack(ones)]
+      [TensorShape([2]), TensorShape([2])]
     """
     result = fn(*args, **kwargs)
     if layout is None:

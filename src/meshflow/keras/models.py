@@ -22,7 +22,14 @@ __all__ = [
 
 
 def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any:
-    """A model from `{'class_name': ..., 'config': ...}`."""
+    """A model from `{'class_name': ..., 'config': ...}`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.layers.serialize(tf.keras.Sequential([tf.keras.layers.Dense(2)]))
+      >>> type(tf.keras.models.model_from_config(config)).__name__
+      'Sequential'
+    """
     from meshflow.keras import layers
 
     return layers.deserialize(config, custom_objects)
@@ -41,6 +48,13 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
 
     Raises:
       ValueError: for a subclassed model.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> clone = tf.keras.models.clone_model(model)
+      >>> clone.layers[0].units, clone.layers[0].kernel is model.layers[0].kernel
+      (2, False)
     """
     from meshflow.keras import layers
 

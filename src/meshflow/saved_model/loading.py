@@ -59,6 +59,15 @@ def contains_saved_model(export_dir: Any) -> bool:
 
     Args:
       export_dir: the folder.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     before = tf.saved_model.contains_saved_model(folder)
+      ...     tf.saved_model.save(tf.Module(), folder)
+      ...     before, tf.saved_model.contains_saved_model(folder)
+      (False, True)
     """
     path = os.fspath(export_dir)
     return is_checkpoint(path) and "saved_model" in Folder(path).manifest

@@ -84,6 +84,13 @@ def histogram(
 
     Raises:
       ValueError: when there is a default writer and no step.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
+      ...     bool(tf.summary.histogram("weights", tf.range(10.0), step=0, buckets=5))
+      True
     """
     count = 30 if buckets is None else int(buckets)
     with summary_scope(name, "histogram_summary") as (tag, _):
@@ -132,6 +139,13 @@ def image(
     Raises:
       ValueError: for data of another rank, or when there is a default writer and no step.
       ImportError: when the packages of the extra `images` are not installed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
+      ...     bool(tf.summary.image("black", tf.zeros([1, 4, 4, 3]), step=0))
+      True
     """
 
     def pixels() -> Tensor:
@@ -165,6 +179,13 @@ def text(name: str, data: Any, step: Any = None, description: str | None = None)
     Raises:
       TypeError: for data that is no text.
       ValueError: when there is a default writer and no step.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
+      ...     bool(tf.summary.text("note", "A *good* epoch.", step=0))
+      True
     """
     tensor = convert_to_tensor(data)
     if tensor.dtype is not string:
@@ -199,6 +220,13 @@ def audio(
     Raises:
       ValueError: for data of another rank, another encoding, or when there is a default writer and
         no step.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
+      ...     bool(tf.summary.audio("silence", tf.zeros([1, 100, 1]), sample_rate=8000, step=0))
+      True
     """
     if encoding not in (None, "wav"):
         raise ValueError(f"Unknown encoding: {encoding!r}")

@@ -55,6 +55,15 @@ def should_record_summaries() -> Tensor:
 
     Returns:
       A bool scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> bool(tf.summary.should_record_summaries())
+      False
+      >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
+      ...     bool(tf.summary.should_record_summaries())
+      True
     """
     if state.writer is None:
         return convert_to_tensor(False)
@@ -131,6 +140,13 @@ def write(
 
     Raises:
       ValueError: when there is a default writer and no step.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder, tf.summary.create_file_writer(folder).as_default():
+      ...     bool(tf.summary.write("tag", tf.constant([1.0, 2.0]), step=0))
+      True
     """
     if metadata is not None:
         from meshflow.io.protos import SummaryMetadata

@@ -69,12 +69,27 @@ def set_step(step: Any) -> None:
 
     Args:
       step: an integer, a tensor, or a variable, which is read for each summary; None for no step.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.summary.experimental.set_step(7)
+      >>> tf.summary.experimental.get_step()
+      7
+      >>> tf.summary.experimental.set_step(None)
     """
     state.step = step
 
 
 class SummaryWriter:
-    """Takes summaries. Base class; `create_file_writer` and `create_noop_writer` make writers."""
+    """Takes summaries. Base class; `create_file_writer` and `create_noop_writer` make writers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     isinstance(tf.summary.create_file_writer(folder), tf.summary.SummaryWriter)
+      True
+    """
 
     def set_as_default(self, step: Any = None) -> None:
         """Makes this the writer of all later summaries of this thread.
@@ -256,6 +271,16 @@ def flush(writer: SummaryWriter | None = None, name: str | None = None) -> None:
     Args:
       writer: the writer; default the current one, if there is one.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import glob, os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with tf.summary.create_file_writer(folder).as_default():
+      ...         _ = tf.summary.scalar("loss", 0.5, step=0)
+      ...         _ = tf.summary.flush()
+      ...         len(glob.glob(os.path.join(folder, "events*")))
+      1
     """
     found = state.writer if writer is None else writer
     if found is not None:

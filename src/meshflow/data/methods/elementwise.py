@@ -41,6 +41,12 @@ class Elementwise:
           deterministic: accepted.
           synchronous: accepted.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> data = tf.data.Dataset.from_tensor_slices(([1, 2], [10, 20])).map(lambda x, y: {"sum": x + y})
+          >>> [int(element["sum"]) for element in data]
+          [11, 22]
         """
         return nodes().Map(self, map_func, num_parallel_calls)
 
@@ -50,6 +56,11 @@ class Elementwise:
         Args:
           predicate: from the parts of an element to a bool scalar.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(6).filter(lambda x: x % 2 == 0)]
+          [0, 2, 4]
         """
         return nodes().Filter(self, predicate)
 
@@ -59,6 +70,11 @@ class Elementwise:
         Args:
           predicate: from the parts of an element to a bool scalar.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(10).take_while(lambda x: x < 3)]
+          [0, 1, 2]
         """
         return nodes().TakeWhile(self, predicate)
 
@@ -87,6 +103,11 @@ class Elementwise:
         Args:
           start: the first number.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [(int(i), x.numpy()) for i, x in tf.data.Dataset.from_tensor_slices(["a", "b"]).enumerate(start=5)]
+          [(5, b'a'), (6, b'b')]
         """
         return nodes().Enumerate(self, start)
 
@@ -96,6 +117,12 @@ class Elementwise:
         Args:
           map_func: from the parts of an element to a dataset.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> data = tf.data.Dataset.range(1, 4).flat_map(lambda n: tf.data.Dataset.from_tensors(n).repeat(n))
+          >>> [int(x) for x in data]
+          [1, 2, 2, 3, 3, 3]
         """
         return nodes().FlatMap(self, map_func)
 
@@ -120,6 +147,12 @@ class Elementwise:
 
         Raises:
           InvalidArgumentError: for numbers that are not greater than zero, and for more calls than datasets.
+
+        Example:
+          >>> import meshflow as tf
+          >>> twice = lambda x: tf.data.Dataset.from_tensors(x).repeat(2)
+          >>> [int(x) for x in tf.data.Dataset.range(3).interleave(twice, cycle_length=2)]
+          [0, 1, 0, 1, 2, 2]
         """
         import os
 

@@ -36,6 +36,13 @@ class Groups:
 
         Raises:
           InvalidArgumentError: while iterating, for elements of different shapes.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [batch.tolist() for batch in tf.data.Dataset.range(5).batch(2).as_numpy_iterator()]
+          [[0, 1], [2, 3], [4]]
+          >>> [batch.tolist() for batch in tf.data.Dataset.range(5).batch(2, True).as_numpy_iterator()]
+          [[0, 1], [2, 3]]
         """
         return nodes().Batch(self, batch_size, drop_remainder)
 
@@ -99,6 +106,12 @@ class Groups:
 
         Args:
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> pairs = tf.data.Dataset.from_tensor_slices([[1, 2], [3, 4]])
+          >>> [int(x) for x in pairs.unbatch()]
+          [1, 2, 3, 4]
         """
         return nodes().Unbatch(self)
 
@@ -167,6 +180,13 @@ class Groups:
 
         Raises:
           ValueError: unless exactly one of the last two is given.
+
+        Example:
+          >>> import meshflow as tf
+          >>> windows = tf.data.Dataset.range(6).group_by_window(
+          ...     lambda x: x % 2, lambda key, group: group.batch(3), window_size=3)
+          >>> [batch.tolist() for batch in windows.as_numpy_iterator()]
+          [[0, 2, 4], [1, 3, 5]]
         """
         if (window_size is None) == (window_size_func is None):
             raise ValueError(
@@ -204,6 +224,13 @@ class Groups:
 
         Raises:
           ValueError: for another number of batch sizes.
+
+        Example:
+          >>> import meshflow as tf
+          >>> rows = tf.data.Dataset.range(1, 5).map(lambda n: tf.fill([n], n))
+          >>> buckets = rows.bucket_by_sequence_length(tf.size, [3], [2, 2])
+          >>> [batch.tolist() for batch in buckets.as_numpy_iterator()]
+          [[[1, 0], [2, 2]], [[3, 3, 3, 0], [4, 4, 4, 4]]]
         """
         from meshflow.core import nest
 

@@ -49,6 +49,11 @@ class Making:
         Args:
           tensors: the element.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> tf.data.Dataset.from_tensors([1, 2, 3]).element_spec.shape
+          TensorShape([3])
         """
         return sources().Tensors(tensors)
 
@@ -117,6 +122,11 @@ class Making:
 
         Raises:
           ValueError: for another number of arguments.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(10, 0, -3)]
+          [10, 7, 4, 1]
         """
         from meshflow.data.dataset import integer
 
@@ -181,6 +191,16 @@ class Making:
 
         Raises:
           InvalidArgumentError: when no file matches.
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     for name in ("b.txt", "a.txt", "c.csv"):
+          ...         _ = tf.io.write_file(os.path.join(folder, name), "")
+          ...     names = tf.data.Dataset.list_files(os.path.join(folder, "*.txt"), shuffle=False)
+          ...     [os.path.basename(name) for name in names.as_numpy_iterator()]
+          [b'a.txt', b'b.txt']
         """
         found = sources().list_files(file_pattern)
         dataset = sources().TensorSlices(np.array([f.encode() for f in found], object))
@@ -227,6 +247,13 @@ class Making:
         Raises:
           ValueError: when there are no datasets, or another number of weights.
           TypeError: for weights that are no floating-point numbers.
+
+        Example:
+          >>> import meshflow as tf
+          >>> never, always = tf.data.Dataset.range(3), tf.data.Dataset.range(10, 13)
+          >>> sampled = tf.data.Dataset.sample_from_datasets([never, always], [0.0, 1.0])
+          >>> [int(x) for x in sampled]
+          [10, 11, 12]
         """
         datasets = list(datasets)
         if not datasets:
@@ -262,6 +289,13 @@ class Making:
 
         Raises:
           ValueError: when there are no datasets.
+
+        Example:
+          >>> import meshflow as tf
+          >>> letters = [tf.data.Dataset.from_tensors(letter).repeat() for letter in "ab"]
+          >>> turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 0, 1], tf.int64))
+          >>> list(tf.data.Dataset.choose_from_datasets(letters, turns).as_numpy_iterator())
+          [b'a', b'a', b'b']
         """
         if not list(datasets):
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
@@ -318,6 +352,14 @@ class Making:
         Raises:
           NotFoundError: when there is no saved dataset.
           DataLossError: while iterating, for a damaged file.
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     tf.data.Dataset.range(3).save(os.path.join(folder, "saved"))
+          ...     [int(x) for x in tf.data.Dataset.load(os.path.join(folder, "saved"))]
+          [0, 1, 2]
         """
         from meshflow.data import saving
 

@@ -29,6 +29,13 @@ class Order:
           seed: of the order, together with `tf.random.set_seed`.
           reshuffle_each_iteration: whether every pass has another order; True by default.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> data = tf.data.Dataset.range(100).shuffle(100, seed=1, reshuffle_each_iteration=False)
+          >>> first, second = [int(x) for x in data], [int(x) for x in data]
+          >>> first == second, first == sorted(first), sorted(first) == list(range(100))
+          (True, False, True)
         """
         return nodes().Shuffle(self, buffer_size, seed, reshuffle_each_iteration)
 
@@ -38,6 +45,11 @@ class Order:
         Args:
           count: how often; None or -1 for ever.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(3).repeat(2)]
+          [0, 1, 2, 0, 1, 2]
         """
         return nodes().Repeat(self, count)
 
@@ -47,6 +59,11 @@ class Order:
         Args:
           count: how many; -1 for all.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(5).take(3)]
+          [0, 1, 2]
         """
         from meshflow.data.dataset import integer
 
@@ -59,6 +76,11 @@ class Order:
         Args:
           count: how many are left out; -1 for all.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(5).skip(3)]
+          [3, 4]
         """
         from meshflow.data.dataset import integer
 
@@ -76,6 +98,11 @@ class Order:
 
         Raises:
           InvalidArgumentError: for numbers that do not fit.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(7).shard(num_shards=3, index=1)]
+          [1, 4]
         """
         from meshflow.core.errors import InvalidArgumentError
         from meshflow.data.dataset import SHARD_HINT, integer
@@ -96,6 +123,12 @@ class Order:
 
         Raises:
           TypeError: when they do not fit together.
+
+        Example:
+          >>> import meshflow as tf
+          >>> data = tf.data.Dataset.range(2).concatenate(tf.data.Dataset.range(10, 12))
+          >>> [int(x) for x in data]
+          [0, 1, 10, 11]
         """
         return nodes().Concatenate(self, dataset)
 
@@ -104,6 +137,11 @@ class Order:
 
         Args:
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.from_tensor_slices([3, 1, 3, 2, 1]).unique()]
+          [3, 1, 2]
         """
         return nodes().Unique(self)
 
@@ -138,6 +176,12 @@ class Order:
         Args:
           filename: a file to keep them in; memory without one.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> data = tf.data.Dataset.range(3).map(lambda x: tf.random.uniform([])).cache()
+          >>> [float(x) for x in data] == [float(x) for x in data]
+          True
         """
         from meshflow.data.structure import to_array
 
@@ -187,6 +231,11 @@ class Order:
         Args:
           buffer_size: how many; AUTOTUNE for two.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> [int(x) for x in tf.data.Dataset.range(3).prefetch(tf.data.AUTOTUNE)]
+          [0, 1, 2]
         """
         return nodes().Prefetch(self, buffer_size)
 
@@ -196,6 +245,13 @@ class Order:
         Args:
           options: a `tf.data.Options`.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> options = tf.data.Options()
+          >>> options.deterministic = False
+          >>> tf.data.Dataset.range(3).with_options(options).options().deterministic
+          False
         """
         return nodes().WithOptions(self, options)
 
@@ -205,5 +261,12 @@ class Order:
         Args:
           log_warning: whether each is reported.
           name: ignored.
+
+        Example:
+          >>> import meshflow as tf
+          >>> data = tf.data.Dataset.from_tensor_slices([1.0, 0.0, 4.0])
+          >>> checked = data.map(lambda x: tf.debugging.check_numerics(1.0 / x, "no inverse"))
+          >>> [float(x) for x in checked.ignore_errors()]
+          [1.0, 0.25]
         """
         return nodes().IgnoreErrors(self, log_warning)

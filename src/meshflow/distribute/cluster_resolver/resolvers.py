@@ -80,6 +80,13 @@ class SimpleClusterResolver(ClusterResolver):
       environment: a name for the kind of machines.
       num_accelerators: number of accelerators by type, as in `{"GPU": 8}`; default this process's own.
       rpc_layer: the protocol.
+
+    Example:
+      >>> import meshflow as tf
+      >>> cluster = tf.train.ClusterSpec({"worker": ["a:1", "b:1"], "ps": ["c:1"]})
+      >>> resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster)
+      >>> resolver.cluster_spec().task_address("worker", 1)
+      'b:1'
     """
 
     def __init__(

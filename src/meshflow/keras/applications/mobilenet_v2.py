@@ -85,6 +85,12 @@ def MobileNetV2(
 
     Raises:
       ValueError: for shapes, weights or classes that do not go together.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.applications.MobileNetV2((32, 32, 3), 0.35, weights=None, classes=5)
+      >>> model.output_shape
+      (None, 5)
     """
     rows = 96 if tuple(input_shape or ())[:2] == (96, 96) else trained_size(input_shape)
     if weights == "imagenet" and alpha not in _ALPHAS:

@@ -42,17 +42,35 @@ __all__ = [
 
 
 def abs(x: Any) -> Any:
-    """Absolute values."""
+    """Absolute values.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.abs(tf.constant([-2.0, 3.0])).numpy().tolist()
+      [2.0, 3.0]
+    """
     return math.abs(x)
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """`x` with another dtype."""
+    """`x` with another dtype.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.cast(tf.constant([1.7, -1.7]), "int32").numpy().tolist()
+      [1, -1]
+    """
     return math.cast(x, dtype)
 
 
 def cast_to_floatx(x: Any) -> Any:
-    """`x` as `floatx()`: a tensor for a tensor, a NumPy array for anything else."""
+    """`x` as `floatx()`: a tensor for a tensor, a NumPy array for anything else.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.cast_to_floatx([1, 2])
+      array([1., 2.], dtype=float32)
+    """
     from meshflow.core.tensor import is_tensor
 
     if is_tensor(x):
@@ -78,130 +96,280 @@ def clip(x: Any, min_value: Any, max_value: Any) -> Any:
 
 
 def cos(x: Any) -> Any:
-    """Cosines."""
+    """Cosines.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.cos(tf.constant([0.0])).numpy().tolist()
+      [1.0]
+    """
     return math.cos(x)
 
 
 def sin(x: Any) -> Any:
-    """Sines."""
+    """Sines.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.sin(tf.constant([0.0])).numpy().tolist()
+      [0.0]
+    """
     return math.sin(x)
 
 
 def exp(x: Any) -> Any:
-    """Exponentials."""
+    """Exponentials.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.exp(tf.constant([0.0, 1.0])).numpy().round(3)
+      array([1.   , 2.718], dtype=float32)
+    """
     return math.exp(x)
 
 
 def log(x: Any) -> Any:
-    """Natural logarithms."""
+    """Natural logarithms.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.log(tf.constant([1.0, 10.0])).numpy().round(3)
+      array([0.   , 2.303], dtype=float32)
+    """
     return math.log(x)
 
 
 def pow(x: Any, a: Any) -> Any:
-    """`x` to the power of `a`."""
+    """`x` to the power of `a`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.pow(tf.constant([2.0, 3.0]), 2).numpy().tolist()
+      [4.0, 9.0]
+    """
     return math.pow(x, a)
 
 
 def round(x: Any) -> Any:
-    """Nearest integers, halves to even."""
+    """Nearest integers, halves to even.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.round(tf.constant([0.5, 1.5, 2.4])).numpy().tolist()
+      [0.0, 2.0, 2.0]
+    """
     return math.round(x)
 
 
 def sign(x: Any) -> Any:
-    """-1, 0 or 1."""
+    """-1, 0 or 1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.sign(tf.constant([-3.0, 0.0, 5.0])).numpy().tolist()
+      [-1.0, 0.0, 1.0]
+    """
     return math.sign(x)
 
 
 def sqrt(x: Any) -> Any:
-    """Square roots; 0 for negative numbers."""
+    """Square roots; 0 for negative numbers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.sqrt(tf.constant([9.0, -1.0])).numpy().tolist()
+      [3.0, 0.0]
+    """
     x = convert_to_tensor(x)
     return math.sqrt(math.maximum(x, array.zeros_like(x)))
 
 
 def square(x: Any) -> Any:
-    """Squares."""
+    """Squares.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.square(tf.constant([-3.0, 2.0])).numpy().tolist()
+      [9.0, 4.0]
+    """
     return math.square(x)
 
 
 def maximum(x: Any, y: Any) -> Any:
-    """The larger of each two elements."""
+    """The larger of each two elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.maximum(tf.constant([1.0, 5.0]), 2.0).numpy().tolist()
+      [2.0, 5.0]
+    """
     return math.maximum(x, y)
 
 
 def minimum(x: Any, y: Any) -> Any:
-    """The smaller of each two elements."""
+    """The smaller of each two elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.minimum(tf.constant([1.0, 5.0]), 2.0).numpy().tolist()
+      [1.0, 2.0]
+    """
     return math.minimum(x, y)
 
 
 def equal(x: Any, y: Any) -> Any:
-    """Whether `x == y`, element by element."""
+    """Whether `x == y`, element by element.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
+      [False, True, False]
+    """
     return math.equal(x, y)
 
 
 def not_equal(x: Any, y: Any) -> Any:
-    """Whether `x != y`, element by element."""
+    """Whether `x != y`, element by element.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.not_equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
+      [True, False, True]
+    """
     return math.not_equal(x, y)
 
 
 def greater(x: Any, y: Any) -> Any:
-    """Whether `x > y`, element by element."""
+    """Whether `x > y`, element by element.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.greater(tf.constant([1, 2, 3]), 2).numpy().tolist()
+      [False, False, True]
+    """
     return math.greater(x, y)
 
 
 def greater_equal(x: Any, y: Any) -> Any:
-    """Whether `x >= y`, element by element."""
+    """Whether `x >= y`, element by element.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.greater_equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
+      [False, True, True]
+    """
     return math.greater_equal(x, y)
 
 
 def less(x: Any, y: Any) -> Any:
-    """Whether `x < y`, element by element."""
+    """Whether `x < y`, element by element.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.less(tf.constant([1, 2, 3]), 2).numpy().tolist()
+      [True, False, False]
+    """
     return math.less(x, y)
 
 
 def less_equal(x: Any, y: Any) -> Any:
-    """Whether `x <= y`, element by element."""
+    """Whether `x <= y`, element by element.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.less_equal(tf.constant([1, 2, 3]), 2).numpy().tolist()
+      [True, True, False]
+    """
     return math.less_equal(x, y)
 
 
 def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0) -> Any:
-    """`x` above `threshold`, at most `max_value`; `alpha * (x - threshold)` below it."""
+    """`x` above `threshold`, at most `max_value`; `alpha * (x - threshold)` below it.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.relu(tf.constant([-4.0, 2.0, 9.0]), alpha=0.5, max_value=6.0).numpy().tolist()
+      [-2.0, 2.0, 6.0]
+    """
     from meshflow.keras import activations
 
     return activations.relu(x, alpha=alpha, max_value=max_value, threshold=threshold)
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
-    """`x` where positive, `alpha * (exp(x) - 1)` elsewhere."""
+    """`x` where positive, `alpha * (exp(x) - 1)` elsewhere.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.elu(tf.constant([-100.0, 2.0]), alpha=0.5).numpy().tolist()
+      [-0.5, 2.0]
+    """
     from meshflow.keras import activations
 
     return activations.elu(x, alpha)
 
 
 def hard_sigmoid(x: Any) -> Any:
-    """`0.2 * x + 0.5` between 0 and 1."""
+    """`0.2 * x + 0.5` between 0 and 1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.hard_sigmoid(tf.constant([-3.0, 0.0, 3.0])).numpy().tolist()
+      [0.0, 0.5, 1.0]
+    """
     return math.clip_by_value(0.2 * convert_to_tensor(x) + 0.5, 0.0, 1.0)
 
 
 def sigmoid(x: Any) -> Any:
-    """`1 / (1 + exp(-x))`."""
+    """`1 / (1 + exp(-x))`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
+      [0.0, 0.5, 1.0]
+    """
     return math.sigmoid(x)
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
-    """`exp(x)` divided by its sum over a dimension."""
+    """`exp(x)` divided by its sum over a dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.softmax(tf.constant([[2.0, 2.0]])).numpy().tolist()
+      [[0.5, 0.5]]
+    """
     return nn.softmax(x, axis=axis)
 
 
 def softplus(x: Any) -> Any:
-    """`log(1 + exp(x))`."""
+    """`log(1 + exp(x))`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.softplus(tf.constant([0.0, 100.0])).numpy().round(3)
+      array([  0.693, 100.   ], dtype=float32)
+    """
     return nn.softplus(x)
 
 
 def softsign(x: Any) -> Any:
-    """`x / (1 + |x|)`."""
+    """`x / (1 + |x|)`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.softsign(tf.constant([-3.0, 0.0, 1.0])).numpy().tolist()
+      [-0.75, 0.0, 0.5]
+    """
     return nn.softsign(x)
 
 
 def tanh(x: Any) -> Any:
-    """Hyperbolic tangents."""
+    """Hyperbolic tangents.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.tanh(tf.constant([-100.0, 0.0])).numpy().tolist()
+      [-1.0, 0.0]
+    """
     return math.tanh(x)

@@ -53,6 +53,11 @@ def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Any:
 
     Raises:
       ValueError: for a bias with another number of dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.bias_add(tf.zeros([1, 2, 2]), tf.constant([1.0, 5.0])).numpy().tolist()
+      [[[1.0, 5.0], [1.0, 5.0]]]
     """
     first = standard_data_format(data_format) == "channels_first"
     x, bias = convert_to_tensor(x), convert_to_tensor(bias)
@@ -86,6 +91,12 @@ def conv1d(
       padding: 'valid', 'same' or 'causal' (zeros before the start only).
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
       dilation_rate: the distance between the kernel's elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x, kernel = tf.reshape(tf.range(4.0), [1, 4, 1]), tf.ones([2, 1, 1])
+      >>> tf.keras.backend.conv1d(x, kernel, padding="causal").numpy().ravel().tolist()
+      [0.0, 1.0, 3.0, 5.0]
     """
     layout = "NCW" if standard_data_format(data_format) == "channels_first" else "NWC"
     if padding == "causal":
@@ -130,7 +141,13 @@ def conv3d(
     data_format: str | None = None,
     dilation_rate: Any = (1, 1, 1),
 ) -> Any:
-    """Convolution of volumes; arguments as in `conv2d`."""
+    """Convolution of volumes; arguments as in `conv2d`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.conv3d(tf.ones([1, 4, 4, 4, 2]), tf.ones([2, 2, 2, 2, 3])).shape
+      TensorShape([1, 3, 3, 3, 3])
+    """
     layout = _layout(data_format, 3)
     return nn.convolution(x, kernel, strides, _padding(padding), layout, dilation_rate)
 
@@ -154,6 +171,12 @@ def conv2d_transpose(
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
       dilation_rate: the distances between the kernel's elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x, kernel = tf.ones([1, 2, 2, 3]), tf.ones([2, 2, 5, 3])
+      >>> tf.keras.backend.conv2d_transpose(x, kernel, (1, 4, 4, 5), strides=(2, 2)).shape
+      TensorShape([1, 4, 4, 5])
     """
     layout = _layout(data_format, 2)
     return nn.conv2d_transpose(
@@ -178,6 +201,11 @@ def depthwise_conv2d(
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
       dilation_rate: the distances between the kernel's elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.depthwise_conv2d(tf.ones([1, 4, 4, 3]), tf.ones([2, 2, 3, 2])).shape
+      TensorShape([1, 3, 3, 6])
     """
     layout = _layout(data_format, 2)
     steps = [1, 1, *strides] if layout == "NCHW" else [1, *strides, 1]
@@ -195,7 +223,14 @@ def separable_conv2d(
     data_format: str | None = None,
     dilation_rate: Any = (1, 1),
 ) -> Any:
-    """`depthwise_conv2d`, then a convolution with a kernel [1, 1, channels, filters]."""
+    """`depthwise_conv2d`, then a convolution with a kernel [1, 1, channels, filters].
+
+    Example:
+      >>> import meshflow as tf
+      >>> depthwise, pointwise = tf.ones([2, 2, 3, 1]), tf.ones([1, 1, 3, 7])
+      >>> tf.keras.backend.separable_conv2d(tf.ones([1, 4, 4, 3]), depthwise, pointwise).shape
+      TensorShape([1, 3, 3, 7])
+    """
     inner = depthwise_conv2d(x, depthwise_kernel, strides, padding, data_format, dilation_rate)
     return conv2d(inner, pointwise_kernel, data_format=data_format)
 
@@ -229,6 +264,12 @@ def pool2d(
 
     Raises:
       ValueError: for another mode or padding.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(4.0), [1, 2, 2, 1])
+      >>> tf.keras.backend.pool2d(x, (2, 2), pool_mode="avg").numpy().ravel().tolist()
+      [1.5]
     """
     return _pool(x, pool_size, strides, padding, data_format, pool_mode, 2)
 
@@ -241,7 +282,14 @@ def pool3d(
     data_format: str | None = None,
     pool_mode: str = "max",
 ) -> Any:
-    """Largest or mean elements of windows over volumes; arguments as in `pool2d`."""
+    """Largest or mean elements of windows over volumes; arguments as in `pool2d`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
+      >>> tf.keras.backend.pool3d(x, (2, 2, 2)).numpy().ravel().tolist()
+      [7.0]
+    """
     return _pool(x, pool_size, strides, padding, data_format, pool_mode, 3)
 
 
@@ -258,6 +306,12 @@ def batch_normalization(
       gamma: what the normalized values are multiplied by, or None.
       axis: the dimension of the vectors.
       epsilon: what is added to the variances.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x, mean, variance = tf.constant([[1.0], [3.0]]), tf.constant([2.0]), tf.constant([0.25])
+      >>> tf.keras.backend.batch_normalization(x, mean, variance, None, None, epsilon=0.0).numpy().tolist()
+      [[-2.0], [2.0]]
     """
     x = convert_to_tensor(x)
     sizes = [1] * x.ndim
@@ -287,6 +341,13 @@ def normalize_batch_in_training(
     Returns:
       The result, the means, and the variances. For images and `reduction_axes` [0, 1, 2] these are
       unbiased, as in TensorFlow.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[1.0], [3.0]])
+      >>> y, mean, variance = tf.keras.backend.normalize_batch_in_training(x, None, None, [0], epsilon=0.0)
+      >>> y.numpy().tolist(), mean.numpy().tolist(), variance.numpy().tolist()
+      ([[-1.0], [1.0]], [2.0], [1.0])
     """
     axes = list(reduction_axes)
     x = convert_to_tensor(x)
@@ -306,7 +367,13 @@ def normalize_batch_in_training(
 
 
 def dropout(x: Any, level: float, noise_shape: Any = None, seed: int | None = None) -> Any:
-    """Zeros in place of a random share `level` of the elements; the others grow to make up for it."""
+    """Zeros in place of a random share `level` of the elements; the others grow to make up for it.
+
+    Example:
+      >>> import meshflow as tf
+      >>> sorted(set(tf.keras.backend.dropout(tf.ones([100]), 0.5).numpy().tolist()))
+      [0.0, 2.0]
+    """
     return nn.dropout(x, rate=level, noise_shape=noise_shape, seed=seed)
 
 
@@ -358,6 +425,12 @@ def sparse_categorical_crossentropy(
       from_logits: whether `output` are logits.
       axis: the dimension of the classes.
       ignore_class: a class number whose examples have loss 0.
+
+    Example:
+      >>> import meshflow as tf
+      >>> target, output = tf.constant([0, 1]), tf.constant([[0.5, 0.5], [0.25, 0.75]])
+      >>> tf.keras.backend.sparse_categorical_crossentropy(target, output).numpy().round(3)
+      array([0.693, 0.288], dtype=float32)
     """
     from meshflow.keras import losses
 
@@ -376,6 +449,12 @@ def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> 
 
     Returns:
       A tensor of the shape of `output`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> target, output = tf.constant([0.0, 1.0]), tf.constant([0.5, 0.25])
+      >>> tf.keras.backend.binary_crossentropy(target, output).numpy().round(3)
+      array([0.693, 1.386], dtype=float32)
     """
     from meshflow.keras.losses.functions import _binary_terms
 
@@ -402,6 +481,11 @@ def binary_focal_crossentropy(
 
     Returns:
       A tensor of the shape of `output`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.binary_focal_crossentropy(tf.constant([1.0]), tf.constant([0.5])).numpy().round(3)
+      array([0.173], dtype=float32)
     """
     from meshflow.keras.losses.functions import _binary_focal_terms
 
@@ -425,6 +509,12 @@ def categorical_focal_crossentropy(
       gamma: how much less easy examples count.
       from_logits: whether `output` are logits.
       axis: the dimension of the classes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> target, output = tf.constant([[0.0, 1.0]]), tf.constant([[0.5, 0.5]])
+      >>> tf.keras.backend.categorical_focal_crossentropy(target, output, alpha=1.0).numpy().round(3)
+      array([0.173], dtype=float32)
     """
     from meshflow.keras import losses
 

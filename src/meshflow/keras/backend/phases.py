@@ -24,7 +24,13 @@ _chosen: list[int | None] = [None]
 
 
 def learning_phase() -> Any:
-    """1 in training, else 0: as `set_learning_phase` or the layer call in progress says."""
+    """1 in training, else 0: as `set_learning_phase` or the layer call in progress says.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.learning_phase()
+      0
+    """
     if _chosen[-1] is not None:
         return _chosen[-1]
     from meshflow.keras.engine.call_signature import call_state
@@ -59,6 +65,13 @@ def set_learning_phase(value: int) -> None:
 
     Raises:
       ValueError: for another value.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_learning_phase(1)
+      >>> tf.keras.backend.in_train_phase("train", "test")
+      'train'
+      >>> tf.keras.backend.set_learning_phase(0)
     """
     _chosen[-1] = _checked(value)
 
@@ -97,6 +110,11 @@ def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
       x: what to return in training.
       alt: what to return otherwise.
       training: whether it is training, a bool or a scalar tensor; default the learning phase.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.in_train_phase("train", "test", training=True)
+      'train'
     """
     training = learning_phase() if training is None else training
     return switch(training, x, alt) if is_tensor(training) else _value(x if training else alt)
@@ -109,6 +127,11 @@ def in_test_phase(x: Any, alt: Any, training: Any = None) -> Any:
       x: what to return outside training.
       alt: what to return in training.
       training: whether it is training; default the learning phase.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.in_test_phase("test", "train", training=True)
+      'train'
     """
     return in_train_phase(alt, x, training)
 

@@ -47,7 +47,13 @@ def truncated_normal(
     dtype: Any = None,
     seed: int | None = None,
 ) -> Any:
-    """Normally distributed numbers within two standard deviations; arguments as in `random_normal`."""
+    """Normally distributed numbers within two standard deviations; arguments as in `random_normal`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> bool(tf.reduce_all(tf.abs(tf.keras.backend.truncated_normal([1000])) <= 2.0))
+      True
+    """
     return random_ops.truncated_normal(shape, mean, stddev, dtype or floatx(), seed)
 
 
@@ -58,17 +64,36 @@ def random_uniform(
     dtype: Any = None,
     seed: int | None = None,
 ) -> Any:
-    """Numbers that are equally likely between `minval` and `maxval`; see `random_normal`."""
+    """Numbers that are equally likely between `minval` and `maxval`; see `random_normal`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.keras.backend.random_uniform([100], minval=2.0, maxval=3.0)
+      >>> bool(tf.reduce_all((x >= 2.0) & (x < 3.0)))
+      True
+    """
     return random_ops.uniform(shape, minval, maxval, dtype or floatx(), seed)
 
 
 def random_bernoulli(shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None) -> Any:
-    """Ones with probability `p`, zeros otherwise; see `random_normal`."""
+    """Ones with probability `p`, zeros otherwise; see `random_normal`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.random_bernoulli([3], p=1.0).numpy().tolist()
+      [1.0, 1.0, 1.0]
+    """
     dtype = dtype or floatx()
     drawn = random_ops.uniform(shape, seed=seed) < p
     return array.where(drawn, array.ones(shape, dtype), array.zeros(shape, dtype))
 
 
 def random_binomial(shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None) -> Any:
-    """The old name of `random_bernoulli`."""
+    """The old name of `random_bernoulli`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.random_binomial([3], p=1.0).numpy().tolist()
+      [1.0, 1.0, 1.0]
+    """
     return random_bernoulli(shape, p, dtype, seed)

@@ -36,22 +36,46 @@ def _numbers(x: Any) -> Any:
 
 
 def max(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Largest elements."""
+    """Largest elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.max(tf.constant([[1, 9], [8, 2]]), axis=0).numpy().tolist()
+      [8, 9]
+    """
     return math.reduce_max(x, axis, keepdims)
 
 
 def min(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Smallest elements."""
+    """Smallest elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.min(tf.constant([[1, 9], [8, 2]]), axis=0).numpy().tolist()
+      [1, 2]
+    """
     return math.reduce_min(x, axis, keepdims)
 
 
 def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Sums."""
+    """Sums.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.sum(tf.constant([[1, 9], [8, 2]]), axis=1, keepdims=True).numpy().tolist()
+      [[10], [10]]
+    """
     return math.reduce_sum(x, axis, keepdims)
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Products."""
+    """Products.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.prod(tf.constant([[1, 9], [8, 2]]), axis=1).numpy().tolist()
+      [9, 16]
+    """
     return math.reduce_prod(x, axis, keepdims)
 
 
@@ -72,50 +96,111 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def var(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Variances."""
+    """Variances.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.backend.var(tf.constant([1.0, 5.0])))
+      4.0
+    """
     return math.reduce_variance(_numbers(x), axis, keepdims)
 
 
 def std(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Standard deviations."""
+    """Standard deviations.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.backend.std(tf.constant([1.0, 5.0])))
+      2.0
+    """
     return math.reduce_std(_numbers(x), axis, keepdims)
 
 
 def any(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Whether any element is not zero."""
+    """Whether any element is not zero.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.any(tf.constant([[1, 0], [0, 0]]), axis=1).numpy().tolist()
+      [True, False]
+    """
     return math.reduce_any(math.cast(x, "bool"), axis, keepdims)
 
 
 def all(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Whether no element is zero."""
+    """Whether no element is zero.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.all(tf.constant([[1, 0], [2, 3]]), axis=1).numpy().tolist()
+      [False, True]
+    """
     return math.reduce_all(math.cast(x, "bool"), axis, keepdims)
 
 
 def argmax(x: Any, axis: int = -1) -> Any:
-    """Indices of the largest elements."""
+    """Indices of the largest elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.argmax(tf.constant([[1, 9], [8, 2]])).numpy().tolist()
+      [1, 0]
+    """
     return math.argmax(x, axis)
 
 
 def argmin(x: Any, axis: int = -1) -> Any:
-    """Indices of the smallest elements."""
+    """Indices of the smallest elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.argmin(tf.constant([[1, 9], [8, 2]])).numpy().tolist()
+      [0, 1]
+    """
     return math.argmin(x, axis)
 
 
 def cumsum(x: Any, axis: int = 0) -> Any:
-    """Running sums."""
+    """Running sums.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.cumsum(tf.constant([[1, 2], [3, 4]]), axis=1).numpy().tolist()
+      [[1, 3], [3, 7]]
+    """
     return math.cumsum(x, axis=axis)
 
 
 def cumprod(x: Any, axis: int = 0) -> Any:
-    """Running products."""
+    """Running products.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.cumprod(tf.constant([2, 3, 4])).numpy().tolist()
+      [2, 6, 24]
+    """
     return math.cumprod(x, axis=axis)
 
 
 def l2_normalize(x: Any, axis: Any = None) -> Any:
-    """`x` divided by its Euclidean norm over a dimension, or over all."""
+    """`x` divided by its Euclidean norm over a dimension, or over all.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.l2_normalize(tf.constant([3.0, 4.0])).numpy().round(3)
+      array([0.6, 0.8], dtype=float32)
+    """
     return math.l2_normalize(x, axis=axis)
 
 
 def in_top_k(predictions: Any, targets: Any, k: int) -> Any:
-    """Whether each target class is among the `k` largest predictions of its row."""
+    """Whether each target class is among the `k` largest predictions of its row.
+
+    Example:
+      >>> import meshflow as tf
+      >>> scores = tf.constant([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])
+      >>> tf.keras.backend.in_top_k(scores, tf.constant([1, 2]), 2).numpy().tolist()
+      [True, False]
+    """
     return nn.in_top_k(targets, predictions, k)

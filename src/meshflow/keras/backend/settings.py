@@ -47,6 +47,13 @@ def set_floatx(value: str) -> None:
 
     Raises:
       ValueError: for another type.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_floatx("float64")
+      >>> tf.keras.layers.Dense(2).dtype
+      'float64'
+      >>> tf.keras.backend.set_floatx("float32")
     """
     accepted = ("float16", "float32", "float64", "bfloat16")
     if value not in accepted:
@@ -55,7 +62,13 @@ def set_floatx(value: str) -> None:
 
 
 def epsilon() -> float:
-    """The fuzz factor used against division by zero, 1e-7 unless changed."""
+    """The fuzz factor used against division by zero, 1e-7 unless changed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.epsilon()
+      1e-07
+    """
     return _settings["epsilon"]
 
 
@@ -64,12 +77,25 @@ def set_epsilon(value: float) -> None:
 
     Args:
       value: a small positive number.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_epsilon(1e-5)
+      >>> tf.keras.backend.epsilon()
+      1e-05
+      >>> tf.keras.backend.set_epsilon(1e-7)
     """
     _settings["epsilon"] = float(value)
 
 
 def image_data_format() -> str:
-    """The default layout of images, `'channels_last'` unless changed."""
+    """The default layout of images, `'channels_last'` unless changed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.image_data_format()
+      'channels_last'
+    """
     return _settings["image_data_format"]
 
 
@@ -98,6 +124,13 @@ def set_image_data_format(data_format: str) -> None:
 
     Raises:
       ValueError: for another layout.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_image_data_format("channels_first")
+      >>> tf.keras.layers.GlobalMaxPooling2D()(tf.ones([1, 3, 4, 6])).shape
+      TensorShape([1, 3])
+      >>> tf.keras.backend.set_image_data_format("channels_last")
     """
     if data_format not in ("channels_last", "channels_first"):
         raise ValueError(
@@ -114,19 +147,41 @@ def get_uid(prefix: str = "") -> int:
 
     Returns:
       How often this prefix was asked for since the last `clear_session`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [tf.keras.backend.get_uid(name) for name in ("thing", "thing", "other")]
+      [1, 2, 1]
     """
     _uids[prefix] += 1
     return _uids[prefix]
 
 
 def reset_uids() -> None:
-    """Starts automatic names from the beginning."""
+    """Starts automatic names from the beginning.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.get_uid("thing")
+      1
+      >>> tf.keras.backend.reset_uids()
+      >>> tf.keras.backend.get_uid("thing")
+      1
+    """
     _uids.clear()
     _seen_names.clear()
 
 
 def clear_session() -> None:
-    """Resets automatic layer names and frees compiled programs."""
+    """Resets automatic layer names and frees compiled programs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> first = tf.keras.layers.Dense(2).name
+      >>> tf.keras.backend.clear_session()
+      >>> tf.keras.layers.Dense(2).name == first
+      True
+    """
     import jax
 
     from meshflow.keras.backend import phases
@@ -156,7 +211,13 @@ def unseen_name(base: str) -> str:
 
 
 def backend() -> str:
-    """The name of the backend, `'tensorflow'`: what code that asks means is how things behave."""
+    """The name of the backend, `'tensorflow'`: what code that asks means is how things behave.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.backend()
+      'tensorflow'
+    """
     return "tensorflow"
 
 

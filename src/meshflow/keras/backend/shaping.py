@@ -35,19 +35,37 @@ __all__ = [
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") -> Any:
-    """Integers from `start` up to but not including `stop`; from 0 to `start` with one argument."""
+    """Integers from `start` up to but not including `stop`; from 0 to `start` with one argument.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.arange(1, 10, 3).numpy().tolist()
+      [1, 4, 7]
+    """
     if stop is None:
         start, stop = 0, max(start, 0) if isinstance(start, int) else start
     return array.range(start, limit=stop, delta=step, dtype=dtype)
 
 
 def reshape(x: Any, shape: Any) -> Any:
-    """The elements of `x` in another shape."""
+    """The elements of `x` in another shape.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.reshape(tf.ones([2, 6]), (3, -1)).shape
+      TensorShape([3, 4])
+    """
     return array.reshape(x, shape)
 
 
 def flatten(x: Any) -> Any:
-    """All elements in one dimension."""
+    """All elements in one dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.flatten(tf.constant([[1, 2], [3, 4]])).numpy().tolist()
+      [1, 2, 3, 4]
+    """
     return array.reshape(x, [-1])
 
 
@@ -66,32 +84,68 @@ def batch_flatten(x: Any) -> Any:
 
 
 def expand_dims(x: Any, axis: int = -1) -> Any:
-    """`x` with one more dimension, of size 1."""
+    """`x` with one more dimension, of size 1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.expand_dims(tf.ones([2, 3]), axis=0).shape
+      TensorShape([1, 2, 3])
+    """
     return array.expand_dims(x, axis)
 
 
 def squeeze(x: Any, axis: int) -> Any:
-    """`x` without a dimension of size 1."""
+    """`x` without a dimension of size 1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.squeeze(tf.ones([2, 1, 3]), axis=1).shape
+      TensorShape([2, 3])
+    """
     return array.squeeze(x, axis)
 
 
 def transpose(x: Any) -> Any:
-    """`x` with its dimensions in reverse order."""
+    """`x` with its dimensions in reverse order.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.transpose(tf.ones([2, 3, 4])).shape
+      TensorShape([4, 3, 2])
+    """
     return array.transpose(x)
 
 
 def permute_dimensions(x: Any, pattern: Any) -> Any:
-    """`x` with its dimensions in the order of `pattern`."""
+    """`x` with its dimensions in the order of `pattern`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.permute_dimensions(tf.ones([2, 3, 4]), (2, 0, 1)).shape
+      TensorShape([4, 2, 3])
+    """
     return array.transpose(x, pattern)
 
 
 def concatenate(tensors: Sequence[Any], axis: int = -1) -> Any:
-    """Tensors joined along a dimension."""
+    """Tensors joined along a dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.concatenate([tf.ones([2, 3]), tf.ones([2, 1])]).shape
+      TensorShape([2, 4])
+    """
     return array.concat(list(tensors), axis)
 
 
 def stack(x: Sequence[Any], axis: int = 0) -> Any:
-    """Tensors joined along a new dimension."""
+    """Tensors joined along a new dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.stack([tf.ones([3]), tf.ones([3])], axis=1).shape
+      TensorShape([3, 2])
+    """
     return array.stack(list(x), axis)
 
 
@@ -100,6 +154,11 @@ def repeat(x: Any, n: int) -> Any:
 
     Raises:
       ValueError: when `x` is not a matrix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.repeat(tf.constant([[1, 2]]), 3).numpy().tolist()
+      [[[1, 2], [1, 2], [1, 2]]]
     """
     x = convert_to_tensor(x)
     if x.ndim != 2:
@@ -108,32 +167,68 @@ def repeat(x: Any, n: int) -> Any:
 
 
 def repeat_elements(x: Any, rep: int, axis: int) -> Any:
-    """Each slice along a dimension `rep` times, as `numpy.repeat` does."""
+    """Each slice along a dimension `rep` times, as `numpy.repeat` does.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.repeat_elements(tf.constant([[1, 2]]), 2, axis=1).numpy().tolist()
+      [[1, 1, 2, 2]]
+    """
     return array.repeat(x, rep, axis=axis)
 
 
 def tile(x: Any, n: Any) -> Any:
-    """`x` repeated `n` times, a number for each dimension."""
+    """`x` repeated `n` times, a number for each dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.tile(tf.constant([[1, 2]]), (2, 2)).numpy().tolist()
+      [[1, 2, 1, 2], [1, 2, 1, 2]]
+    """
     return array.tile(x, [n] if isinstance(n, int) else n)
 
 
 def reverse(x: Any, axes: Any) -> Any:
-    """`x` back to front along one or more dimensions."""
+    """`x` back to front along one or more dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.reverse(tf.constant([[1, 2], [3, 4]]), axes=1).numpy().tolist()
+      [[2, 1], [4, 3]]
+    """
     return array.reverse(x, [axes] if isinstance(axes, int) else axes)
 
 
 def gather(reference: Any, indices: Any) -> Any:
-    """Slices of the first dimension at `indices`."""
+    """Slices of the first dimension at `indices`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.gather(tf.constant([10, 20, 30]), [2, 0]).numpy().tolist()
+      [30, 10]
+    """
     return array.gather(reference, indices)
 
 
 def one_hot(indices: Any, num_classes: int) -> Any:
-    """Vectors with a 1 at the index."""
+    """Vectors with a 1 at the index.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.one_hot(tf.constant([2, 0]), 3).numpy().tolist()
+      [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
     return array.one_hot(indices, num_classes, axis=-1)
 
 
 def temporal_padding(x: Any, padding: Sequence[int] = (1, 1)) -> Any:
-    """Zeros before and after the middle dimension of `x` [batch, time, features]."""
+    """Zeros before and after the middle dimension of `x` [batch, time, features].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.temporal_padding(tf.ones([1, 4, 3]), (2, 0)).shape
+      TensorShape([1, 6, 3])
+    """
     return array.pad(x, [[0, 0], list(padding), [0, 0]])
 
 
@@ -147,14 +242,26 @@ def _spatial_padding(x: Any, padding: Any, data_format: str | None) -> Any:
 def spatial_2d_padding(
     x: Any, padding: Any = ((1, 1), (1, 1)), data_format: str | None = None
 ) -> Any:
-    """Zeros around images: ((top, bottom), (left, right))."""
+    """Zeros around images: ((top, bottom), (left, right)).
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.spatial_2d_padding(tf.ones([1, 4, 4, 3]), ((1, 1), (2, 0))).shape
+      TensorShape([1, 6, 6, 3])
+    """
     return _spatial_padding(x, padding, data_format)
 
 
 def spatial_3d_padding(
     x: Any, padding: Any = ((1, 1), (1, 1), (1, 1)), data_format: str | None = None
 ) -> Any:
-    """Zeros around volumes: a pair for each of depth, height and width."""
+    """Zeros around volumes: a pair for each of depth, height and width.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.spatial_3d_padding(tf.ones([1, 4, 4, 4, 3])).shape
+      TensorShape([1, 6, 6, 6, 3])
+    """
     return _spatial_padding(x, padding, data_format)
 
 
@@ -176,6 +283,12 @@ def resize_images(
 
     Raises:
       ValueError: for an unknown layout or method.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(2.0), [1, 1, 2, 1])
+      >>> tf.keras.backend.resize_images(x, 1, 2, "channels_last").numpy().ravel().tolist()
+      [0.0, 0.0, 1.0, 1.0]
     """
     first = standard_data_format(data_format) == "channels_first"
     if interpolation == "nearest":
@@ -198,6 +311,11 @@ def resize_volumes(
       height_factor: how many times as high.
       width_factor: how many times as wide.
       data_format: 'channels_last' or 'channels_first'.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.resize_volumes(tf.ones([1, 2, 3, 4, 5]), 2, 2, 2, "channels_last").shape
+      TensorShape([1, 4, 6, 8, 5])
     """
     first = 2 if standard_data_format(data_format) == "channels_first" else 1
     for axis, factor in enumerate((depth_factor, height_factor, width_factor), first):

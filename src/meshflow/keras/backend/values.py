@@ -75,32 +75,68 @@ def variable(value: Any, dtype: Any = None, name: str | None = None, constraint:
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Any:
-    """A constant tensor of dtype `floatx()` unless given."""
+    """A constant tensor of dtype `floatx()` unless given.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.constant(5, shape=(2, 2)).numpy().tolist()
+      [[5.0, 5.0], [5.0, 5.0]]
+    """
     return convert.constant(value, dtype=dtype or floatx(), shape=shape, name=name)
 
 
 def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """A variable of zeros."""
+    """A variable of zeros.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.zeros((2, 2), dtype="int32").numpy().tolist()
+      [[0, 0], [0, 0]]
+    """
     return variable(np.zeros(tuple(shape)), dtype, name)
 
 
 def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """A variable of ones."""
+    """A variable of ones.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.ones((2, 2)).numpy().tolist()
+      [[1.0, 1.0], [1.0, 1.0]]
+    """
     return variable(np.ones(tuple(shape)), dtype, name)
 
 
 def eye(size: int, dtype: Any = None, name: str | None = None) -> Any:
-    """A variable that holds an identity matrix."""
+    """A variable that holds an identity matrix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.eye(2).numpy().tolist()
+      [[1.0, 0.0], [0.0, 1.0]]
+    """
     return variable(np.eye(size), dtype, name)
 
 
 def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """Zeros in the shape of `x`."""
+    """Zeros in the shape of `x`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.zeros_like(tf.constant([5, 6])).numpy().tolist()
+      [0, 0]
+    """
     return array.zeros_like(x, dtype=dtype)
 
 
 def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
-    """Ones in the shape of `x`."""
+    """Ones in the shape of `x`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.ones_like(tf.constant([5, 6])).numpy().tolist()
+      [1, 1]
+    """
     return array.ones_like(x, dtype=dtype)
 
 
@@ -112,7 +148,14 @@ def random_uniform_variable(
     name: str | None = None,
     seed: int | None = None,
 ) -> Any:
-    """A variable whose initial values are equally likely between `low` and `high`."""
+    """A variable whose initial values are equally likely between `low` and `high`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.keras.backend.random_uniform_variable((100,), low=2.0, high=3.0)
+      >>> bool(tf.reduce_all((x >= 2.0) & (x <= 3.0)))
+      True
+    """
     return variable(randomness.random_uniform(shape, low, high, dtype, seed), dtype, name)
 
 
@@ -124,7 +167,13 @@ def random_normal_variable(
     name: str | None = None,
     seed: int | None = None,
 ) -> Any:
-    """A variable whose initial values are normally distributed."""
+    """A variable whose initial values are normally distributed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.random_normal_variable((2, 3), mean=5.0, scale=0.0).numpy().tolist()
+      [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]]
+    """
     return variable(randomness.random_normal(shape, mean, scale, dtype, seed), dtype, name)
 
 
@@ -148,6 +197,11 @@ def placeholder(
 
     Raises:
       ValueError: without a shape and a number of dimensions; for sparse or ragged ones.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.placeholder(shape=(None, 3)).shape
+      TensorShape([None, 3])
     """
     from meshflow.keras.engine.input_layer import Input
 
@@ -219,6 +273,14 @@ def gradients(loss: Any, variables: Any) -> Any:
 
     Raises:
       RuntimeError: always, as in TensorFlow 2.
+
+    Example:
+      >>> import meshflow as tf
+      >>> try:
+      ...     tf.keras.backend.gradients(tf.constant(1.0), [tf.Variable(1.0)])
+      ... except RuntimeError:
+      ...     print("use tf.GradientTape")
+      use tf.GradientTape
     """
     raise RuntimeError(
         "tf.gradients is not supported when eager execution is enabled. Use tf.GradientTape instead."
@@ -236,6 +298,13 @@ def is_keras_tensor(x: Any) -> bool:
 
     Raises:
       ValueError: when `x` is no tensor at all.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.is_keras_tensor(tf.keras.Input([3]))
+      True
+      >>> tf.keras.backend.is_keras_tensor(tf.ones([3]))
+      False
     """
     if not is_tensor(x):
         raise ValueError(
@@ -245,7 +314,13 @@ def is_keras_tensor(x: Any) -> bool:
 
 
 def int_shape(x: Any) -> tuple[int | None, ...] | None:
-    """The shape as a tuple, with None for sizes that vary; None for an unknown shape."""
+    """The shape as a tuple, with None for sizes that vary; None for an unknown shape.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.int_shape(tf.keras.Input([3]))
+      (None, 3)
+    """
     sizes = getattr(x, "shape", None)
     if sizes is None:
         return None
@@ -253,24 +328,48 @@ def int_shape(x: Any) -> tuple[int | None, ...] | None:
 
 
 def ndim(x: Any) -> int | None:
-    """The number of dimensions."""
+    """The number of dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.ndim(tf.ones([2, 3, 4]))
+      3
+    """
     return len(x.shape)
 
 
 def dtype(x: Any) -> str:
-    """The name of the dtype."""
+    """The name of the dtype.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.dtype(tf.constant([1, 2]))
+      'int32'
+    """
     return getattr(x.dtype, "name", None) or str(x.dtype)
 
 
 def is_sparse(tensor: Any) -> bool:
-    """Whether a tensor is sparse."""
+    """Whether a tensor is sparse.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.is_sparse(tf.sparse.eye(2)), tf.keras.backend.is_sparse(tf.eye(2))
+      (True, False)
+    """
     from meshflow.sparse import SparseTensor
 
     return isinstance(tensor, SparseTensor)
 
 
 def to_dense(tensor: Any) -> Any:
-    """A sparse tensor with its zeros; other tensors as they are."""
+    """A sparse tensor with its zeros; other tensors as they are.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.to_dense(tf.sparse.eye(2)).numpy().tolist()
+      [[1.0, 0.0], [0.0, 1.0]]
+    """
     if not is_sparse(tensor):
         return tensor
     from meshflow import sparse
@@ -279,65 +378,153 @@ def to_dense(tensor: Any) -> Any:
 
 
 def get_value(x: Any) -> Any:
-    """The value of a tensor or variable as a NumPy array; anything else as it is."""
+    """The value of a tensor or variable as a NumPy array; anything else as it is.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.get_value(tf.Variable([1.0, 2.0])).tolist()
+      [1.0, 2.0]
+    """
     return x.numpy() if is_tensor(x) else x
 
 
 def eval(x: Any) -> Any:
-    """The value of a tensor or variable as a NumPy array."""
+    """The value of a tensor or variable as a NumPy array.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.eval(tf.constant([1, 2]) + 1).tolist()
+      [2, 3]
+    """
     return get_value(to_dense(x))
 
 
 def batch_get_value(tensors: Sequence[Any]) -> list[Any]:
-    """The values of tensors or variables as NumPy arrays."""
+    """The values of tensors or variables as NumPy arrays.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [float(value) for value in tf.keras.backend.batch_get_value([tf.Variable(1.0), tf.Variable(2.0)])]
+      [1.0, 2.0]
+    """
     return [get_value(x) for x in tensors]
 
 
 def set_value(x: Any, value: Any) -> None:
-    """Sets a variable to the numbers in `value`."""
+    """Sets a variable to the numbers in `value`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.Variable([1.0, 2.0])
+      >>> tf.keras.backend.set_value(x, [3.0, 4.0])
+      >>> x.numpy().tolist()
+      [3.0, 4.0]
+    """
     x.assign(np.asarray(value).astype(x.dtype.as_numpy_dtype))
 
 
 def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
-    """Sets variables, given as (variable, value)."""
+    """Sets variables, given as (variable, value).
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.Variable(1.0), tf.Variable(2.0)
+      >>> tf.keras.backend.batch_set_value([(a, 3.0), (b, 4.0)])
+      >>> float(a), float(b)
+      (3.0, 4.0)
+    """
     for x, value in tuples:
         set_value(x, value)
 
 
 def count_params(x: Any) -> int:
-    """The number of elements."""
+    """The number of elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.count_params(tf.ones([2, 3]))
+      6
+    """
     return int(np.prod(tuple(x.shape), dtype=np.int64))
 
 
 def update(x: Any, new_x: Any) -> Any:
-    """Assigns a variable."""
+    """Assigns a variable.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.Variable(1.0)
+      >>> _ = tf.keras.backend.update(x, 5.0)
+      >>> float(x)
+      5.0
+    """
     return x.assign(new_x)
 
 
 def update_add(x: Any, increment: Any) -> Any:
-    """Adds to a variable."""
+    """Adds to a variable.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.Variable(1.0)
+      >>> _ = tf.keras.backend.update_add(x, 5.0)
+      >>> float(x)
+      6.0
+    """
     return x.assign_add(increment)
 
 
 def update_sub(x: Any, decrement: Any) -> Any:
-    """Subtracts from a variable."""
+    """Subtracts from a variable.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.Variable(1.0)
+      >>> _ = tf.keras.backend.update_sub(x, 5.0)
+      >>> float(x)
+      -4.0
+    """
     return x.assign_sub(decrement)
 
 
 def moving_average_update(x: Any, value: Any, momentum: float) -> Any:
-    """Moves a variable to `momentum * x + (1 - momentum) * value`."""
+    """Moves a variable to `momentum * x + (1 - momentum) * value`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mean = tf.Variable(10.0)
+      >>> _ = tf.keras.backend.moving_average_update(mean, 20.0, momentum=0.75)
+      >>> float(mean)
+      12.5
+    """
     value = convert.convert_to_tensor(value, x.dtype)
     return x.assign(x * momentum + value * (1.0 - momentum))
 
 
 def stop_gradient(variables: Any) -> Any:
-    """Tensors that gradients do not go through: one, or a list."""
+    """Tensors that gradients do not go through: one, or a list.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.Variable(3.0)
+      >>> with tf.GradientTape() as tape:
+      ...     y = x * tf.keras.backend.stop_gradient(x * 1.0)
+      >>> float(tape.gradient(y, x))
+      3.0
+    """
     if isinstance(variables, (list, tuple)):
         return [array.stop_gradient(v) for v in variables]
     return array.stop_gradient(variables)
 
 
 def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Any:
-    """Prints a tensor after a message whenever it is computed, and returns it."""
+    """Prints a tensor after a message whenever it is computed, and returns it.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.print_tensor(tf.constant([1, 2]), message="x =").numpy().tolist()
+      x = [1 2]
+      [1, 2]
+    """
     printing.print(message, x, output_stream=sys.stdout, summarize=summarize)
     return x

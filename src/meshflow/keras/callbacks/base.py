@@ -22,6 +22,17 @@ class Callback:
     Attributes:
       model: the model being trained.
       params: dictionary with `verbose`, `epochs`, `steps`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Names(tf.keras.callbacks.Callback):
+      ...     def on_epoch_end(self, epoch, logs=None):
+      ...         print(epoch, sorted(logs))
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> _ = model.fit(tf.ones([4, 2]), tf.ones([4]), epochs=2, verbose=0, callbacks=[Names()])
+      0 ['loss']
+      1 ['loss']
     """
 
     def __init__(self) -> None:
@@ -106,6 +117,16 @@ class CallbackList:
       add_progbar: whether to add a progress bar.
       model: the model.
       **params: `verbose`, `epochs`, `steps`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> seen = []
+      >>> begin = tf.keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(epoch))
+      >>> callbacks = tf.keras.callbacks.CallbackList([begin], epochs=2)
+      >>> callbacks.on_epoch_begin(0)
+      >>> callbacks.on_epoch_begin(1)
+      >>> seen
+      [0, 1]
     """
 
     # Each calls the hook of that name of all callbacks; made below.
@@ -236,6 +257,14 @@ class History(Callback):
     Attributes:
       history: dictionary from metric name to a list of values.
       epoch: the epochs' numbers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+      >>> model.compile(tf.keras.optimizers.SGD(0.25), "mse")
+      >>> history = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=2, verbose=0)
+      >>> history.epoch, history.history
+      ([0, 1], {'loss': [1.0, 0.0]})
     """
 
     def __init__(self) -> None:

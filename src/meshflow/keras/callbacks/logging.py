@@ -18,6 +18,15 @@ class LearningRateScheduler(Callback):
     Args:
       schedule: function of the epoch (and the present rate) that gives the rate.
       verbose: 1 says the rate.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile(tf.keras.optimizers.SGD(1.0), "mse")
+      >>> halve = tf.keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+      >>> _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=3, verbose=0, callbacks=[halve])
+      >>> float(model.optimizer.learning_rate)
+      0.125
     """
 
     def __init__(self, schedule: Callable[..., Any], verbose: int = 0) -> None:
@@ -51,6 +60,18 @@ class CSVLogger(Callback):
       filename: path.
       separator: between fields.
       append: whether an existing file is continued.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     log = tf.keras.callbacks.CSVLogger(os.path.join(folder, "log.csv"))
+      ...     _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=2, verbose=0, callbacks=[log])
+      ...     lines = open(log.filename).read().split()
+      >>> len(lines), lines[0]
+      (3, 'epoch,loss')
     """
 
     def __init__(self, filename: Any, separator: str = ",", append: bool = False) -> None:
@@ -95,6 +116,14 @@ class LambdaCallback(Callback):
       on_train_begin: called with (logs).
       on_train_end: called with (logs).
       **kwargs: further hooks by name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> told = tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: print("begin"))
+      >>> _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), verbose=0, callbacks=[told])
+      begin
     """
 
     def __init__(

@@ -62,6 +62,15 @@ class EarlyStopping(Callback):
       baseline: value that must be bettered.
       restore_best_weights: whether the weights of the best epoch are put back.
       start_from_epoch: epochs before which nothing is watched.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile(tf.keras.optimizers.SGD(0.0), "mse")
+      >>> stop = tf.keras.callbacks.EarlyStopping("loss", patience=2)
+      >>> history = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=9, verbose=0, callbacks=[stop])
+      >>> history.epoch, stop.stopped_epoch
+      ([0, 1, 2], 2)
     """
 
     def __init__(
@@ -142,6 +151,15 @@ class ReduceLROnPlateau(Callback):
       cooldown: epochs to wait after a reduction.
       min_lr: lower end of the rate.
       **kwargs: `epsilon`, an old name of `min_delta`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="zeros")])
+      >>> model.compile(tf.keras.optimizers.SGD(1.0), "mse")
+      >>> lower = tf.keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1)
+      >>> _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=3, verbose=0, callbacks=[lower])
+      >>> float(model.optimizer.learning_rate)
+      0.25
     """
 
     def __init__(
@@ -216,6 +234,17 @@ class ModelCheckpoint(Callback):
       initial_value_threshold: value that the first saved model must better.
       **kwargs: `period`, an old way to say every how many epochs; `load_weights_on_restart`, whether
         training begins with the weights of the file, if it exists.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile("sgd", "mse")
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save = tf.keras.callbacks.ModelCheckpoint(os.path.join(folder, "after_{epoch}.keras"))
+      ...     _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=2, verbose=0, callbacks=[save])
+      ...     sorted(os.listdir(folder))
+      ['after_1.keras', 'after_2.keras']
     """
 
     def __init__(
@@ -311,7 +340,18 @@ class ModelCheckpoint(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Stops training when the loss is NaN or infinite."""
+    """Stops training when the loss is NaN or infinite.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile(tf.keras.optimizers.SGD(float("inf")), "mse")
+      >>> stop = tf.keras.callbacks.TerminateOnNaN()
+      >>> history = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), epochs=9, verbose=0, callbacks=[stop])
+      Batch 0: Invalid loss, terminating training
+      >>> len(history.epoch) < 9
+      True
+    """
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Looks at the loss."""

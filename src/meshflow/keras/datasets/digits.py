@@ -22,6 +22,12 @@ def load_data(
 
     Raises:
       ImportError: without scikit-learn, naming the extra to install.
+
+    Example:
+      >>> import meshflow as tf
+      >>> (x_train, y_train), (x_test, y_test) = tf.keras.datasets.digits.load_data(test_split=0.25)
+      >>> x_train.shape, x_test.shape
+      ((1348, 8, 8), (449, 8, 8))
     """
     try:
         from sklearn.datasets import load_digits

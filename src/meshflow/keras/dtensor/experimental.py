@@ -147,6 +147,18 @@ def layout_map_scope(layout_map: LayoutMap) -> Iterator[None]:
 
     Args:
       layout_map: the map.
+
+    Example:
+      >>> import meshflow as tf
+      >>> mesh = tf.experimental.dtensor.create_mesh([("x", 2)], devices=["CPU:0", "CPU:1"])
+      >>> layouts = tf.keras.dtensor.experimental.LayoutMap(mesh)
+      >>> columns = tf.experimental.dtensor.Layout([tf.experimental.dtensor.UNSHARDED, "x"], mesh)
+      >>> layouts["dense.kernel"] = columns
+      >>> with tf.keras.dtensor.experimental.layout_map_scope(layouts):
+      ...     layer = tf.keras.layers.Dense(4, name="dense")
+      ...     layer.build([None, 3])
+      >>> tf.experimental.dtensor.fetch_layout(layer.kernel).sharding_specs
+      ['unsharded', 'x']
     """
     _current.append(layout_map)
     try:

@@ -87,6 +87,13 @@ class Compiling(TrainingSteps):
         Raises:
           TypeError: for an unknown keyword.
           ValueError: when `steps_per_execution` is not positive.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+          >>> model.compile("adam", tf.keras.losses.Huber(), metrics=["mae"])
+          >>> type(model.optimizer).__name__, model.loss.delta
+          ('Adam', 1.0)
         """
         from meshflow.keras import losses, optimizers
 

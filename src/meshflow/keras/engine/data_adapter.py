@@ -61,6 +61,13 @@ def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> 
       x: inputs.
       y: targets.
       sample_weight: weights.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.pack_x_y_sample_weight([1], [2])
+      ([1], [2])
+      >>> tf.keras.utils.pack_x_y_sample_weight([1], [2], [3])
+      ([1], [2], [3])
     """
     if y is None and sample_weight is None:
         return x if not nest.is_nested(x) else (x,)

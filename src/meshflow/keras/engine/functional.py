@@ -21,6 +21,13 @@ class Functional(Model):
       name: the model's name.
       trainable: whether its weights are trained.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> inputs = tf.keras.Input([3])
+      >>> model = tf.keras.Model(inputs, tf.keras.layers.Dense(2)(inputs))
+      >>> isinstance(model, tf.keras.models.Functional), model.output_shape
+      (True, (None, 2))
     """
 
     _graph: Graph

@@ -112,6 +112,11 @@ class LayerGraph:
 
         Returns:
           A `TensorShape`, or a structure of them.
+
+        Example:
+          >>> import meshflow as tf
+          >>> tf.keras.layers.Dense(4).compute_output_shape([None, 3])
+          TensorShape([None, 4])
         """
         shape = shape_inference.map_shapes(lambda s: s, input_shape)
         if not self.built:

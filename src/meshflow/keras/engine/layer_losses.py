@@ -57,6 +57,17 @@ class LayerLosses:
 
         Raises:
           TypeError: for another keyword.
+
+        Example:
+          >>> import meshflow as tf
+          >>> class Small(tf.keras.layers.Layer):
+          ...     def call(self, inputs):
+          ...         self.add_loss(0.5 * tf.reduce_sum(tf.abs(inputs)))
+          ...         return inputs
+          >>> layer = Small()
+          >>> _ = layer(tf.constant([[1.0, -3.0]]))
+          >>> [float(loss) for loss in layer.losses]
+          [2.0]
         """
         kwargs.pop("inputs", None)
         if kwargs:

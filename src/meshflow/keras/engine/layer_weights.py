@@ -75,6 +75,18 @@ class LayerWeights:
         Raises:
           ValueError: when there is no default initializer for the dtype, or an ON_READ weight is to
             be trainable.
+
+        Example:
+          >>> import meshflow as tf
+          >>> class Scale(tf.keras.layers.Layer):
+          ...     def build(self, input_shape):
+          ...         self.factor = self.add_weight("factor", input_shape[-1:], initializer="ones")
+          ...     def call(self, inputs):
+          ...         return inputs * self.factor
+          >>> layer = Scale()
+          >>> _ = layer(tf.ones([2, 3]))
+          >>> [weight.shape for weight in layer.trainable_weights]
+          [TensorShape([3])]
         """
         from meshflow.keras import constraints, initializers, regularizers
 
@@ -198,7 +210,15 @@ class LayerWeights:
         return self.non_trainable_weights
 
     def get_weights(self) -> list[np.ndarray]:
-        """Values of all weights as NumPy arrays, in the order of `weights`."""
+        """Values of all weights as NumPy arrays, in the order of `weights`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> layer = tf.keras.layers.Dense(2, kernel_initializer="ones")
+          >>> layer.build([None, 1])
+          >>> [weight.tolist() for weight in layer.get_weights()]
+          [[[1.0, 1.0]], [0.0, 0.0]]
+        """
         return [np.asarray(w.numpy()) for w in self.weights]
 
     def set_weights(self, weights: list[Any]) -> None:
@@ -209,6 +229,14 @@ class LayerWeights:
 
         Raises:
           ValueError: when number or shapes differ, naming the layer and the weight.
+
+        Example:
+          >>> import meshflow as tf
+          >>> layer = tf.keras.layers.Dense(2)
+          >>> layer.build([None, 1])
+          >>> layer.set_weights([[[3.0, 4.0]], [0.0, 1.0]])
+          >>> layer(tf.constant([[10.0]])).numpy().tolist()
+          [[30.0, 41.0]]
         """
         own = self.weights
         if len(own) != len(weights):

@@ -39,6 +39,13 @@ class SingleBatches(Compiling):
 
         Returns:
           The loss, or a list [loss, *metrics], or a dictionary.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+          >>> model.compile(tf.keras.optimizers.SGD(0.25), "mse")
+          >>> [float(model.train_on_batch(tf.ones([2, 1]), tf.zeros([2, 1]))) for _ in range(2)]
+          [1.0, 0.0]
         """
         self._assert_compiled()
         return self._on_batch(
@@ -53,12 +60,27 @@ class SingleBatches(Compiling):
         reset_metrics: bool = True,
         return_dict: bool = False,
     ) -> Any:
-        """Evaluates the given arrays as one batch; arguments as in `train_on_batch`."""
+        """Evaluates the given arrays as one batch; arguments as in `train_on_batch`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+          >>> model.compile(loss="mse")
+          >>> float(model.test_on_batch(tf.ones([2, 1]), tf.fill([2, 1], 4.0)))
+          9.0
+        """
         self._assert_compiled()
         return self._on_batch("test", x, y, sample_weight, None, reset_metrics, return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """The model's outputs for the given arrays, as NumPy arrays."""
+        """The model's outputs for the given arrays, as NumPy arrays.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+          >>> model.predict_on_batch(tf.constant([[1.0, 2.0]])).tolist()
+          [[3.0]]
+        """
         batch = self._single_batch(x, None, None, None)
         return nest.map_structure(np.asarray, self._step("predict")(batch))
 

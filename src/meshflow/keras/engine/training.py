@@ -87,6 +87,14 @@ class Trainer(SingleBatches, GeneratorMethods):
         Raises:
           RuntimeError: when the model is not compiled.
           ValueError: when data, targets and model do not fit together.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+          >>> model.compile(tf.keras.optimizers.SGD(0.25), "mse")
+          >>> history = model.fit(tf.ones([4, 1]), tf.zeros([4, 1]), batch_size=4, epochs=2, verbose=0)
+          >>> history.history["loss"]
+          [1.0, 0.0]
         """
         del max_queue_size, workers, use_multiprocessing
         self._assert_compiled()
@@ -275,6 +283,15 @@ class Trainer(SingleBatches, GeneratorMethods):
 
         Raises:
           RuntimeError: when the model is not compiled.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+          >>> model.compile(loss="mse", metrics=["mae"])
+          >>> model.evaluate(tf.ones([4, 1]), tf.fill([4, 1], 3.0), verbose=0)
+          [4.0, 2.0]
+          >>> model.evaluate(tf.ones([4, 1]), tf.fill([4, 1], 3.0), verbose=0, return_dict=True)
+          {'loss': 4.0, 'mae': 2.0}
         """
         del max_queue_size, workers, use_multiprocessing
         kwargs.pop("_use_cached_eval_dataset", None)
@@ -322,6 +339,12 @@ class Trainer(SingleBatches, GeneratorMethods):
 
         Returns:
           NumPy arrays in the structure of the outputs.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+          >>> model.predict(tf.constant([[1.0, 2.0], [3.0, 4.0]]), verbose=0).tolist()
+          [[3.0], [7.0]]
         """
         del max_queue_size, workers, use_multiprocessing
         handler = DataHandler(

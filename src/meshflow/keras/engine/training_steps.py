@@ -51,6 +51,17 @@ class TrainingSteps:
 
         Returns:
           Metric values by name.
+
+        Example:
+          >>> import meshflow as tf
+          >>> class Doubled(tf.keras.Sequential):
+          ...     def train_step(self, data):
+          ...         x, y = data
+          ...         return super().train_step((2.0 * x, y))
+          >>> model = Doubled([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+          >>> model.compile("sgd", "mse")
+          >>> model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), verbose=0).history["loss"]
+          [4.0]
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         with GradientTape() as tape:

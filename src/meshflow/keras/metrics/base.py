@@ -173,7 +173,16 @@ class Metric:
         raise NotImplementedError("Must be implemented in subclasses.")
 
     def reset_state(self) -> None:
-        """Starts again: sets the state to zeros."""
+        """Starts again: sets the state to zeros.
+
+        Example:
+          >>> import meshflow as tf
+          >>> metric = tf.keras.metrics.Sum()
+          >>> metric.update_state([1.0, 2.0])
+          >>> metric.reset_state()
+          >>> float(metric.result())
+          0.0
+        """
         if type(self).reset_states is not Metric.reset_states and not self._resetting:
             # A metric written for TensorFlow before 2.5 overrides the method's old name.
             self._resetting = True
@@ -190,7 +199,17 @@ class Metric:
         self.reset_state()
 
     def merge_state(self, metrics: Any) -> None:
-        """Adds the state of other metrics of the same kind."""
+        """Adds the state of other metrics of the same kind.
+
+        Example:
+          >>> import meshflow as tf
+          >>> a, b = tf.keras.metrics.Sum(), tf.keras.metrics.Sum()
+          >>> a.update_state(1.0)
+          >>> b.update_state(2.0)
+          >>> a.merge_state([b])
+          >>> float(a.result())
+          3.0
+        """
         for metric in metrics:
             if len(metric.weights) != len(self.weights):
                 raise ValueError(f"Metric {metric} is not compatible with {self}")

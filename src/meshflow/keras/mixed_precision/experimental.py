@@ -71,6 +71,13 @@ def set_policy(policy: Any) -> None:
 
     Args:
       policy: a policy, a name, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.mixed_precision.experimental.set_policy("mixed_bfloat16")
+      >>> tf.keras.layers.Dense(2).compute_dtype
+      'bfloat16'
+      >>> tf.keras.mixed_precision.experimental.set_policy("float32")
     """
     policies.set_global_policy(Policy(policy) if isinstance(policy, str) else policy)
 
@@ -83,6 +90,12 @@ def get_layer_policy(layer: Any) -> policies.Policy:
 
     Raises:
       ValueError: when it is none.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.Dense(2, dtype="mixed_bfloat16")
+      >>> tf.keras.mixed_precision.experimental.get_layer_policy(layer).name
+      'mixed_bfloat16'
     """
     if not hasattr(layer, "dtype_policy"):
         raise ValueError(f"get_policy can only be called on a layer, but got: {layer!r}")

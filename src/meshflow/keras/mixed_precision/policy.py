@@ -169,6 +169,14 @@ def set_global_policy(policy: Any) -> None:
 
     Raises:
       ValueError: for a policy that does not compute in floating point.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+      >>> layer = tf.keras.layers.Dense(2)
+      >>> layer.compute_dtype, layer.dtype
+      ('bfloat16', 'float32')
+      >>> tf.keras.mixed_precision.set_global_policy("float32")
     """
     global _global
     if policy is not None and not isinstance(policy, Policy):
@@ -194,7 +202,13 @@ def rewriting() -> bool:
 
 
 def dtype_policy() -> Policy:
-    """Keras 3's name of `global_policy`."""
+    """Keras 3's name of `global_policy`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.mixed_precision.dtype_policy().name
+      'float32'
+    """
     return global_policy()
 
 
@@ -203,6 +217,13 @@ def set_dtype_policy(policy: Any) -> None:
 
     Args:
       policy: a `Policy`, a name, or None for `floatx()`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+      >>> tf.keras.layers.Dense(2).compute_dtype
+      'bfloat16'
+      >>> tf.keras.mixed_precision.set_dtype_policy("float32")
     """
     set_global_policy(policy)
 

@@ -96,6 +96,12 @@ def serialize(optimizer: Any, use_legacy_format: bool = False) -> Any:
 
     Returns:
       A dictionary with `class_name` and `config`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.optimizers.serialize(tf.keras.optimizers.SGD(0.5))
+      >>> config["class_name"], config["config"]["learning_rate"]
+      ('SGD', 0.5)
     """
     del use_legacy_format
     return identify.serialize(optimizer)
@@ -111,6 +117,12 @@ def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Any:
 
     Raises:
       ValueError: for an unknown class.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.optimizers.serialize(tf.keras.optimizers.SGD(0.5, momentum=0.9))
+      >>> float(tf.keras.optimizers.deserialize(config).learning_rate)
+      0.5
     """
     del kwargs
     from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer

@@ -28,6 +28,13 @@ class Adafactor(RuleOptimizer):
         as in tf-keras.
       name: the optimizer's name.
       **kwargs: arguments of `Optimizer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(tf.ones([2, 3]))
+      >>> _ = tf.keras.optimizers.Adafactor(0.5).apply_gradients([(tf.ones([2, 3]), w)])
+      >>> w.numpy().round(3).tolist()[0]
+      [0.5, 0.5, 0.5]
     """
 
     setting_names = (

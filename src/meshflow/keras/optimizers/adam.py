@@ -93,6 +93,14 @@ class AdamW(Adam):
 
     Raises:
       ValueError: when `weight_decay` is None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(10.0)
+      >>> optimizer = tf.keras.optimizers.AdamW(0.1, weight_decay=0.5)
+      >>> _ = optimizer.apply_gradients([(tf.constant(0.0), w)])
+      >>> float(w)
+      9.5
     """
 
     def __init__(
@@ -124,6 +132,13 @@ class Adamax(RuleOptimizer):
       epsilon: added to the divisor.
       name: the optimizer's name.
       **kwargs: arguments of `Optimizer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> _ = tf.keras.optimizers.Adamax(0.25).apply_gradients([(tf.constant(8.0), w)])
+      >>> round(float(w), 3)
+      0.75
     """
 
     slot_names = ("m", "v")
@@ -171,6 +186,13 @@ class Nadam(RuleOptimizer):
 
     Raises:
       ValueError: when `learning_rate` is a schedule.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> _ = tf.keras.optimizers.Nadam(0.25).apply_gradients([(tf.constant(8.0), w)])
+      >>> float(w) < 1.0
+      True
     """
 
     slot_names = ("m", "v")
@@ -259,6 +281,13 @@ class Lion(RuleOptimizer):
 
     Raises:
       ValueError: for decays outside (0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable([1.0, 1.0])
+      >>> _ = tf.keras.optimizers.Lion(0.25).apply_gradients([(tf.constant([100.0, -0.01]), w)])
+      >>> w.numpy().tolist()
+      [0.75, 1.25]
     """
 
     slot_names = ("m",)

@@ -26,6 +26,13 @@ class RMSprop(RuleOptimizer):
 
     Raises:
       ValueError: for a momentum outside [0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> _ = tf.keras.optimizers.RMSprop(0.5, rho=0.75).apply_gradients([(tf.constant(8.0), w)])
+      >>> round(float(w), 3)
+      0.0
     """
 
     hyper_names = ("rho", "momentum")
@@ -89,6 +96,16 @@ class Adagrad(RuleOptimizer):
 
     Raises:
       ValueError: for a negative start of the sum.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> optimizer = tf.keras.optimizers.Adagrad(0.5, initial_accumulator_value=0.0)
+      >>> for gradient in (3.0, 4.0):
+      ...     _ = optimizer.apply_gradients([(tf.constant(gradient), w)])
+      ...     print(round(float(w), 3))
+      0.5
+      0.1
     """
 
     slot_names = ("accumulator",)
@@ -140,6 +157,13 @@ class Adadelta(RuleOptimizer):
       epsilon: added under both roots.
       name: the optimizer's name.
       **kwargs: arguments of `Optimizer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> _ = tf.keras.optimizers.Adadelta(1.0, epsilon=1.0).apply_gradients([(tf.constant(3.0), w)])
+      >>> round(float(w), 3)
+      -1.491
     """
 
     slot_names = ("accum_grad", "accum_var")

@@ -293,6 +293,13 @@ class Optimizer(UpdateHooks, State):
         Raises:
           ValueError: when there is no gradient at all, or for variables that the optimizer was not
             built with.
+
+        Example:
+          >>> import meshflow as tf
+          >>> w = tf.Variable(1.0)
+          >>> _ = tf.keras.optimizers.SGD(0.5).apply_gradients([(tf.constant(3.0), w)])
+          >>> float(w)
+          -0.5
         """
         with no_tapes():
             pairs = _filter(grads_and_vars)

@@ -36,7 +36,16 @@ __all__ = [
 
 
 class RMSprop(adaptive.RMSprop):
-    """RMSprop with epsilon under the root; arguments as `tf.keras.optimizers.RMSprop`."""
+    """RMSprop with epsilon under the root; arguments as `tf.keras.optimizers.RMSprop`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> optimizer = tf.keras.optimizers.experimental.RMSprop(0.5, rho=0.75, epsilon=9.0)
+      >>> _ = optimizer.apply_gradients([(tf.constant(8.0), w)])
+      >>> round(float(w), 3)
+      0.2
+    """
 
     @staticmethod
     def rule(
@@ -60,7 +69,16 @@ class RMSprop(adaptive.RMSprop):
 
 
 class Adagrad(adaptive.Adagrad):
-    """Adagrad with epsilon under the root; arguments as `tf.keras.optimizers.Adagrad`."""
+    """Adagrad with epsilon under the root; arguments as `tf.keras.optimizers.Adagrad`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> optimizer = tf.keras.optimizers.experimental.Adagrad(0.5, 0.0, epsilon=7.0)
+      >>> _ = optimizer.apply_gradients([(tf.constant(3.0), w)])
+      >>> float(w)
+      0.625
+    """
 
     @staticmethod
     def rule(
@@ -81,6 +99,13 @@ class Nadam(adam.Nadam):
       epsilon: added to the root.
       name: the optimizer's name.
       **kwargs: arguments of `Optimizer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable(1.0)
+      >>> _ = tf.keras.optimizers.experimental.Nadam(0.25).apply_gradients([(tf.constant(8.0), w)])
+      >>> float(w) < 1.0
+      True
     """
 
     _schedules_allowed = True

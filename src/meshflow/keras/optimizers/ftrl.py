@@ -27,6 +27,14 @@ class Ftrl(RuleOptimizer):
 
     Raises:
       ValueError: for negative strengths or a positive power.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.Variable([1.0, 1.0])
+      >>> optimizer = tf.keras.optimizers.Ftrl(1.0, l1_regularization_strength=1.0)
+      >>> _ = optimizer.apply_gradients([(tf.constant([0.01, 9.0]), w)])
+      >>> float(w[0])
+      0.0
     """
 
     slot_names = ("accumulator", "linear")

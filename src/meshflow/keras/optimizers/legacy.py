@@ -22,13 +22,29 @@ __all__ = [
 
 
 class Optimizer(base.Optimizer):
-    """`tf.keras.optimizers.Optimizer` that accepts new variables at any time."""
+    """`tf.keras.optimizers.Optimizer` that accepts new variables at any time.
+
+    Example:
+      >>> import meshflow as tf
+      >>> issubclass(tf.keras.optimizers.legacy.Adam, tf.keras.optimizers.Optimizer)
+      True
+    """
 
     _allow_new_variables = True
 
 
 class SGD(sgd.SGD):
-    """`tf.keras.optimizers.SGD` that accepts new variables at any time."""
+    """`tf.keras.optimizers.SGD` that accepts new variables at any time.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.Variable(1.0), tf.Variable(1.0)
+      >>> optimizer = tf.keras.optimizers.legacy.SGD(0.5)
+      >>> _ = optimizer.apply_gradients([(tf.constant(1.0), a)])
+      >>> _ = optimizer.apply_gradients([(tf.constant(2.0), b)])
+      >>> float(a), float(b)
+      (0.5, 0.0)
+    """
 
     _allow_new_variables = True
 

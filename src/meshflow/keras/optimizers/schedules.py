@@ -23,7 +23,21 @@ __all__ = [
 
 
 class LearningRateSchedule:
-    """Base class: called with the step, gives the learning rate."""
+    """Base class: called with the step, gives the learning rate.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Halving(tf.keras.optimizers.schedules.LearningRateSchedule):
+      ...     def __call__(self, step):
+      ...         return 1.0 / 2.0 ** tf.cast(step, "float32")
+      >>> w, optimizer = tf.Variable(0.0), tf.keras.optimizers.SGD(Halving())
+      >>> for _ in range(3):
+      ...     _ = optimizer.apply_gradients([(tf.constant(-1.0), w)])
+      ...     print(float(w))
+      1.0
+      1.5
+      1.75
+    """
 
     def __call__(self, step: Any) -> Any:
         """The learning rate at a step, a scalar tensor."""
@@ -52,6 +66,12 @@ class ExponentialDecay(LearningRateSchedule):
       decay_rate: the factor.
       staircase: whether the rate changes only every `decay_steps`.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rate = tf.keras.optimizers.schedules.ExponentialDecay(8.0, decay_steps=10, decay_rate=0.5)
+      >>> float(rate(0)), float(rate(10)), float(rate(20))
+      (8.0, 4.0, 2.0)
     """
 
     def __init__(
@@ -74,7 +94,14 @@ class ExponentialDecay(LearningRateSchedule):
 
 
 class InverseTimeDecay(ExponentialDecay):
-    """`initial / (1 + rate * step / steps)`; arguments as `ExponentialDecay`."""
+    """`initial / (1 + rate * step / steps)`; arguments as `ExponentialDecay`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rate = tf.keras.optimizers.schedules.InverseTimeDecay(8.0, decay_steps=10, decay_rate=1.0)
+      >>> float(rate(0)), float(rate(10)), float(rate(30))
+      (8.0, 4.0, 2.0)
+    """
 
     def __call__(self, step: Any) -> Any:
         """The learning rate at a step."""
@@ -91,6 +118,12 @@ class PiecewiseConstantDecay(LearningRateSchedule):
       boundaries: steps, rising; a boundary belongs to the interval before it.
       values: one rate more than boundaries.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rate = tf.keras.optimizers.schedules.PiecewiseConstantDecay([100, 200], [1.0, 0.5, 0.25])
+      >>> float(rate(100)), float(rate(101)), float(rate(999))
+      (1.0, 0.5, 0.25)
     """
 
     def __init__(self, boundaries: Any, values: Any, name: str | None = None) -> None:
@@ -121,6 +154,12 @@ class PolynomialDecay(LearningRateSchedule):
       power: power of the polynomial.
       cycle: whether to start again beyond `decay_steps`.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rate = tf.keras.optimizers.schedules.PolynomialDecay(4.0, 100, end_learning_rate=2.0)
+      >>> float(rate(0)), float(rate(50)), float(rate(1000))
+      (4.0, 3.0, 2.0)
     """
 
     def __init__(
@@ -162,6 +201,12 @@ class CosineDecay(LearningRateSchedule):
       name: ignored.
       warmup_target: rate after the warm-up; None for no warm-up.
       warmup_steps: steps of the warm-up.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rate = tf.keras.optimizers.schedules.CosineDecay(0.0, 100, warmup_target=2.0, warmup_steps=10)
+      >>> [round(float(rate(step)), 3) for step in (0, 5, 10, 60, 110)]
+      [0.0, 1.0, 2.0, 1.0, 0.0]
     """
 
     def __init__(
@@ -209,6 +254,12 @@ class CosineDecayRestarts(LearningRateSchedule):
       m_mul: factor of the rates.
       alpha: the share that is left at the end of each.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rate = tf.keras.optimizers.schedules.CosineDecayRestarts(2.0, 10, m_mul=0.5)
+      >>> [round(float(rate(step)), 3) for step in (0, 5, 10, 20)]
+      [2.0, 1.0, 1.0, 0.5]
     """
 
     def __init__(
@@ -254,10 +305,25 @@ _TABLE = identify.name_table(
 
 
 def serialize(learning_rate_schedule: Any) -> Any:
-    """The configuration of a schedule."""
+    """The configuration of a schedule.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rate = tf.keras.optimizers.schedules.ExponentialDecay(8.0, 10, 0.5)
+      >>> tf.keras.optimizers.schedules.serialize(rate)["class_name"]
+      'ExponentialDecay'
+    """
     return identify.serialize(learning_rate_schedule)
 
 
 def deserialize(config: Any, custom_objects: Any = None) -> Any:
-    """The schedule with a configuration."""
+    """The schedule with a configuration.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = {"class_name": "ExponentialDecay", "config": {
+      ...     "initial_learning_rate": 8.0, "decay_steps": 10, "decay_rate": 0.5}}
+      >>> float(tf.keras.optimizers.schedules.deserialize(config)(10))
+      4.0
+    """
     return identify.lookup(config, _TABLE, "decay", custom_objects)

@@ -102,6 +102,13 @@ def apply_channel_shift(x: np.ndarray, intensity: float, channel_axis: int = 0) 
       x: the image.
       intensity: the number.
       channel_axis: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import numpy as np
+      >>> image = np.array([[[0.0, 100.0]]])
+      >>> tf.keras.preprocessing.image.apply_channel_shift(image, 30.0).tolist()
+      [[[30.0, 100.0]]]
     """
     return np.clip(x + intensity, x.min(), x.max())
 
@@ -146,6 +153,12 @@ def random_rotation(
       fill_mode: as for `apply_affine_transform`.
       cval: as for `apply_affine_transform`.
       interpolation_order: degree of the splines between pixels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import numpy as np
+      >>> tf.keras.preprocessing.image.random_rotation(np.ones([8, 8, 3]), 20, 0, 1, 2).shape
+      (8, 8, 3)
     """
     axes = {"row_axis": row_axis, "col_axis": col_axis, "channel_axis": channel_axis}
     outside = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}

@@ -138,6 +138,15 @@ class NumpyArrayIterator(Images):
 
     Raises:
       ValueError: for arrays of unequal lengths, images of another rank, or another subset.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import numpy as np
+      >>> generator = tf.keras.preprocessing.image.ImageDataGenerator(rescale=0.5)
+      >>> batches = generator.flow(np.ones([4, 8, 8, 3]), np.arange(4), batch_size=2, shuffle=False)
+      >>> images, labels = next(batches)
+      >>> images.shape, float(images.max()), labels.tolist()
+      ((2, 8, 8, 3), 0.5, [0, 1])
     """
 
     def __init__(

@@ -94,6 +94,12 @@ def one_hot(
       lower: whether words are made lower case.
       split: what separates words.
       analyzer: from the text to its words, instead of the last three.
+
+    Example:
+      >>> import meshflow as tf
+      >>> numbers = tf.keras.preprocessing.text.one_hot("to be or not to be", n=50)
+      >>> len(numbers), numbers[0] == numbers[4], all(0 < number < 50 for number in numbers)
+      (6, True, True)
     """
     return hashing_trick(input_text, n, hash, filters, lower, split, analyzer)
 
@@ -292,6 +298,14 @@ def tokenizer_from_json(json_string: str) -> Tokenizer:
 
     Args:
       json_string: the JSON.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tokenizer = tf.keras.preprocessing.text.Tokenizer()
+      >>> tokenizer.fit_on_texts(["to be or not to be"])
+      >>> again = tf.keras.preprocessing.text.tokenizer_from_json(tokenizer.to_json())
+      >>> again.texts_to_sequences(["not to be"])
+      [[4, 1, 2]]
     """
     config = dict(json.loads(json_string)["config"])
     by_word = {

@@ -80,6 +80,13 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any
     Args:
       config: what `model_config` gave.
       custom_objects: classes and functions by name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> config = {"class_name": "Sequential", "config": model.get_config()}
+      >>> tf.keras.models.model_from_config(config).output_shape
+      (None, 2)
     """
     from meshflow.keras import layers
 
@@ -94,6 +101,12 @@ def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
     Args:
       json_string: what `Model.to_json` gave, here or in Keras 2.
       custom_objects: classes and functions by name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> text = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)]).to_json()
+      >>> tf.keras.models.model_from_json(text).output_shape
+      (None, 2)
     """
     return model_from_config(json.loads(json_string), custom_objects)
 

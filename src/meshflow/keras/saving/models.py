@@ -56,6 +56,15 @@ def save_model(
       FileExistsError: when the file exists and may not be replaced.
       NotImplementedError: for a subclassed model without `get_config`, unless a folder is written and the
         model has been called.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     tf.keras.models.save_model(model, os.path.join(folder, "model.h5"))
+      ...     os.listdir(folder)
+      ['model.h5']
     """
     path = os.fspath(filepath)
     if os.path.exists(path) and not overwrite:
@@ -182,6 +191,16 @@ def load_model(
     Raises:
       OSError: when there is no such file.
       ValueError: when the file holds no model, or code and `safe_mode` is set.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     model.save(os.path.join(folder, "model.keras"))
+      ...     loaded = tf.keras.models.load_model(os.path.join(folder, "model.keras"))
+      >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
+      True
     """
     path = os.fspath(filepath)
     if not os.path.exists(path):

@@ -28,6 +28,15 @@ def save_weights(
     Raises:
       ValueError: for a model without weights yet.
       FileExistsError: when the file exists and may not be replaced.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     model.save_weights(os.path.join(folder, "model.weights.h5"))
+      ...     os.listdir(folder)
+      ['model.weights.h5']
     """
     path = os.fspath(filepath)
     in_file = _is_h5(path, save_format) and save_format != "tf"
@@ -67,6 +76,17 @@ def load_weights(
     Raises:
       ValueError: when weights do not fit.
       FileNotFoundError: when there is no such file.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> make = lambda: tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> saved, loaded = make(), make()
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     saved.save_weights(os.path.join(folder, "model.weights.h5"))
+      ...     loaded.load_weights(os.path.join(folder, "model.weights.h5"))
+      >>> bool(tf.reduce_all(saved.layers[0].kernel == loaded.layers[0].kernel))
+      True
     """
     path = os.fspath(filepath)
     if not _is_h5(path) and not os.path.isfile(path):

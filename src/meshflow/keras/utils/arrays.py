@@ -18,6 +18,14 @@ def set_random_seed(seed: int) -> None:
 
     Raises:
       ValueError: when it is not an integer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.set_random_seed(3)
+      >>> before = tf.random.uniform([2])
+      >>> tf.keras.utils.set_random_seed(3)
+      >>> bool(tf.reduce_all(before == tf.random.uniform([2])))
+      True
     """
     if not isinstance(seed, int):
         raise ValueError(
@@ -165,6 +173,11 @@ def normalize(x: Any, axis: int = -1, order: int = 2) -> np.ndarray:
       x: an array.
       axis: dimension of the vectors.
       order: order of the norm.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.normalize([[3.0, 4.0], [0.0, 2.0]]).round(3).tolist()
+      [[0.6, 0.8], [0.0, 1.0]]
     """
     norms = np.atleast_1d(np.linalg.norm(x, order, axis))
     norms[norms == 0] = 1
@@ -191,6 +204,13 @@ def pad_sequences(
 
     Raises:
       ValueError: for other words.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.pad_sequences([[1, 2, 3], [4]], padding="post").tolist()
+      [[1, 2, 3], [4, 0, 0]]
+      >>> tf.keras.utils.pad_sequences([[1, 2, 3], [4]], maxlen=2).tolist()
+      [[2, 3], [0, 4]]
     """
     if padding not in ("pre", "post") or truncating not in ("pre", "post"):
         raise ValueError(
@@ -216,6 +236,17 @@ class Sequence:
     """Batches by number: subclasses define `__getitem__` and `__len__`.
 
     `fit` asks for every batch once per epoch, in random order when shuffling.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Pairs(tf.keras.utils.Sequence):
+      ...     def __len__(self):
+      ...         return 3
+      ...     def __getitem__(self, index):
+      ...         return tf.fill([2, 1], float(index)), tf.zeros([2, 1])
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+      >>> model.predict(Pairs(), verbose=0).ravel().tolist()
+      [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
     """
 
     def __getitem__(self, index: int) -> Any:

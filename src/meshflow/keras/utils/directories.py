@@ -70,6 +70,18 @@ def image_dataset_from_directory(
     Raises:
       ValueError: for arguments that do not fit together, or when no image is found.
       NotFoundError: when the folder is not there.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     for name in ("cats", "dogs"):
+      ...         os.mkdir(os.path.join(folder, name))
+      ...         tf.keras.utils.save_img(os.path.join(folder, name, "1.png"), tf.zeros([4, 6, 3]))
+      ...     data = tf.keras.utils.image_dataset_from_directory(folder, image_size=(2, 2))
+      ...     data.class_names, next(iter(data))[0].shape
+      Found 2 files belonging to 2 classes.
+      (['cats', 'dogs'], TensorShape([2, 2, 2, 3]))
     """
     crop_to_aspect_ratio = bool(kwargs.pop("smart_resize", crop_to_aspect_ratio))
     kwargs.pop("verbose", None)
@@ -138,6 +150,18 @@ def text_dataset_from_directory(
     Raises:
       ValueError: for arguments that do not fit together, or when no text is found.
       NotFoundError: when the folder is not there.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     for name in ("bad", "good"):
+      ...         os.mkdir(os.path.join(folder, name))
+      ...         _ = tf.io.write_file(os.path.join(folder, name, "1.txt"), f"A {name} film.")
+      ...     data = tf.keras.utils.text_dataset_from_directory(folder, shuffle=False, verbose=False)
+      ...     texts, labels = next(iter(data))
+      >>> texts.numpy().tolist(), labels.numpy().tolist()
+      ([b'A bad film.', b'A good film.'], [0, 1])
     """
 
     def load(path: str) -> np.ndarray:
@@ -199,6 +223,17 @@ def audio_dataset_from_directory(
       ValueError: for arguments that do not fit together, or when no sound is found.
       NotImplementedError: for `ragged` and `sampling_rate`.
       NotFoundError: when the folder is not there.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     sound = tf.audio.encode_wav(tf.zeros([100, 1]), sample_rate=8000)
+      ...     _ = tf.io.write_file(os.path.join(folder, "1.wav"), sound)
+      ...     data = tf.keras.utils.audio_dataset_from_directory(folder, labels=None)
+      ...     next(iter(data)).shape
+      Found 1 files.
+      TensorShape([1, 100, 1])
     """
     if ragged or sampling_rate is not None:
         raise NotImplementedError(

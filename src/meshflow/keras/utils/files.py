@@ -65,6 +65,16 @@ def get_file(
     Raises:
       ValueError: when no URL is given or the checksum differs.
       OSError: when the download fails, naming URL and cache folder.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     cached = os.path.join(folder, "datasets", "words.txt")
+      ...     _ = tf.io.write_file(cached, "one two")
+      ...     url = "https://example.org/words.txt"
+      ...     tf.keras.utils.get_file("words.txt", url, cache_dir=folder) == cached
+      True
     """
     if origin is None:
         raise ValueError("Please specify the `origin` argument (URL of the file to download).")

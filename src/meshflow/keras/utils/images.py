@@ -55,6 +55,15 @@ def load_img(
 
     Raises:
       ValueError: for another colour mode or interpolation.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "image.png")
+      ...     tf.keras.utils.save_img(path, tf.zeros([4, 6, 3]))
+      ...     tf.keras.utils.load_img(path, color_mode="grayscale", target_size=(2, 3)).size
+      (3, 2)
     """
     pillow = _pillow()
     if grayscale:
@@ -98,6 +107,12 @@ def img_to_array(img: Any, data_format: str | None = None, dtype: Any = None) ->
 
     Raises:
       ValueError: for another format, or something that is no image.
+
+    Example:
+      >>> import meshflow as tf
+      >>> from PIL import Image
+      >>> tf.keras.utils.img_to_array(Image.new("RGB", (3, 2), (0, 128, 255))).shape
+      (2, 3, 3)
     """
     first = _channels_first(data_format)
     array = np.asarray(img).astype(_floatx(dtype))
@@ -165,6 +180,14 @@ def save_img(
       file_format: default by the file's name.
       scale: whether the smallest number becomes 0 and the largest 255.
       **kwargs: further arguments of Pillow's `save`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import io
+      >>> file = io.BytesIO()
+      >>> tf.keras.utils.save_img(file, [[[0.0], [2.0]]], file_format="png")
+      >>> tf.io.decode_png(file.getvalue()).numpy().tolist()
+      [[[0], [255]]]
     """
     image = array_to_img(x, data_format, scale)
     if image.mode == "RGBA" and file_format in ("jpg", "jpeg"):

@@ -15,17 +15,38 @@ _interactive = [True]
 
 
 def enable_interactive_logging() -> None:
-    """Progress of training is printed, as it is from the start."""
+    """Progress of training is printed, as it is from the start.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.enable_interactive_logging()
+      >>> tf.keras.utils.is_interactive_logging_enabled()
+      True
+    """
     _interactive[0] = True
 
 
 def disable_interactive_logging() -> None:
-    """Progress of training goes to the logger 'meshflow' instead of the standard output."""
+    """Progress of training goes to the logger 'meshflow' instead of the standard output.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.disable_interactive_logging()
+      >>> tf.keras.utils.is_interactive_logging_enabled()
+      False
+      >>> tf.keras.utils.enable_interactive_logging()
+    """
     _interactive[0] = False
 
 
 def is_interactive_logging_enabled() -> bool:
-    """Whether progress of training is printed."""
+    """Whether progress of training is printed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.is_interactive_logging_enabled()
+      True
+    """
     return _interactive[0]
 
 
@@ -49,6 +70,13 @@ class Progbar:
       interval: smallest time between two drawings, in seconds.
       stateful_metrics: names of metrics that are shown as they are, not averaged.
       unit_name: 'step' or 'sample'.
+
+    Example:
+      >>> import meshflow as tf
+      >>> bar = tf.keras.utils.Progbar(10, verbose=2)
+      >>> for step in range(10):
+      ...     bar.update(step + 1, [("loss", 0.5)])
+      10/10 - 0s - loss: 0.5000
     """
 
     def __init__(
