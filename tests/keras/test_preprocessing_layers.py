@@ -276,3 +276,10 @@ def test_symbolic_shapes():
     model = tf.keras.Model(columns, layers.Dense(2)(crossed))
     data = [np.array([[1], [2]]), np.array([["a"], ["b"]])]
     assert model.predict(data, verbose=0).shape == (2, 2)
+
+
+def test_a_lookup_of_single_strings_begins_a_sequential_model():
+    lookup = tf.keras.layers.StringLookup(mask_token=None)
+    lookup.adapt(tf.data.Dataset.from_tensor_slices(["a", "b", "a"]))
+    model = tf.keras.Sequential([lookup, tf.keras.layers.Embedding(3, 2)])
+    assert model(tf.constant(["a", "b", "c"])).shape == (3, 2)
