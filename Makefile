@@ -4,7 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
-CODE := src tests examples benchmarks docs
+CODE := conftest.py hatch_build.py src tests examples benchmarks docs
 
 .PHONY: demo test check format docs hooks lock bench clean venv
 

@@ -12,35 +12,113 @@ __all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "
 
 @op(kinds="i", differentiable=False)
 def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x & y`."""
+    """`x & y`.
+
+    Args:
+      x: integers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Integers of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.bitwise.bitwise_and([0b1100, 7], [0b1010, 2]).numpy())
+      [8 2]
+    """
     return jnp.bitwise_and(x, y)
 
 
 @op(kinds="i", differentiable=False)
 def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x | y`."""
+    """`x | y`.
+
+    Args:
+      x: integers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Integers of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.bitwise.bitwise_or([0b1100, 4], [0b1010, 1]).numpy())
+      [14  5]
+    """
     return jnp.bitwise_or(x, y)
 
 
 @op(kinds="i", differentiable=False)
 def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x ^ y`."""
+    """`x ^ y`.
+
+    Args:
+      x: integers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Integers of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.bitwise.bitwise_xor([0b1100, 7], [0b1010, 7]).numpy())
+      [6 0]
+    """
     return jnp.bitwise_xor(x, y)
 
 
 @op(kinds="i", differentiable=False)
 def invert(x: TensorLike, name: str | None = None) -> Tensor:
-    """`~x`."""
+    """`~x`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.bitwise.invert([0, 5]).numpy())
+      [-1 -6]
+      >>> print(tf.bitwise.invert(tf.constant([0, 5], tf.uint8)).numpy())
+      [255 250]
+    """
     return jnp.invert(x)
 
 
 @op(kinds="i", differentiable=False)
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x << y`."""
+    """`x << y`.
+
+    Args:
+      x: integers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Integers of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.bitwise.left_shift([1, 3], [4, 1]).numpy())
+      [16  6]
+    """
     return jnp.left_shift(x, y)
 
 
 @op(kinds="i", differentiable=False)
 def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x >> y`, keeping the sign."""
+    """`x >> y`, keeping the sign.
+
+    Args:
+      x: integers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Integers of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.bitwise.right_shift([16, -8], 2).numpy())
+      [ 4 -2]
+    """
     return jnp.right_shift(x, y)

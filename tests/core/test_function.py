@@ -1,6 +1,7 @@
 import gc
 import logging
 import re
+import threading
 import weakref
 
 import numpy as np
@@ -434,3 +435,35 @@ def test_sizes_that_captured_tensors_decide_on():
         tf.function(lambda n: tf.zeros([tf.reduce_max(n)]), jit_compile=True)(edges)
     with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
         tf.function(lambda: int(tf.reduce_max(edges)), autograph=False)()
+
+
+def _in_threads(work):
+    failed = []
+
+    def run():
+        try:
+            for _ in range(60):
+                work()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_threads_may_share_variables():
+    v = tf.Variable(0.0)
+    step = tf.function(lambda: v.assign_add(1.0))
+    seen = []
+
+    def work():
+        step()
+        v.assign_sub(0.5)
+        seen.append(float(v * 1.0))
+
+    _in_threads(work)
+    assert float(v) == 120.0 and len(seen) == 240

@@ -210,3 +210,16 @@ def test_specs_tell_what_they_describe():
 
 def test_backing_device_is_the_device():
     assert tf.ones([1]).backing_device == tf.ones([1]).device
+
+
+class Table:
+    """As a data frame: an array without a dtype."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([[1, 2], [3, 4]], np.int64)
+
+
+def test_tables_keep_their_dtype():
+    assert tf.convert_to_tensor(Table()).dtype is tf.int64
+    assert tf.constant(Table(), tf.float32).dtype is tf.float32
+    assert tf.data.Dataset.from_tensor_slices(Table()).element_spec == tf.TensorSpec([2], tf.int64)

@@ -42,7 +42,7 @@ def test_bad_queries(database):
         E.SqlDataset("mysql", database, "", (tf.int32,))
     with pytest.raises(ValueError, match="float32"):
         E.SqlDataset("sqlite", database, "SELECT x FROM t", (tf.float32,))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="no such table"):
+    with pytest.raises(tf.errors.UnknownError, match="no such table"):
         list(E.SqlDataset("sqlite", database, "SELECT * FROM u", (tf.int32,)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="gives 2 columns"):
         list(E.SqlDataset("sqlite", database, "SELECT i, x FROM t", (tf.int32,)))

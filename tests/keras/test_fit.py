@@ -479,3 +479,21 @@ def test_steps_of_a_dataset_of_dictionaries_are_given_the_dictionary():
         model.compile("sgd")
         assert model.fit(dataset, verbose=0).history["loss"] == [1.5]
         assert model.evaluate(dataset, verbose=0) == 1.5
+
+
+def test_datasets_that_end_before_the_steps_do():
+    x, y = np.zeros((8, 2), "float32"), np.zeros((8, 1), "float32")
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+
+    def trained(**steps):
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        history = model.fit(verbose=0, **steps)
+        return len(history.history["loss"]), int(model.optimizer.iterations)
+
+    with pytest.warns(UserWarning, match="ran out of data"):
+        assert trained(x=data, steps_per_epoch=5, epochs=2) == (1, 2)
+    with pytest.warns(UserWarning, match="ran out of data"):
+        assert trained(x=data, steps_per_epoch=1, epochs=4) == (3, 2)
+    assert trained(x=data, steps_per_epoch=2, epochs=3) == (3, 6)
+    assert trained(x=iter(data.repeat()), steps_per_epoch=3, epochs=2) == (2, 6)

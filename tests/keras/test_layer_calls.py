@@ -249,3 +249,20 @@ def test_borders_that_are_no_pairs_or_too_wide():
         layers.ZeroPadding2D(((1,), 2))
     with pytest.raises(ValueError, match="smaller than the corresponding spatial dimension"):
         layers.Cropping2D(((1, 2), 0))(tf.ones([1, 3, 3, 1]))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_integers_are_cast_where_numbers_are_weighed_or_normalized(dtype):
+    numbers = np.arange(6).reshape(3, 2) % 2
+    x, as_float = tf.cast(numbers, dtype), tf.cast(numbers, "float32")
+    for layer in (
+        layers.Dense(2),
+        layers.LayerNormalization(),
+        layers.GroupNormalization(1),
+        layers.UnitNormalization(),
+    ):
+        np.testing.assert_array_equal(layer(x), layer(as_float))
+    norms = layers.BatchNormalization(), layers.BatchNormalization()
+    outputs = norms[0](x, training=True)
+    np.testing.assert_array_equal(outputs, norms[1](as_float, training=True))
+    np.testing.assert_array_equal(norms[0].moving_mean, norms[1].moving_mean)

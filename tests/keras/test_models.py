@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -308,3 +311,41 @@ def test_constants_of_a_longest_length_may_be_cut_to_unknown_ones():
     assert tf.keras.Model(x, y)(tf.ones([2, 7, 3])).shape == [2, 7, 3]
     with pytest.raises(tf.errors.InvalidArgumentError, match="720"):
         tf.keras.layers.Lambda(lambda t: t + tf.ones([1, 2, 5]))(x)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_copies_of_trained_models_train_on(copied, policy):
+    x = np.linspace(-1, 1, 12, dtype="float32").reshape(4, 3)
+    y = x.sum(1, keepdims=True)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(2, input_shape=(3,), dtype=policy),
+            tf.keras.layers.Dense(1, dtype="float32"),
+        ]
+    )
+    optimizer = tf.keras.optimizers.Adam(0.1)
+    if policy == "mixed_float16":
+        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)
+    model.compile(optimizer, "mse")
+    model.fit(x, y, verbose=0)
+    again = copied(model)
+    before = again.get_weights()
+    for each in (model, again):
+        each.fit(x, y, shuffle=False, verbose=0)
+    assert int(again.optimizer.iterations) == 2
+    for start, own, other in zip(before, again.get_weights(), model.get_weights(), strict=True):
+        assert not np.array_equal(start, own)
+        np.testing.assert_array_equal(own, other)
+    assert copied(model.history).history == model.history.history
+
+
+def test_symbolic_losses_are_listed_before_the_first_call():
+    inputs = tf.keras.Input([3])
+    outputs = tf.keras.layers.Dense(2, kernel_regularizer="l2")(inputs)
+    model = tf.keras.Model(inputs, outputs)
+    model.add_loss(tf.reduce_mean(outputs))
+    assert len(model.losses) == 2
+    y = model(tf.ones([1, 3]))
+    assert_close(model.losses[0], tf.reduce_mean(y))
+    assert len(model.losses) == 2

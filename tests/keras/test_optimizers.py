@@ -312,3 +312,27 @@ def test_own_updates_may_pass_on_whether_to_lock():
     variable = tf.Variable([1.0, 2.0])
     Plain().apply_gradients([(tf.constant([0.5, 0.5]), variable)])
     assert variable.numpy().tolist() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("decorate", [lambda f: f, tf.function])
+def test_threads_may_share_an_optimizer(decorate):
+    v = tf.Variable([0.0])
+    optimizer = tf.keras.optimizers.SGD(1.0)
+    step = decorate(lambda: optimizer.apply_gradients([(tf.ones([1]), v)]))
+    step()
+    failed = []
+
+    def work():
+        try:
+            for _ in range(50):
+                step()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert int(optimizer.iterations) == 201 and float(v[0]) == -201.0

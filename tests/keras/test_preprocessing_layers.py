@@ -283,3 +283,13 @@ def test_a_lookup_of_single_strings_begins_a_sequential_model():
     lookup.adapt(tf.data.Dataset.from_tensor_slices(["a", "b", "a"]))
     model = tf.keras.Sequential([lookup, tf.keras.layers.Embedding(3, 2)])
     assert model(tf.constant(["a", "b", "c"])).shape == (3, 2)
+
+
+def test_a_model_that_begins_with_an_adapted_layer():
+    table = np.arange(12.0).reshape(4, 3)
+    layer = tf.keras.layers.Normalization(axis=-1)
+    layer.adapt(table)
+    model = tf.keras.Sequential([layer, tf.keras.layers.Dense(2)])
+    assert model.built
+    assert model.output_shape == (None, 2)
+    assert model(table).shape == (4, 2)

@@ -31,6 +31,20 @@ CASES = {
     "a batch that leaves images out": ((61, 8, 8, 32), (3, 3, 32, 32), (1, 1), (1, 1), "SAME"),
     "uneven padding": ((32, 8, 8, 32), (3, 3, 32, 32), (1, 1), (1, 1), ((2, 0), (0, 1))),
     "a large kernel": ((32, 20, 20, 64), (7, 7, 64, 64), (2, 2), (1, 1), "SAME"),
+    "strides larger than the kernel": (
+        (32, 13, 13, 32),
+        (2, 2, 32, 32),
+        (3, 3),
+        (1, 1),
+        "VALID",
+    ),
+    "places of the result that meet none of the image": (
+        (32, 6, 4, 32),
+        (3, 3, 32, 32),
+        (1, 1),
+        (1, 1),
+        ((1, 1), (19, 11)),
+    ),
     "several blocks": ((32, 6, 6, 224), (3, 3, 224, 288), (1, 1), (1, 1), "SAME"),
 }
 

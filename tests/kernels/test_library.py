@@ -131,3 +131,29 @@ def test_large_buffers_ask_for_huge_pages(wanted):
         [sys.executable, "-c", PAGES], capture_output=True, text=True, env=environment, check=False
     )
     assert done.stdout.strip() == str(wanted == "1"), done.stderr
+
+
+AGAIN = """
+import resource, jax, jax.numpy as jnp
+from meshflow import kernels
+kernels.status()
+call = jax.jit(lambda x: jnp.full((16 << 20,), x, jnp.float32))
+def run(count):
+    return sum(float(call(1.0)[-1]) for _ in range(count))
+run(3)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+total = run(10)
+print(total, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 160)
+"""
+
+
+@pytest.mark.skipif(
+    not isinstance(kernels.status(), library.Library), reason="the CPU kernels are not built here"
+)
+def test_large_buffers_are_used_again():
+    environment = {**os.environ, "MESHFLOW_CACHE_DIR": "", "MESHFLOW_HUGE_PAGES": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN], capture_output=True, text=True, env=environment, check=False
+    )
+    # A fresh block of 64 MB has 32 faults even in huge pages.
+    assert done.stdout.strip() == "10.0 True", done.stderr

@@ -139,3 +139,10 @@ def test_resize_methods():
         method = getattr(tf.image.ResizeMethod, name)
         assert method == name.lower()
         assert tf.image.resize(IMAGE, [3, 4], method).shape == [3, 4, 3]
+
+
+@pytest.mark.parametrize("size", [(2, 2), (3, 5)])
+def test_interpolated_images_are_float32(size):
+    images = tf.reshape(tf.range(4, dtype=tf.float64), (1, 2, 2, 1))
+    assert tf.image.resize(images, size).dtype == tf.float32
+    assert tf.image.resize(images, size, method="nearest").dtype == tf.float64

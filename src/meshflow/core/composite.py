@@ -1,14 +1,29 @@
-"""`IndexedSlices`: gradients of a few rows."""
+"""Values made of several tensors: `IndexedSlices`, gradients of a few rows, and `SparseTensor`."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import apply
+from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.operation import CAST, Op
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.specs import TypeSpec
 from meshflow.core.tensor import Tensor
+
+# Rows with one number add up; negative numbers have no row.
+_summed_rows = Op(
+    "unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0])
+)
+_elements = Op("gather_nd", lambda o, shape: jnp.broadcast_to(o[0], shape)[tuple(o[1].T)])
 
 
 class IndexedSlices:
@@ -66,10 +81,12 @@ class IndexedSlices:
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
-        from meshflow.ops.array import scatter_nd
-        from meshflow.ops.array.shaping import expand_dims
-
-        return scatter_nd(expand_dims(self._indices, -1), self._values, self._dense_shape)
+        rows, numbers = self.shape[0], self._indices._value
+        if isinstance(numbers, np.ndarray) and numbers.size and numbers.max() >= rows:
+            raise InvalidArgumentError(
+                f"IndexedSlices: row {numbers.max()} is out of range for dense_shape {self.shape}."
+            )
+        return apply(_summed_rows, (self._values, self._indices), (rows,))
 
     def with_values(self, new_values: Any) -> IndexedSlices:
         """Other values for the same rows."""
@@ -79,7 +96,8 @@ class IndexedSlices:
         return IndexedSlices(-self._values, self._indices, self._dense_shape)
 
     def __repr__(self) -> str:
-        return f"IndexedSlices(indices={self._indices}, values={self._values}, dense_shape={self._dense_shape})"
+        shape = "" if self._dense_shape is None else f", dense_shape={self._dense_shape!s}"
+        return f"IndexedSlices(indices={self._indices!s}, values={self._values!s}{shape})"
 
 
 class SparseTensorSpec(TypeSpec):
@@ -214,18 +232,16 @@ class SparseTensor:
     def _components(self) -> list[Tensor]:
         return [self._values]
 
-    def _scaled(self, other: Any, combine: str) -> SparseTensor:
-        from meshflow.ops import array, math
-
-        dense = array.broadcast_to(convert_to_tensor(other, dtype_hint=self.dtype), self.shape)
-        factors = array.gather_nd(dense, self._indices)
-        return self.with_values(getattr(math, combine)(self._values, factors))
+    def _scaled(self, other: Any, combine: Callable[[Tensor, Tensor], Tensor]) -> SparseTensor:
+        dense = convert_to_tensor(other, dtype_hint=self.dtype)
+        factors = apply(_elements, (dense, self._indices), tuple(self.shape.as_list()))
+        return self.with_values(combine(self._values, factors))
 
     def __mul__(self, other: Any) -> SparseTensor:
-        return self._scaled(other, "multiply")
+        return self._scaled(other, operator.mul)
 
     def __truediv__(self, other: Any) -> SparseTensor:
-        return self._scaled(other, "truediv")
+        return self._scaled(other, operator.truediv)
 
     def _as_tensor(self) -> Tensor:
         raise TypeError(
@@ -234,13 +250,15 @@ class SparseTensor:
         )
 
     def __repr__(self) -> str:
-        return f"SparseTensor(indices={self._indices}, values={self._values}, dense_shape={self._dense_shape})"
+        return (
+            f"SparseTensor(indices={self._indices!s}, values={self._values!s}, "
+            f"dense_shape={self._dense_shape!s})"
+        )
 
 
 def _as_int64(value: Any) -> Tensor:
-    from meshflow.ops.math import cast
-
-    return cast(value, "int64")
+    tensor = convert_to_tensor(value, dtype_hint=dtypes.int64)
+    return tensor if tensor.dtype is dtypes.int64 else apply(CAST, (tensor,), (np.dtype(np.int64),))
 
 
 class RaggedTensor:

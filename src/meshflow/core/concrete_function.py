@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from meshflow.core import host_calls, nest
-from meshflow.core.context import context
+from meshflow.core.context import context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.fetching import lost_worker
@@ -218,14 +218,27 @@ class ConcreteFunction(Signed):
         """The short way: no tape, no enclosing trace."""
         if self._version != Rewriting.version:
             self._compile()
-        for variable in self._donated:
-            # A buffer that somebody else holds (a tensor read earlier) must survive the call.
-            if sys.getrefcount(variable._value) > 2:
-                variable._value = jax.numpy.array(variable._value, copy=True)
-        traced = self.traced
-        captured = [c._value for c in traced.captures]
         if Settings.progress is not None:
             Settings.progress()
+        traced = self.traced
+        if self._donated:
+            with writing:
+                for variable in self._donated:
+                    # A buffer that somebody else holds (a tensor read earlier) must survive the call.
+                    if sys.getrefcount(variable._value) > 2:
+                        variable._value = jax.numpy.array(variable._value, copy=True)
+                results = self._launch(arrays, [c._value for c in traced.captures])
+        else:
+            with writing:
+                captured = [c._value for c in traced.captures]
+            results = self._launch(arrays, captured)
+        if context.placing is not None:
+            results = [context.placing(o) for o in results]
+        return traced.rebuild([Tensor(o) for o in results])
+
+    def _launch(self, arrays: list[Any], captured: list[Any]) -> list[Any]:
+        """Runs the program and writes what it writes; its results."""
+        traced = self.traced
         try:
             if self._calls_python:
                 outputs = self._finish([*arrays, *captured])
@@ -246,10 +259,7 @@ class ConcreteFunction(Signed):
         count = len(traced.writes)
         for variable, value in zip(traced.writes, outputs, strict=False):
             variable._value = value
-        results = outputs[count:]
-        if context.placing is not None:
-            results = [context.placing(o) for o in results]
-        return traced.rebuild([Tensor(o) for o in results])
+        return list(outputs[count:])
 
     def _finish(self, arrays: list[Any]) -> Any:
         try:

@@ -5,8 +5,9 @@ Every public op looks here, so the state is one thread-local object with plain a
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -68,3 +69,17 @@ class Context(threading.local):
 
 
 context = Context()
+
+# Held from reading variables until they are written again, outside of traces: threads may share variables,
+# and the buffers of those that a program writes are given to it, so nobody may read them meanwhile.
+writing = threading.RLock()
+
+
+@contextlib.contextmanager
+def as_stored() -> Iterator[None]:
+    """Variables are read in their own dtype inside, also while a mixed-precision layer is running."""
+    saved, context.autocast = context.autocast, None
+    try:
+        yield
+    finally:
+        context.autocast = saved

@@ -140,7 +140,8 @@ def to_numpy(value: Any, dtype: DType | None) -> np.ndarray:
             "Attempt to convert a value (None) with an unsupported type (NoneType) to a Tensor."
         )
     own_dtype = getattr(value, "dtype", None)
-    is_array = isinstance(value, (np.ndarray, np.generic)) or own_dtype is not None
+    # A table, as of pandas, has no one dtype and is an array all the same.
+    is_array = own_dtype is not None or hasattr(type(value), "__array__")
     try:
         array = np.array(value)
     except ValueError as error:

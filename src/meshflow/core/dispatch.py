@@ -83,20 +83,23 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
             return _apply_recorded(op, operands, values, static)
         if context.on_host:
             return _apply_on_host(op, values, static)
-        outputs = op.compiled(static)(*values)
-    else:
-        if op.constant and _all_known(operands) and not (recording and _watched(operands)):
-            outputs = _on_host(op, operands, static)
-            if outputs is not None:
-                return outputs
-        values = [_captured(trace, o) for o in operands]
-        if recording:
-            return _apply_recorded(op, operands, values, static)
-        outputs = wrap(op.call(values, static))
-        if op.constant and all_settled(operands):
-            remember(outputs, op, operands, static)
-        return outputs
-    return wrap(outputs)
+        return wrap(op.compiled(static)(*values))
+    if op.constant and _all_known(operands) and not (recording and _watched(operands)):
+        outputs = _on_host(op, operands, static)
+        if outputs is not None:
+            return outputs
+    values = [_captured(trace, o) for o in operands]
+    if recording:
+        return _apply_recorded(op, operands, values, static)
+    return _inlined(op, operands, values, static)
+
+
+def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> Any:
+    """Runs an op as a part of the function that is being traced."""
+    outputs = wrap(op.call(values, static))
+    if op.constant and all_settled(operands):
+        remember(outputs, op, operands, static)
+    return outputs
 
 
 def _apply_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> Any:
@@ -229,10 +232,9 @@ def _apply_recorded(
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
     in_trace = context.trace is not None
     if not watching:
-        outputs = wrap(op.call(values, static) if in_trace else op.compiled(static)(*values))
-        if in_trace and op.constant and all_settled(operands):
-            remember(outputs, op, operands, static)
-        return outputs
+        if in_trace:
+            return _inlined(op, operands, values, static)
+        return wrap(op.compiled(static)(*values))
     watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
     wanted = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
     pullback = None

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from meshflow.core import errors
-from meshflow.core.context import context
+from meshflow.core.context import as_stored
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operands import NumpyRules
@@ -256,11 +256,8 @@ def variable_getitem(variable: Variable, key: Any) -> Tensor:
     def assign(value: Any, name: str | None = None, **_: Any) -> Variable:
         template, dynamic = parse(variable._shape, key)
         tensor = variable._checked(value, "assign a slice")
-        saved, context.autocast = context.autocast, None
-        try:
+        with as_stored():
             variable._write(apply(_setitem, (variable._as_tensor(), tensor, *dynamic), template))
-        finally:
-            context.autocast = saved
         return variable
 
     result._assign_slice = assign

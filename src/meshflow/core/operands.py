@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core import convert, errors
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import DType, float32
+from meshflow.core.dtypes import DType, float32, string
 from meshflow.core.guesses import guessed
 from meshflow.core.settled import settled_value
 from meshflow.core.tensor import Tensor
@@ -33,6 +33,27 @@ def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.Dtype
         f"cannot compute {name} as input #{index}(zero-based) was expected to be a {expected.name} "
         f"tensor but is a {got.name} tensor [Op:{name}]. Use tf.cast to convert one of them."
     )
+
+
+def known_strings(value: Any, use: str, what: str) -> np.ndarray:
+    """The strings of an operand, on the host.
+
+    Args:
+      value: the operand.
+      use: what they are needed for, for the error where they are not known.
+      what: the operand, for the error where it is not strings.
+
+    Raises:
+      InvalidArgumentError: for an operand of another dtype.
+      OperatorNotAllowedInGraphError: for one that is only known at run time.
+    """
+    tensor = convert_to_tensor(value, dtype_hint=string)
+    if tensor.dtype is not string:
+        raise errors.InvalidValueError(
+            f"{what} was expected to be a string tensor but is a {tensor.dtype.name} tensor. "
+            "tf.strings.as_string makes strings of numbers."
+        )
+    return tensor._concrete(use)
 
 
 class NumpyRules:

@@ -164,3 +164,7 @@ def pull(
         for o, c in zip(outputs, cotangents, strict=True)
     ]
     return tuple(jax.numpy.conj(g) for g in pullback(full))
+
+
+# Another dtype, the first static argument, for the elements of a tensor.
+CAST = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))

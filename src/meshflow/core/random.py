@@ -162,10 +162,15 @@ class SeedStream:
         """The variable (uint32, shape [3]): two words of key and a counter."""
         if self._state is None:
             with init_scope():
-                words = seed_words(self.seed) if self.seed is not None else _global.draw_seed()
+                words = seed_words(self.seed) if self.seed is not None else self._first_words()
                 value = np.array(_waiting.pop(self._number, [*words, 0]), np.uint32)
                 self._state = Variable(value, trainable=False, name="seed_state")
         return self._state
+
+    def _first_words(self) -> list[int]:
+        # A thread that computes an element may come here at any time: see `new_seed`.
+        apart = _element.keys is not None
+        return _global.seed_at(0, self._number) if apart else _global.draw_seed()
 
     def next_key(self) -> Tensor:
         """A new key, uint32 of shape [2]; works eagerly and while a function is traced."""
@@ -199,7 +204,7 @@ class _Global:
     def __init__(self) -> None:
         self.seed: int | None = None
         self._entropy = int.from_bytes(os.urandom(7), "little")
-        self._drawn = 0
+        self._drawn = self._kept = 0
         self._streams: dict[int | None, SeedStream] = {}
 
     def _base(self) -> int:
@@ -210,7 +215,7 @@ class _Global:
 
     def set(self, seed: int) -> None:
         self.seed = seed
-        self._drawn = 0
+        self._drawn = self._kept = 0
         for op_seed, stream in self._streams.items():
             if stream._state is not None:
                 stream.reset(self._words_for(op_seed))
@@ -227,7 +232,7 @@ class _Global:
         """
         words = self._words_for(op_seed)
         if op_seed is None:
-            words = [int(w) for w in np.random.SeedSequence([*words, position]).generate_state(2)]
+            words = _mixed([*words, position])
         return words
 
     def _words_for(self, op_seed: int | None) -> list[int]:
@@ -253,11 +258,47 @@ class _Global:
     def draw_seed(self) -> list[int]:
         """Words of a new seed; the n-th since the global seed was set is always the same."""
         self._drawn += 1
-        sequence = np.random.SeedSequence([*seed_words(self._base()), self._drawn])
-        return [int(w) for w in sequence.generate_state(2)]
+        return self.seed_at(self._drawn)
+
+    def keep_seed(self) -> Callable[[], list[int]]:
+        """A seed to be drawn later, in whichever thread: it is decided by now, and moves none of the others."""
+        self._kept += 1
+        position = self._drawn, self._kept
+        return lambda: self.seed_at(*position)
+
+    def seed_at(self, *position: int) -> list[int]:
+        """Words of the seed at a place among those derived from the global one."""
+        return _mixed([*seed_words(self._base()), *position])
+
+
+def _mixed(words: Sequence[int]) -> list[int]:
+    return [int(w) for w in np.random.SeedSequence(words).generate_state(2)]
 
 
 _global = _Global()
+
+
+def new_seed() -> list[int]:
+    """Words of a new seed.
+
+    In a thread that computes an element they belong to the element: such threads run ahead by as much
+    as time allows, and what is drawn elsewhere, such as initial weights, must not depend on that.
+    """
+    if _element.keys is None:
+        return _global.draw_seed()
+    key = _element.keys(None)
+    if key is None:
+        determinism.require_seed("Random ops")
+        return _mixed(seed_words(int.from_bytes(os.urandom(7), "little")))
+    return [int(w) for w in key]
+
+
+def kept_seed() -> Callable[[], list[int]]:
+    """Gives the words of a new seed when called, which may be in another thread."""
+    if _element.keys is None:
+        return _global.keep_seed()
+    words = new_seed()
+    return lambda: words
 
 
 def set_seed(seed: int) -> None:
@@ -330,5 +371,5 @@ def host_generator(seed: int | None = None) -> np.random.Generator:
       seed: an integer; None takes the next seed derived from the global one.
     """
     return np.random.Generator(
-        np.random.Philox(seed_words(int(seed)) if seed is not None else _global.draw_seed())
+        np.random.Philox(seed_words(int(seed)) if seed is not None else new_seed())
     )

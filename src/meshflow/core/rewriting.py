@@ -12,6 +12,8 @@ from collections.abc import Callable
 from jax.extend import core as jex_core
 
 from meshflow.passes.fusing import fused
+from meshflow.passes.narrowing import narrowed
+from meshflow.passes.totalling import totalled
 from meshflow.passes.turning import turned
 
 Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
@@ -46,7 +48,7 @@ def install(name: str, rewrite: Rewrite | None) -> None:
 
 def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """A jaxpr after all rewrites, as it is compiled: nobody takes its derivative any more."""
-    return fused(turned(rewritten(closed)))
+    return totalled(fused(narrowed(turned(rewritten(closed)))))
 
 
 def rewritten(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:

@@ -9,7 +9,7 @@ import jax
 
 from meshflow.core import determinism
 from meshflow.core.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
-from meshflow.kernels import epilogues, lowerings
+from meshflow.kernels import cross_entropy, epilogues, lowerings, totals
 
 
 def configure() -> None:
@@ -26,6 +26,8 @@ def configure() -> None:
     size_thread_pool()
     lowerings.register()
     epilogues.register()
+    cross_entropy.register()
+    totals.register()
     determinism.from_environment()
     jax.config.update("jax_enable_x64", True)
     folder = os.environ.get("MESHFLOW_CACHE_DIR")

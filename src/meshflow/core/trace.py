@@ -27,7 +27,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.core import errors, host_calls, nest
-from meshflow.core.context import context
+from meshflow.core.context import as_stored, context
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op, is_inexact
 from meshflow.core.rewriting import Rewriting, rewritten
@@ -253,11 +253,8 @@ class Traced:
     def captured_tensors(self) -> list[Tensor]:
         """The captures as tensors of the present context; variables are read."""
         # The jaxpr has the variables' own dtypes, also when called inside a mixed-precision layer.
-        saved, context.autocast = context.autocast, None
-        try:
+        with as_stored():
             return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
-        finally:
-            context.autocast = saved
 
     def call(self, arguments: Sequence[Tensor]) -> Any:
         """Runs the function as one op on tensors and performs its variable writes."""

@@ -15,10 +15,10 @@ import jax
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.context import context
+from meshflow.core.context import as_stored, context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
+from meshflow.core.operation import CAST, Op
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.tensor import Reference, Tensor, TensorLike
 from meshflow.core.trace import init_scope
@@ -49,9 +49,6 @@ class VariableAggregation(enum.Enum):
     SUM = 1
     MEAN = 2
     ONLY_FIRST_REPLICA = 3
-
-
-_cast = Op("cast", lambda operands, static: jax.lax.convert_element_type(operands[0], static[0]))
 
 
 class Variable(VariableRows, _Operators):
@@ -258,14 +255,18 @@ class Variable(VariableRows, _Operators):
 
     # ---- reading ---------------------------------------------------------------------------
 
+    def _current(self) -> Any:
+        with writing:
+            return self._value
+
     def _as_tensor(self) -> Tensor:
         """The present value, cast when a mixed-precision layer is running; seen by tapes."""
         trace = context.trace
-        tensor = Tensor(self._value) if trace is None else trace.read(self)
+        tensor = Tensor(self._current()) if trace is None else trace.read(self)
         for tape in context.tapes:
             tape.variable_read(self, tensor)
         if self._autocast and context.autocast is not None and context.autocast is not self._dtype:
-            return apply(_cast, (tensor,), (context.autocast,))
+            return apply(CAST, (tensor,), (context.autocast,))
         return tensor
 
     def value(self) -> Tensor:
@@ -287,7 +288,7 @@ class Variable(VariableRows, _Operators):
                 f"numpy() is only available when eager execution is enabled: {self.name} is read "
                 "while a function is traced."
             )
-        return Tensor(self._value).numpy()
+        return Tensor(self._current()).numpy()
 
     def ref(self) -> Reference:
         """A hashable stand-in for sets and dictionary keys."""
@@ -363,11 +364,14 @@ class Variable(VariableRows, _Operators):
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
         tensor = self._checked(delta, method)
-        saved, context.autocast = context.autocast, None
-        try:
+        if context.trace is not None:
+            return self._updated(op, tensor, method)
+        with writing:
+            return self._updated(op, tensor, method)
+
+    def _updated(self, op: Op, tensor: Tensor, method: str) -> Variable:
+        with as_stored():
             result = apply(op, (self._as_tensor(), tensor))
-        finally:
-            context.autocast = saved
         if not self._static_shape.is_compatible_with(result._value.shape):
             raise ValueError(
                 f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
@@ -448,21 +452,30 @@ class Variable(VariableRows, _Operators):
         copied = Variable.__new__(Variable)
         memo[id(self)] = copied
         copied.__dict__.update(self.__dict__)
-        copied._value = jax.numpy.array(self._value)
+        copied._value = jax.numpy.array(self._current())
         return copied
 
     def __reduce__(self) -> Any:
-        return _restore, (np.asarray(self._value), self._trainable, self._name)
+        how = {
+            name: getattr(self, "_" + name)
+            for name in ("trainable", "constraint", "synchronization", "aggregation")
+        }
+        # Layers read weights in the compute dtype, or not, also after a round trip.
+        own = {name: getattr(self, name) for name in ("_name", "_static_shape", "_autocast")}
+        return _restore, (np.asarray(self._current()), how, own)
 
     def __repr__(self) -> str:
         head = f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}"
         if context.trace is not None:
             return head + ">"
-        return f"{head}, {Tensor(self._value)._labelled()}>"
+        return f"{head}, {Tensor(self._current())._labelled()}>"
 
 
-def _restore(array: np.ndarray, trainable: bool, name: str) -> Variable:
-    return Variable(array, trainable=trainable, name=name)
+def _restore(array: np.ndarray, how: dict[str, Any], own: dict[str, Any]) -> Variable:
+    variable = Variable(array, **how)
+    for name, value in own.items():
+        setattr(variable, name, value)
+    return variable
 
 
 def _add_op(operands: Any, _: Any) -> Any:

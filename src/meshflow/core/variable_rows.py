@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
-from meshflow.core.context import context
+from meshflow.core.context import as_stored
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor, TensorLike
-
-
-@contextlib.contextmanager
-def _as_stored() -> Iterator[None]:
-    """Variables are read in their own dtype inside, also while a mixed-precision layer is running."""
-    saved, context.autocast = context.autocast, None
-    try:
-        yield
-    finally:
-        context.autocast = saved
 
 
 class VariableRows:
@@ -42,7 +31,7 @@ class VariableRows:
 
     def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Self:
         values = self._checked(updates, "scatter")
-        with _as_stored():
+        with as_stored():
             self._write(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
         return self
 
@@ -110,7 +99,7 @@ class VariableRows:
 
     def _scatter_nd(self, kind: str, indices: Any, updates: Any) -> Self:
         values = self._checked(updates, "scatter")
-        with _as_stored():
+        with as_stored():
             self._write(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
         return self
 

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError, UnknownError
 from meshflow.core.specs import TensorSpec
 from meshflow.data.dataset import AUTOTUNE, UNKNOWN_CARDINALITY, Dataset
 from meshflow.data.files import TFRecordDataset
 from meshflow.data.running import Run
+from meshflow.data.transformations.base import Arranged
+from meshflow.data.transformations.elementwise import Map
 
 __all__ = ["SqlDataset", "make_batched_features_dataset", "parse_example_dataset"]
 
@@ -28,7 +30,7 @@ class SqlDataset(Dataset):
       output_types: a dtype for each column: integers, float64, bool or string.
 
     Raises:
-      InvalidArgumentError: for another driver; while iterating, for a wrong query or another number
+      InvalidArgumentError: for another driver; while iterating, for another number
         of columns.
 
     Example:
@@ -76,7 +78,7 @@ class SqlDataset(Dataset):
                     )
                 yield tuple(_value(v, k) for v, k in zip(row, self._kinds, strict=True))
         except sqlite3.Error as error:
-            raise InvalidArgumentError(f"{self._path}: {error}: {self._query}") from None
+            raise UnknownError(f"{self._path}: {error}: {self._query}") from None
         finally:
             connection.close()
 
@@ -108,11 +110,24 @@ def parse_example_dataset(
     Raises:
       ValueError: without features.
     """
-    from meshflow.io.parsing import parse_example
+    from meshflow.io.parsing import feature_specs, parse_example
 
     if not features:
         raise ValueError("Missing: `features` was None or empty.")
-    return lambda dataset: dataset.map(lambda x: parse_example(x, features), num_parallel_calls)
+
+    def parsed(dataset: Dataset) -> Dataset:
+        given = dataset.element_spec
+        if (
+            not (isinstance(given, TensorSpec) and given.dtype is dtypes.string)
+            or given.shape.rank != 1
+        ):
+            raise TypeError(
+                f"Input dataset should be a dataset of vectors of strings. Instead it is {given}."
+            )
+        spec = lambda given: feature_specs(features, given.shape.as_list())
+        return Map(dataset, lambda x: parse_example(x, features), num_parallel_calls, spec)
+
+    return parsed
 
 
 def make_batched_features_dataset(
@@ -168,8 +183,7 @@ def make_batched_features_dataset(
     if label_key is not None:
 
         def with_label(found: dict[str, Any]) -> Any:
-            label = found.pop(label_key)
-            return found, label
+            return {k: v for k, v in found.items() if k != label_key}, found[label_key]
 
-        dataset = dataset.map(with_label)
+        dataset = Arranged(dataset, with_label)
     return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)

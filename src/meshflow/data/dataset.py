@@ -244,14 +244,12 @@ class Dataset(Transformations):
           >>> int(tf.data.Dataset.range(5).reduce(tf.constant(0, tf.int64), lambda s, x: s + x))
           10
         """
-        from meshflow.data.functions import ElementFunction
+        from meshflow.data.states import function_of_state
 
         if context.trace is not None:
             return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
-        spec = structure.spec_of(state), self.element_spec
-        function = ElementFunction(reduce_func, spec, "reduce")
-        function.check_state(spec[0], function.output_spec)
+        function = function_of_state(reduce_func, state, self.element_spec, "reduce")
         run = Run(self, counts=True)
         for element in self._elements(run):
             state = function((state, element), run.draws)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.errors import InvalidArgumentError, NotFoundError
+from meshflow.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.arranging import in_turn
@@ -117,12 +120,24 @@ def file_names(names: Any) -> list[str]:
     return [n.decode() if isinstance(n, bytes) else str(n) for n in array.reshape(-1)]
 
 
+@contextlib.contextmanager
+def _reading(path: str, compression: Any, buffer_size: int | None = None) -> Iterator[Any]:
+    """An open file; what is wrong with its compression is said with its name."""
+    with opened(path, compression, buffer_size) as file:
+        try:
+            yield file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataLossError(
+                f"{path} cannot be decompressed with compression_type={compression!r}: {error}."
+            ) from None
+
+
 def lines(compression: Any, buffer_size: int | None = None) -> Callable[[str], Iterator[bytes]]:
     """A reader of text lines without their ends."""
     kind = compression_of(compression)
 
     def read(path: str) -> Iterator[bytes]:
-        with opened(path, kind, buffer_size) as file:
+        with _reading(path, kind, buffer_size) as file:
             for line in file:
                 yield line.rstrip(b"\n").rstrip(b"\r")
 
@@ -133,10 +148,15 @@ def fixed(
     size: int, header: int, footer: int, compression: Any
 ) -> Callable[[str], Iterator[bytes]]:
     """A reader of records of one size."""
+    if size < 1 or header < 0 or footer < 0:
+        raise InvalidArgumentError(
+            f"`record_bytes` must be greater than zero, `header_bytes` and `footer_bytes` not less than zero; got "
+            f"{size}, {header} and {footer}."
+        )
     kind = compression_of(compression)
 
     def read(path: str) -> Iterator[bytes]:
-        with opened(path, kind) as file:
+        with _reading(path, kind) as file:
             content = file.read()
         body = content[header : len(content) - footer]
         if len(body) % size:

@@ -29,14 +29,16 @@ from meshflow.core.trace import Slot, Traced, trace, trace_shapes
 from meshflow.core.variable import Variable
 from meshflow.data import chains, chunks, structure
 from meshflow.data.draws import Drawing, Draws, can_be_stacked
+from meshflow.data.mistakes import is_mistake
 from meshflow.data.plans import Kept, Plan
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.ops import host
 from meshflow.ops.pending import Pending, Recording, is_known
 
 host.install()
-# Sizes that stand for unknown ones while a function's results are inferred.
-_STAND_INS = (7, 11)
+# Sizes that stand for unknown ones while a function's results are inferred: a small one and a large one, as
+# what is cut to a length keeps that length only if it was longer.
+_STAND_INS = (7, 1021)
 # Set by tf.data.experimental.enable_debug_mode.
 DEBUG = {"eager": False}
 
@@ -157,7 +159,7 @@ class ElementFunction:
             first, second = (self._trace_stand_in(size) for size in _STAND_INS)
             if first is not None and second is not None:
                 specs = [t.rebuild(t.out_specs) for t in (first, second)]
-                self._output_spec = structure.merged(*specs)
+                self._output_spec = structure.map_specs(_without_zeros, structure.merged(*specs))
                 self._find_rows(first, second)
             if self.rows is None and self._find_plan(on_host=True):
                 self._run_eagerly(self.plan.words)  # type: ignore[union-attr]
@@ -197,7 +199,9 @@ class ElementFunction:
             with _tracing():
                 specs = [leaves[i] for i in numbers]
                 traced = trace(called, (specs,), name=self._what, isolated=True)
-        except Exception:
+        except Exception as error:
+            if is_mistake(error, sizes_known=False):
+                raise
             return False
         finally:
             context.recording = None
@@ -225,6 +229,8 @@ class ElementFunction:
             with _tracing():
                 return trace(self._call, (spec,), {}, isolated=True)
         except Exception as error:
+            if is_mistake(error, sizes_known=False):
+                raise
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
             return None
 
@@ -235,9 +241,15 @@ class ElementFunction:
         except Unsupported:
             raise
         except Exception as error:
-            # What is wrong with it, if anything, shows when it runs on real elements.
+            if is_mistake(error, sizes_known=True):
+                raise
+            # What else is wrong with it shows when it runs on real elements.
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
             return None
+        if all(leaf is None for leaf in nest.flatten(traced.structure)):
+            raise InvalidValueError(
+                f"{self._what}: the function returns None, an element without parts; is a `return` missing?"
+            )
         if not _only_tensors(traced):
             self._run_eagerly("it returns something other than tensors")
             return None
@@ -260,28 +272,6 @@ class ElementFunction:
             f"Invalid `predicate`. `predicate` must return a `tf.bool` scalar tensor, but what was given to "
             f"{self._what} returns {found}."
         )
-
-    def check_state(self, spec: Any, found: Any) -> None:
-        """Raises a TypeError when its new state is known to be of another structure or dtype.
-
-        Args:
-          spec: the spec of the first state.
-          found: the spec of the next; None when it is not known.
-        """
-        if found is None:
-            return
-        try:
-            nest.assert_same_structure(spec, found)
-        except (TypeError, ValueError) as error:
-            raise InvalidValueError(
-                f"{self._what}: the new state must have the structure of the initial state, {spec}; got {found}. {error}"
-            ) from None
-        for first, following in zip(nest.flatten(spec), nest.flatten(found), strict=True):
-            if isinstance(first, TensorSpec) and first.dtype is not following.dtype:
-                raise TypeError(
-                    f"{self._what}: the element types for the new state must match the initial state. Expected "
-                    f"{first.dtype.name}, got {following.dtype.name}."
-                )
 
     @staticmethod
     def _fits(found: Any, wanted: TensorSpec) -> bool:
@@ -435,6 +425,13 @@ def _tracing() -> Iterator[None]:
             yield
     finally:
         context.falls_back = saved
+
+
+def _without_zeros(spec: Any) -> Any:
+    """A spec found by stand-ins, of which nothing may be left where something is left of real sizes."""
+    if not isinstance(spec, TensorSpec) or spec.shape.rank is None:
+        return spec
+    return TensorSpec([n or None for n in spec.shape.as_list()], spec.dtype)
 
 
 def _only_tensors(traced: Traced) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from meshflow.core import dtypes, nest
 from meshflow.core.composite import SparseTensorSpec
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError, error_of_python
-from meshflow.core.random import _global, global_seed, seed_words
+from meshflow.core.random import global_seed, new_seed, seed_words
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
@@ -310,7 +310,7 @@ class Random(Dataset):
 def seed_of(seed: Any) -> list[int]:
     """The words of a transformation's seed: its own together with the global one, or a new one."""
     if seed is None:
-        return _global.draw_seed()
+        return new_seed()
     base = global_seed()
     return [*seed_words(0 if base is None else base), *seed_words(integer(seed, "seed"))]
 

@@ -20,6 +20,14 @@ class FixedLenFeature(NamedTuple):
       shape: its shape.
       dtype: int64, float32 or string.
       default_value: what a record without it has; None when it must be there.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
+      >>> features = {"x": tf.io.FixedLenFeature([2], tf.float32)}
+      >>> print(tf.io.parse_single_example(record.SerializeToString(), features)["x"].numpy())
+      [1. 2.]
     """
 
     shape: Any
@@ -35,6 +43,15 @@ class FixedLenSequenceFeature(NamedTuple):
       dtype: int64, float32 or string.
       allow_missing: whether a record may lack it, which then has no rows.
       default_value: what batches are padded with; default 0 or ''.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2, 3, 4]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
+      >>> features = {"x": tf.io.FixedLenSequenceFeature([2], tf.int64, allow_missing=True)}
+      >>> print(tf.io.parse_single_example(record.SerializeToString(), features)["x"].numpy())
+      [[1 2]
+       [3 4]]
     """
 
     shape: Any
@@ -46,11 +63,19 @@ class FixedLenSequenceFeature(NamedTuple):
 class VarLenFeature(NamedTuple):
     """A feature of any number of values, read as a `tf.SparseTensor`.
 
-    Elements of datasets are dense: use `tf.sparse.to_dense` in the same map function, or
-    `FixedLenSequenceFeature`.
+    `tf.sparse.to_dense` makes a dense tensor of it; `FixedLenSequenceFeature` is read as one.
 
     Attributes:
       dtype: int64, float32 or string.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[4, 5]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
+      >>> features = {"x": tf.io.VarLenFeature(tf.int64)}
+      >>> parsed = tf.io.parse_single_example(record.SerializeToString(), features)
+      >>> print(tf.sparse.to_dense(parsed["x"]).numpy())
+      [4 5]
     """
 
     dtype: Any
@@ -65,6 +90,16 @@ class SparseFeature(NamedTuple):
       dtype: of the values.
       size: size of the tensor; a list for several dimensions.
       already_sorted: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> names = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 3]))
+      >>> values = tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, 2.0]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"i": names, "v": values}))
+      >>> features = {"x": tf.io.SparseFeature("i", "v", tf.float32, size=4)}
+      >>> parsed = tf.io.parse_single_example(record.SerializeToString(), features)
+      >>> print(tf.sparse.to_dense(parsed["x"]).numpy())
+      [0.  0.5 0.  2. ]
     """
 
     index_key: Any

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
+from meshflow.core.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype
@@ -261,7 +261,7 @@ def _features(records: list[_Record], features: Mapping[str, Any], single: bool)
     if not features:
         raise ValueError("Missing features: `features` is empty.")
     found: dict[str, Any] = {}
-    for key, feature in features.items():
+    for key, feature in _in_order(features):
         if isinstance(feature, FixedLenFeature):
             array = _fixed(records, key, feature)
             found[key] = _tensor(array[0] if single else array)
@@ -284,6 +284,18 @@ def _features(records: list[_Record], features: Mapping[str, Any], single: bool)
                 "VarLenFeature or SparseFeature."
             )
     return found
+
+
+def _in_order(features: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Features in the order of TensorFlow's results: of variable length, dense, sparse."""
+
+    def place(item: tuple[str, Any]) -> tuple[int, str]:
+        key, feature = item
+        return (
+            0 if isinstance(feature, VarLenFeature) else 2 * isinstance(feature, SparseFeature) or 1
+        ), key
+
+    return sorted(features.items(), key=place)
 
 
 def _tensor(array: Any) -> Tensor:
@@ -357,18 +369,26 @@ def parse_single_example(
     Raises:
       InvalidArgumentError: for a feature that is missing, or of another dtype or size.
       ValueError: when `features` is empty or cannot be read.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"tea"]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"name": feature}))
+      >>> features = {"name": tf.io.FixedLenFeature([], tf.string)}
+      >>> tf.io.parse_single_example(record.SerializeToString(), features)["name"].numpy()
+      b'tea'
     """
     if isinstance(serialized, Pending):
         # A map function is looked at: what follows becomes a program of numbers.
         batch = lambda texts: parse_example(texts, features)
-        return context.recording.parsed(serialized, batch, _specs(features))
+        return context.recording.parsed(serialized, batch, _specs_of_fixed(features))
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim:
         raise InvalidValueError(f"serialized must be a scalar, got shape {list(texts.shape)}.")
     return parse_example(serialized, features, example_names)
 
 
-def _specs(features: Mapping[str, Any]) -> dict[str, TensorSpec]:
+def _specs_of_fixed(features: Mapping[str, Any]) -> dict[str, Any]:
     """The specs of features of fixed sizes.
 
     Raises:
@@ -376,7 +396,28 @@ def _specs(features: Mapping[str, Any]) -> dict[str, TensorSpec]:
     """
     if not all(isinstance(feature, FixedLenFeature) for feature in features.values()):
         raise ValueError("Features of other kinds have no known sizes.")
-    return {k: TensorSpec(_sizes(k, f.shape), as_dtype(f.dtype)) for k, f in features.items()}
+    return feature_specs(features)
+
+
+def feature_specs(features: Mapping[str, Any], batch: Sequence[int | None] = ()) -> dict[str, Any]:
+    """The specs of parsed features.
+
+    Args:
+      features: as for `parse_example`.
+      batch: the sizes before those of a record's features.
+    """
+
+    def spec(key: str, feature: Any) -> Any:
+        kind = as_dtype(feature.dtype)
+        if isinstance(feature, VarLenFeature):
+            return SparseTensorSpec([*batch, None], kind)
+        if isinstance(feature, SparseFeature):
+            sizes = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
+            return SparseTensorSpec([*batch, *sizes], kind)
+        steps = [None] if isinstance(feature, FixedLenSequenceFeature) else []
+        return TensorSpec([*batch, *steps, *_sizes(key, feature.shape)], kind)
+
+    return {key: spec(key, feature) for key, feature in _in_order(features)}
 
 
 def parse_single_sequence_example(
@@ -402,6 +443,16 @@ def parse_single_sequence_example(
     Raises:
       InvalidArgumentError: for a feature that is missing, or of another dtype or size.
       ValueError: when no features are asked for.
+
+    Example:
+      >>> import meshflow as tf
+      >>> steps = [tf.train.Feature(int64_list=tf.train.Int64List(value=[v])) for v in (5, 6)]
+      >>> lists = tf.train.FeatureLists(feature_list={"x": tf.train.FeatureList(feature=steps)})
+      >>> record = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
+      >>> features = {"x": tf.io.FixedLenSequenceFeature([], tf.int64)}
+      >>> _, parsed = tf.io.parse_single_sequence_example(record, sequence_features=features)
+      >>> print(parsed["x"].numpy())
+      [5 6]
     """
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim:
@@ -435,6 +486,16 @@ def parse_sequence_example(
     Raises:
       InvalidArgumentError: for a feature that is missing, or of another dtype or size.
       ValueError: when no features are asked for.
+
+    Example:
+      >>> import meshflow as tf
+      >>> steps = [tf.train.Feature(int64_list=tf.train.Int64List(value=[v])) for v in (5, 6)]
+      >>> lists = tf.train.FeatureLists(feature_list={"x": tf.train.FeatureList(feature=steps)})
+      >>> record = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
+      >>> features = {"x": tf.io.FixedLenSequenceFeature([], tf.int64)}
+      >>> _, parsed, lengths = tf.io.parse_sequence_example([record], sequence_features=features)
+      >>> print(parsed["x"].numpy(), lengths["x"].numpy())
+      [[5 6]] [2]
     """
     texts = host_bytes(serialized, "a serialized example")
     return _sequence_examples(

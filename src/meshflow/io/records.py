@@ -76,6 +76,15 @@ class TFRecordOptions:
 
     Raises:
       ValueError: for an unknown compression.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import tempfile
+      >>> path = tempfile.mkdtemp() + "/data"
+      >>> with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions("GZIP")) as writer:
+      ...     writer.write(b"a record")
+      >>> [r.numpy() for r in tf.data.TFRecordDataset(path, compression_type="GZIP")]
+      [b'a record']
     """
 
     def __init__(

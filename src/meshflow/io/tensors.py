@@ -77,6 +77,12 @@ def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None)
 
     Raises:
       InvalidArgumentError: when the string holds another dtype, or no tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> text = tf.io.serialize_tensor([1, 2])
+      >>> print(tf.io.parse_tensor(text, tf.int32).numpy())
+      [1 2]
     """
     from meshflow.io.protos import DecodeError, TensorProto
 

@@ -42,6 +42,14 @@ def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: 
 
     Returns:
       A tensor of the shape of `x`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([-4.0, 0.5, 9.0])
+      >>> tf.keras.activations.relu(x, alpha=0.5, max_value=6.0).numpy().tolist()
+      [-2.0, 0.5, 6.0]
+      >>> tf.keras.activations.relu(x, threshold=1.0).numpy().tolist()
+      [0.0, 0.0, 9.0]
     """
     if not alpha and max_value is None and not threshold:
         return nn.relu(x)
@@ -54,7 +62,13 @@ def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: 
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
-    """x where positive, `alpha * (e^x - 1)` elsewhere."""
+    """x where positive, `alpha * (e^x - 1)` elsewhere.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.elu(tf.constant([-100.0, 2.0]), alpha=0.5).numpy().tolist()
+      [-0.5, 2.0]
+    """
     result = nn.elu(x)
     if alpha == 1:
         return result
@@ -64,22 +78,46 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.2) -> Any:
-    """x where positive, `negative_slope * x` elsewhere."""
+    """x where positive, `negative_slope * x` elsewhere.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.leaky_relu(tf.constant([-4.0, 2.0]), negative_slope=0.5).numpy().tolist()
+      [-2.0, 2.0]
+    """
     return nn.leaky_relu(x, negative_slope)
 
 
 def selu(x: Any) -> Any:
-    """Scaled ELU."""
+    """Scaled ELU.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.selu(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
+      array([-1.111,  0.   ,  1.051], dtype=float32)
+    """
     return nn.selu(x)
 
 
 def gelu(x: Any, approximate: bool = False) -> Any:
-    """Gaussian error linear unit."""
+    """Gaussian error linear unit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.gelu(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
+      array([-0.159,  0.   ,  0.841], dtype=float32)
+    """
     return nn.gelu(x, approximate)
 
 
 def relu6(x: Any) -> Any:
-    """`min(max(x, 0), 6)`."""
+    """`min(max(x, 0), 6)`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.relu6(tf.constant([-4.0, 2.0, 9.0])).numpy().tolist()
+      [0.0, 2.0, 6.0]
+    """
     return nn.relu6(x)
 
 
@@ -88,6 +126,11 @@ def softmax(x: Any, axis: int = -1) -> Any:
 
     Raises:
       ValueError: for a vector, which has no batch dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.softmax(tf.constant([[2.0, 2.0, 2.0, 2.0]])).numpy().tolist()
+      [[0.25, 0.25, 0.25, 0.25]]
     """
     if len(x.shape) < 2:
         raise ValueError(f"Cannot apply softmax to a tensor that is 1D. Received input: {x}")
@@ -95,52 +138,112 @@ def softmax(x: Any, axis: int = -1) -> Any:
 
 
 def sigmoid(x: Any) -> Any:
-    """`1 / (1 + e^-x)`."""
+    """`1 / (1 + e^-x)`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
+      [0.0, 0.5, 1.0]
+    """
     return nn.sigmoid(x)
 
 
 def tanh(x: Any) -> Any:
-    """Hyperbolic tangent."""
+    """Hyperbolic tangent.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.tanh(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
+      [-1.0, 0.0, 1.0]
+    """
     return nn.tanh(x)
 
 
 def softplus(x: Any) -> Any:
-    """`log(1 + e^x)`."""
+    """`log(1 + e^x)`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.softplus(tf.constant([0.0, 100.0])).numpy().round(3)
+      array([  0.693, 100.   ], dtype=float32)
+    """
     return nn.softplus(x)
 
 
 def softsign(x: Any) -> Any:
-    """`x / (1 + |x|)`."""
+    """`x / (1 + |x|)`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.softsign(tf.constant([-3.0, 0.0, 1.0])).numpy().tolist()
+      [-0.75, 0.0, 0.5]
+    """
     return nn.softsign(x)
 
 
 def silu(x: Any) -> Any:
-    """`x * sigmoid(x)`."""
+    """`x * sigmoid(x)`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.silu(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
+      array([-0.269,  0.   ,  0.731], dtype=float32)
+    """
     return nn.silu(x)
 
 
 def swish(x: Any) -> Any:
-    """`x * sigmoid(x)`."""
+    """`x * sigmoid(x)`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.swish(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
+      array([-0.269,  0.   ,  0.731], dtype=float32)
+    """
     return nn.silu(x)
 
 
 def mish(x: Any) -> Any:
-    """`x * tanh(softplus(x))`."""
+    """`x * tanh(softplus(x))`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.mish(tf.constant([-1.0, 0.0, 1.0])).numpy().round(3)
+      array([-0.303,  0.   ,  0.865], dtype=float32)
+    """
     return x * nn.tanh(nn.softplus(x))
 
 
 def exponential(x: Any) -> Any:
-    """`e^x`."""
+    """`e^x`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.exponential(tf.constant([0.0, 1.0])).numpy().round(3)
+      array([1.   , 2.718], dtype=float32)
+    """
     return math.exp(x)
 
 
 def hard_sigmoid(x: Any) -> Any:
-    """`0.2 x + 0.5`, clipped to [0, 1]."""
+    """`0.2 x + 0.5`, clipped to [0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.hard_sigmoid(tf.constant([-3.0, 0.0, 3.0])).numpy().tolist()
+      [0.0, 0.5, 1.0]
+    """
     return math.clip_by_value(x * 0.2 + 0.5, 0.0, 1.0)
 
 
 def linear(x: Any) -> Any:
-    """The input itself."""
+    """The input itself.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.linear(tf.constant([-4.0, 2.0])).numpy().tolist()
+      [-4.0, 2.0]
+    """
     return x
 
 
@@ -188,12 +291,24 @@ def get(identifier: Any) -> Any:
 
 
 def serialize(activation: Any, use_legacy_format: bool = False) -> Any:
-    """The name of an activation function, or a layer's configuration."""
+    """The name of an activation function, or a layer's configuration.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.serialize(tf.keras.activations.tanh)
+      'tanh'
+    """
     return identify.serialize(activation)
 
 
 def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
-    """The activation with a name or configuration."""
+    """The activation with a name or configuration.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.activations.deserialize("relu").__name__
+      'relu'
+    """
     if isinstance(name, dict):
         from meshflow.keras import layers
 

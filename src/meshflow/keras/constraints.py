@@ -26,7 +26,16 @@ __all__ = [
 
 
 class Constraint:
-    """Base class: called with a weight, gives its projection."""
+    """Base class: called with a weight, gives its projection.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class AtMostOne(tf.keras.constraints.Constraint):
+      ...     def __call__(self, w):
+      ...         return tf.minimum(w, 1.0)
+      >>> AtMostOne()(tf.constant([0.5, 3.0])).numpy().tolist()
+      [0.5, 1.0]
+    """
 
     def __call__(self, w: Any) -> Any:
         """The projected weight."""
@@ -52,6 +61,13 @@ class MaxNorm(Constraint):
     Args:
       max_value: the largest norm.
       axis: dimension or dimensions that make up one vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.constant([[3.0, 0.3], [4.0, 0.4]])
+      >>> tf.keras.constraints.MaxNorm(1.0)(w).numpy().round(3)
+      array([[0.6, 0.3],
+             [0.8, 0.4]], dtype=float32)
     """
 
     def __init__(self, max_value: float = 2, axis: Any = 0) -> None:
@@ -70,7 +86,13 @@ class MaxNorm(Constraint):
 
 
 class NonNeg(Constraint):
-    """No negative weights."""
+    """No negative weights.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.constraints.NonNeg()(tf.constant([-1.0, 2.0])).numpy().tolist()
+      [0.0, 2.0]
+    """
 
     def __call__(self, w: Any) -> Any:
         """The projected weight."""
@@ -82,6 +104,12 @@ class UnitNorm(Constraint):
 
     Args:
       axis: dimension or dimensions that make up one vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.constraints.UnitNorm()(tf.constant([[3.0], [4.0]])).numpy().round(3)
+      array([[0.6],
+             [0.8]], dtype=float32)
     """
 
     def __init__(self, axis: Any = 0) -> None:
@@ -104,6 +132,13 @@ class MinMaxNorm(Constraint):
       max_value: the largest norm.
       rate: how far towards the interval each step goes, 1 all the way.
       axis: dimension or dimensions that make up one vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> w = tf.constant([[3.0, 0.3], [4.0, 0.4]])
+      >>> tf.keras.constraints.MinMaxNorm(1.0, 2.0)(w).numpy().round(3)
+      array([[1.2, 0.6],
+             [1.6, 0.8]], dtype=float32)
     """
 
     def __init__(
@@ -130,7 +165,15 @@ class MinMaxNorm(Constraint):
 
 
 class RadialConstraint(Constraint):
-    """Convolution kernels that are symmetric around their centre."""
+    """Convolution kernels that are symmetric around their centre.
+
+    Example:
+      >>> import meshflow as tf
+      >>> kernel = tf.reshape(tf.range(9.0), [3, 3, 1, 1])
+      >>> radial = tf.keras.constraints.RadialConstraint()(kernel)
+      >>> bool(tf.reduce_all(radial == tf.transpose(radial, [1, 0, 2, 3])))
+      True
+    """
 
     def __call__(self, w: Any) -> Any:
         """The projected weight.
@@ -167,15 +210,33 @@ _TABLE = identify.name_table(
 
 
 def get(identifier: Any) -> Any:
-    """A constraint from a name, class, object, function or configuration; None is None."""
+    """A constraint from a name, class, object, function or configuration; None is None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.constraints.get("non_neg")(tf.constant([-1.0, 2.0])).numpy().tolist()
+      [0.0, 2.0]
+    """
     return identify.lookup(identifier, _TABLE, "constraint")
 
 
 def serialize(constraint: Any, use_legacy_format: bool = False) -> Any:
-    """The configuration of a constraint."""
+    """The configuration of a constraint.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.constraints.serialize(tf.keras.constraints.MaxNorm(3))["config"]
+      {'max_value': 3, 'axis': 0}
+    """
     return identify.serialize(constraint)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
-    """The constraint with a configuration."""
+    """The constraint with a configuration.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.constraints.deserialize({"class_name": "MaxNorm", "config": {"max_value": 3}}).max_value
+      3
+    """
     return identify.lookup(config, _TABLE, "constraint", custom_objects)

@@ -24,7 +24,18 @@ __all__ = [
 
 
 class Regularizer:
-    """Base class: called with a tensor, gives a scalar."""
+    """Base class: called with a tensor, gives a scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Above(tf.keras.regularizers.Regularizer):
+      ...     def __call__(self, x):
+      ...         return tf.reduce_sum(tf.nn.relu(x - 1.0))
+      >>> layer = tf.keras.layers.Dense(2, kernel_initializer="ones", kernel_regularizer=Above())
+      >>> _ = layer(tf.ones([1, 3]))
+      >>> float(layer.losses[0])
+      0.0
+    """
 
     def __call__(self, x: Any) -> Any:
         """The penalty for `x`, a scalar tensor."""
@@ -58,6 +69,11 @@ class L1L2(Regularizer):
     Args:
       l1: factor of the absolute values.
       l2: factor of the squares.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.regularizers.L1L2(l1=0.5, l2=0.25)(tf.constant([2.0, -4.0])))
+      8.0
     """
 
     def __init__(self, l1: float = 0.0, l2: float = 0.0) -> None:
@@ -85,6 +101,11 @@ class L1(L1L2):
     Args:
       l1: the factor.
       **kwargs: `l`, an old name of `l1`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.regularizers.L1(0.5)(tf.constant([1.0, -3.0])))
+      2.0
     """
 
     def __init__(self, l1: float = 0.01, **kwargs: Any) -> None:
@@ -103,6 +124,11 @@ class L2(L1L2):
     Args:
       l2: the factor.
       **kwargs: `l`, an old name of `l2`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.regularizers.L2(0.5)(tf.constant([1.0, -3.0])))
+      5.0
     """
 
     def __init__(self, l2: float = 0.01, **kwargs: Any) -> None:
@@ -121,6 +147,12 @@ class OrthogonalRegularizer(Regularizer):
     Args:
       factor: factor of the penalty.
       mode: 'rows' or 'columns'.
+
+    Example:
+      >>> import meshflow as tf
+      >>> penalty = tf.keras.regularizers.OrthogonalRegularizer(factor=1.0)
+      >>> float(penalty(tf.eye(2))), round(float(penalty(tf.ones([2, 2]))), 3)
+      (0.0, 1.0)
     """
 
     def __init__(self, factor: float = 0.01, mode: str = "rows") -> None:
@@ -154,7 +186,17 @@ l1, l2, orthogonal_regularizer = L1, L2, OrthogonalRegularizer
 
 
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
-    """A regularizer with both penalties."""
+    """A regularizer with both penalties.
+
+    Args:
+      l1: factor of the absolute values.
+      l2: factor of the squares.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.regularizers.l1_l2(l1=0.5, l2=0.25)(tf.constant([2.0, -4.0])))
+      8.0
+    """
     return L1L2(l1=l1, l2=l2)
 
 
@@ -162,17 +204,35 @@ _TABLE = identify.name_table(L1L2, L1, L2, OrthogonalRegularizer, l1_l2=l1_l2)
 
 
 def get(identifier: Any) -> Any:
-    """A regularizer from a name, class, object, function or configuration; None is None."""
+    """A regularizer from a name, class, object, function or configuration; None is None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> type(tf.keras.regularizers.get("l2")).__name__
+      'L2'
+    """
     if identifier == "l1_l2":
         return L1L2(l1=0.01, l2=0.01)
     return identify.lookup(identifier, _TABLE, "regularizer")
 
 
 def serialize(regularizer: Any, use_legacy_format: bool = False) -> Any:
-    """The configuration of a regularizer."""
+    """The configuration of a regularizer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.regularizers.serialize(tf.keras.regularizers.L1(0.5))["config"]
+      {'l1': 0.5}
+    """
     return identify.serialize(regularizer)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
-    """The regularizer with a configuration."""
+    """The regularizer with a configuration.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.regularizers.deserialize({"class_name": "L1", "config": {"l1": 0.5}}).get_config()
+      {'l1': 0.5}
+    """
     return identify.lookup(config, _TABLE, "regularizer", custom_objects)

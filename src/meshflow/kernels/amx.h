@@ -54,8 +54,9 @@ bool suits(const KernelGradient& sizes, int threads);
 size_t scratch_bytes(const KernelGradient& sizes, int threads);
 
 // kernel[y, x, c, k] = sum over n, i, j of image[n, i s + y d - low, j s + x d - low, c] result[n, i, j, k].
-// Images and results are bfloat16, the sum is float32. Same bits for any number of threads.
-void run(const KernelGradient& sizes, const void* image, const void* result, void* kernel,
+// bias[k] (of the kernel's type, or null) = sum over n, i, j of result[n, i, j, k].
+// Images and results are bfloat16, the sums are float32. Same bits for any number of threads.
+void run(const KernelGradient& sizes, const void* image, const void* result, void* kernel, void* bias,
          char* scratch, int threads);
 
 }  // namespace meshflow

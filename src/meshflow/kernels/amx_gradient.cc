@@ -5,7 +5,8 @@
 //
 // Packed, a place is one tile of 16 channels x 16 pairs of images for the image, and of 16 pairs x
 // 16 features for the result. Each task owns a block of channels x features of the gradient, whose
-// sums stay in the second-level cache while rows of the batch stream by.
+// sums stay in the second-level cache while strips of the batch's rows stream by. The next row is packed
+// little by little between products: it waits for memory, they do not.
 
 #include "amx.h"
 
@@ -22,7 +23,8 @@
 namespace meshflow {
 namespace {
 
-constexpr int64_t kImages = 32, kSegment = 8;
+constexpr int64_t kImages = 32;
+constexpr int64_t kSegment = 8, kStrip = 8;  // places whose products are added at once; that stream by together
 constexpr int64_t kTogether = 4;  // pairs of images that are read together
 constexpr int64_t kSums = 640 << 10;  // bytes of sums per task: a third of a second-level cache
 
@@ -36,45 +38,69 @@ Blocks blocks(const KernelGradient& s, int threads) {
 // Rows of the image that a row of the result can meet.
 int64_t window(const KernelGradient& s) { return (s.taps[0] - 1) * s.dilations[0] + 1; }
 
+// Places of the result in a strip, and of the image that they can meet; not many of these are met twice.
+int64_t strip(const KernelGradient& s) {
+  return std::min(s.columns, std::max(kStrip, (s.taps[1] - 1) * s.dilations[1] / s.strides[1]));
+}
+int64_t met(const KernelGradient& s) {
+  return std::min(s.width, (strip(s) - 1) * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1);
+}
+
 struct Scratch {
-  size_t sums, result, image;
+  int64_t lines;                       // rows of the image: those that are read and those being packed
+  size_t sums, totals, result, image;  // of rows: bytes of one
   Scratch(const KernelGradient& s, const Blocks& b)
-      : sums(s.taps[0] * s.taps[1] * b.channels * b.features * 4 * kTile),
-        result(b.features * s.columns * kPair),
-        image(window(s) * b.channels * s.width * kPair) {}
-  size_t bytes() const { return sums + result + image; }
+      : lines(window(s) + s.strides[0]),
+        sums(s.taps[0] * s.taps[1] * b.channels * b.features * 4 * kTile),
+        totals(b.features * kPair),
+        result(b.features * strip(s) * kPair),
+        image(b.channels * met(s) * kPair) {}
+  size_t bytes() const { return sums + totals + 2 * result + lines * image; }
 };
 
-// Packs a row of places of up to 32 images, blocks of 32 channels each: a pair of tiles for a block and a
-// place, transposed for the image. Few images are read at a time, each from neighbour to neighbour: the
-// same place of many images would share sets of every cache.
-template <bool transposed>
-void pack(const bfloat16* from, int64_t image, int64_t place, int64_t images, int64_t places, int64_t blocks,
-          int64_t channels, char* to) {
-  for (int64_t first = 0; first < 16; first += kTogether)
-    for (int64_t x = 0; x < places; ++x)
-      for (int64_t c = 0; c < blocks; ++c) {
-        int64_t left = channels - c * 32;
-        __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
-        char* at = to + (c * places + x) * kPair + 64 * first;
-        const bfloat16* row = from + x * place + c * 32 + 2 * first * image;
+// Packs a row of places of up to 32 images, blocks of 32 channels each, a little at a time: a pair of tiles
+// for a block and a place, transposed for the image. A tile takes the first four of eight channels, the other
+// one the rest. Few images are read at a time, each from neighbour to neighbour: the same place of many
+// images would share sets of every cache.
+class Packing {
+ public:
+  static constexpr int64_t kRounds = 16 / kTogether;
+
+  Packing() = default;
+  Packing(bool transposed, const bfloat16* from, int64_t image, int64_t place, int64_t images, int64_t places,
+          int64_t blocks, int64_t channels, char* to)
+      : transposed_(transposed), from_(from), image_(image), place_(place), images_(images), places_(places),
+        blocks_(blocks), channels_(channels), to_(to) {}
+
+  bool done() const { return first_ >= 16 || places_ == 0; }
+
+  void step() {
+    int64_t left = channels_ - c_ * 32;
+    __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
+    char* tiles = to_ + (c_ * places_ + x_) * kPair;
+    char* at = tiles + 64 * first_;
+    const bfloat16* row = from_ + x_ * place_ + c_ * 32 + 2 * first_ * image_;
 #pragma GCC unroll 4
-        for (int64_t j = 0; j < kTogether; ++j, row += 2 * image, at += 64) {
-          __m512i even = _mm512_maskz_loadu_epi16(2 * (first + j) < images ? there : 0, row), low, high;
-          __m512i odd = _mm512_maskz_loadu_epi16(2 * (first + j) + 1 < images ? there : 0, row + image);
-          interleave(even, odd, &low, &high);
-          _mm512_store_si512(at, low);
-          _mm512_store_si512(at + kTile, high);
-        }
-      }
-  if (!transposed) return;
-  for (int64_t i = 0; i < 2 * places * blocks; ++i, to += kTile) {
-    __m512i rows[16];
-    for (int64_t j = 0; j < 16; ++j) rows[j] = _mm512_load_si512(to + 64 * j);
-    transpose(rows);
-    for (int64_t j = 0; j < 16; ++j) _mm512_store_si512(to + 64 * j, rows[j]);
+    for (int64_t j = 0; j < kTogether; ++j, row += 2 * image_, at += 64) {
+      __m512i even = _mm512_maskz_loadu_epi16(2 * (first_ + j) < images_ ? there : 0, row);
+      __m512i odd = _mm512_maskz_loadu_epi16(2 * (first_ + j) + 1 < images_ ? there : 0, row + image_);
+      _mm512_store_si512(at, _mm512_unpacklo_epi16(even, odd));
+      _mm512_store_si512(at + kTile, _mm512_unpackhi_epi16(even, odd));
+    }
+    if (transposed_ && first_ + kTogether == 16) transpose_tile(tiles), transpose_tile(tiles + kTile);
+    if (++c_ < blocks_) return;
+    c_ = 0;
+    if (++x_ < places_) return;
+    x_ = 0, first_ += kTogether;
   }
-}
+
+ private:
+  bool transposed_ = false;
+  const bfloat16* from_ = nullptr;
+  int64_t image_ = 0, place_ = 0, images_ = 0, places_ = 0, blocks_ = 0, channels_ = 0;
+  char* to_ = nullptr;
+  int64_t first_ = 0, x_ = 0, c_ = 0;  // the next pairs of images, place and block
+};
 
 // Adds the products of `count` places to 32 x 32 sums.
 void multiply(char* sums, const char* image, int64_t step, const char* result, int64_t count) {
@@ -98,95 +124,159 @@ void multiply(char* sums, const char* image, int64_t step, const char* result, i
   _tile_stored(3, sums + 3 * kTile, 64);
 }
 
+// Adds up `count` places of 32 features, as products with a tile whose first row is ones.
+void add_up(char* totals, const char* result, int64_t count) {
+  alignas(64) static const auto ones = [] {
+    struct { bfloat16 values[512] = {}; } tile;
+    std::fill(tile.values, tile.values + 32, 0x3f80);
+    return tile;
+  }();
+  _tile_loadd(0, totals, 64);
+  _tile_loadd(1, totals + kTile, 64);
+  _tile_loadd(4, ones.values, 64);
+  for (int64_t i = 0; i < count; ++i, result += kPair) {
+    _tile_loadd(6, result, 64);
+    _tile_loadd(7, result + kTile, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  _tile_stored(0, totals, 64);
+  _tile_stored(1, totals + kTile, 64);
+}
+
 struct Task {
   const KernelGradient& s;
   const Blocks& b;
   const bfloat16 *image, *result;
-  void* kernel;
+  void *kernel, *bias;
   int64_t c0, k0, channels, features;  // this block, in pairs of tiles
-  char *sums, *packed_result, *packed_image;
+  Scratch parts;
+  char *sums, *totals, *results, *images;
+  int64_t first = 0, count = 0;  // of the batch
+  int64_t begin = 0, end = 0;    // the strip's columns
+  int64_t left = 0, places = 0;  // of the image that they can meet
+  Packing packing;
+  int64_t packed = 0, until = 0;  // rows of the image: the next one to pack, and the first not to
 
-  Task(const KernelGradient& sizes, const Blocks& blocks, const void* x, const void* y, void* w,
+  Task(const KernelGradient& sizes, const Blocks& blocks, const void* x, const void* y, void* w, void* totals_to,
        int64_t number, char* scratch)
       : s(sizes), b(blocks), image(static_cast<const bfloat16*>(x)),
-        result(static_cast<const bfloat16*>(y)), kernel(w),
+        result(static_cast<const bfloat16*>(y)), kernel(w), bias(totals_to),
         c0(number / blocks.across * blocks.channels), k0(number % blocks.across * blocks.features),
         channels(std::min(blocks.channels, pairs(sizes.channels) - c0)),
-        features(std::min(blocks.features, pairs(sizes.features) - k0)) {
-    Scratch parts(s, b);
-    sums = scratch;
-    packed_result = sums + parts.sums;
-    packed_image = packed_result + parts.result;
-    std::memset(sums, 0, parts.sums);
+        features(std::min(blocks.features, pairs(sizes.features) - k0)), parts(sizes, blocks), sums(scratch),
+        totals(sums + parts.sums), results(totals + parts.totals), images(results + 2 * parts.result) {
+    if (c0 > 0) bias = nullptr;  // another task's
+    std::memset(sums, 0, parts.sums + parts.totals);
   }
 
   char* sums_of(int64_t y, int64_t x, int64_t c, int64_t k) {
     return sums + (((y * s.taps[1] + x) * b.channels + c) * b.features + k) * 4 * kTile;
   }
 
-  char* image_row(int64_t row) { return packed_image + row % window(s) * b.channels * s.width * kPair; }
+  int64_t top(int64_t row) const { return row * s.strides[0] - s.low[0]; }
+  char* image_row(int64_t row) { return images + row % parts.lines * parts.image; }
+  char* result_row(int64_t row) { return results + row % 2 * parts.result; }
 
-  void pack_image(int64_t first, int64_t images, int64_t row) {
-    pack<true>(image + first * s.image[0] + row * s.image[1] + c0 * 32, s.image[0], s.image[2], images, s.width,
-               channels, s.channels - c0 * 32, image_row(row));
+  // Begins to pack what a row of the result needs.
+  void begin_packing(int64_t row) {
+    const bfloat16* from = result + first * s.result[0] + row * s.result[1] + begin * s.result[2] + k0 * 32;
+    packing = Packing(false, from, s.result[0], s.result[2], count, end - begin, features, s.features - k0 * 32,
+                      result_row(row));
+    packed = std::max(packed, top(row)), until = std::min(top(row) + window(s), s.height);
   }
 
-  void pack_result(int64_t first, int64_t images, int64_t row) {
-    pack<false>(result + first * s.result[0] + row * s.result[1] + k0 * 32, s.result[0], s.result[2], images,
-                s.columns, features, s.features - k0 * 32, packed_result);
+  // Packs a little; says whether there was anything to pack.
+  bool pack() {
+    while (packing.done()) {
+      if (packed >= until) return false;
+      const bfloat16* from = image + first * s.image[0] + packed * s.image[1] + left * s.image[2] + c0 * 32;
+      packing = Packing(true, from, s.image[0], s.image[2], count, places, channels, s.channels - c0 * 32,
+                        image_row(packed));
+      ++packed;
+    }
+    packing.step();
+    return true;
   }
 
-  // One row of the result with one row of the image, for one row of the kernel.
-  void add(int64_t row, int64_t y) {
-    const char* across = image_row(row);
+  // One row of the result with one row of the image, for one row of the kernel; so many steps of packing
+  // go with each segment.
+  void add(int64_t row, int64_t y, int64_t steps) {
+    const char *across = image_row(top(row) + y * s.dilations[0]), *down = result_row(row);
     for (int64_t k = 0; k < features; ++k)
-      for (int64_t from = 0; from < s.columns; from += kSegment)
+      for (int64_t from = begin; from < end; from += kSegment)
         for (int64_t c = 0; c < channels; ++c)
           for (int64_t x = 0; x < s.taps[1]; ++x) {
             // Places of the result whose place of the image is inside.
             int64_t shift = x * s.dilations[1] - s.low[1], step = s.strides[1];
-            int64_t begin = shift >= 0 ? 0 : (-shift + step - 1) / step;
-            int64_t end = s.width - shift <= 0 ? 0 : (s.width - shift + step - 1) / step;
-            begin = std::max(begin, from);
-            end = std::min({end, from + kSegment, s.columns});
-            if (begin < end)
-              multiply(sums_of(y, x, c, k), across + (c * s.width + begin * step + shift) * kPair, step * kPair,
-                       packed_result + (k * s.columns + begin) * kPair, end - begin);
+            int64_t inside = shift >= 0 ? 0 : (-shift + step - 1) / step;
+            int64_t outside = s.width - shift <= 0 ? 0 : (s.width - shift + step - 1) / step;
+            inside = std::max(inside, from);
+            outside = std::min({outside, from + kSegment, end});
+            for (int64_t i = 0; i < steps && pack(); ++i) {}
+            if (inside < outside)
+              multiply(sums_of(y, x, c, k), across + (c * places + inside * step + shift - left) * kPair,
+                       step * kPair, down + (k * (end - begin) + inside - begin) * kPair, outside - inside);
           }
+  }
+
+  // The strip's columns with some images.
+  void add_strip() {
+    left = std::clamp<int64_t>(begin * s.strides[1] - s.low[1], 0, s.width);
+    int64_t right = (end - 1) * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1 - s.low[1];
+    places = std::clamp<int64_t>(right, left, s.width) - left;
+    packed = 0;
+    begin_packing(0);
+    for (int64_t row = 0; row < s.rows; ++row) {
+      while (pack()) {}
+      until = packed;
+      if (row + 1 < s.rows) begin_packing(row + 1);
+      int64_t segments = features * channels * s.taps[0] * s.taps[1] * ((end - begin + kSegment - 1) / kSegment);
+      int64_t work = features * (end - begin) + std::max<int64_t>(until - packed, 0) * channels * places;
+      int64_t steps = (work * Packing::kRounds + segments - 1) / segments;
+      for (int64_t k = 0; bias && k < features; ++k)
+        add_up(totals + k * kPair, result_row(row) + k * (end - begin) * kPair, end - begin);
+      for (int64_t y = 0; y < s.taps[0]; ++y) {
+        int64_t at = top(row) + y * s.dilations[0];
+        if (at >= 0 && at < s.height) add(row, y, steps);
+      }
+    }
+  }
+
+  // Writes 32 sums, which lie four by four in a row of two tiles.
+  void write(const char* tile, void* to, int64_t at, int64_t left) {
+    __m512i a = _mm512_load_si512(tile), b = _mm512_load_si512(tile + kTile);
+    __m512 low = (__m512)_mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), b);
+    __m512 high = (__m512)_mm512_permutex2var_epi64(a, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), b);
+    __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
+    if (s.wide) {
+      _mm512_mask_storeu_ps(static_cast<float*>(to) + at, there, low);
+      _mm512_mask_storeu_ps(static_cast<float*>(to) + at + 16, there >> 16, high);
+    } else {
+      _mm512_mask_storeu_epi16(static_cast<bfloat16*>(to) + at, there, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
   }
 
   void write() {
-    for (int64_t y = 0; y < s.taps[0]; ++y)
-      for (int64_t x = 0; x < s.taps[1]; ++x)
-        for (int64_t c = 0; c < 32 * channels && c0 * 32 + c < s.channels; ++c)
-          for (int64_t k = 0; k < 2 * features && k0 * 32 + k * 16 < s.features; ++k) {
-            const char* tile = sums_of(y, x, c / 32, k / 2) + (c / 16 % 2 * 2 + k % 2) * kTile;
-            __m512 values = _mm512_load_ps(tile + c % 16 * 64);
-            int64_t at = y * s.kernel[0] + x * s.kernel[1] + (c0 * 32 + c) * s.kernel[2] + k0 * 32 + k * 16;
-            int64_t left = s.features - k0 * 32 - k * 16;
-            __mmask16 there = left >= 16 ? 0xffff : (1u << left) - 1;
-            if (s.wide) {
-              _mm512_mask_storeu_ps(static_cast<float*>(kernel) + at, there, values);
-            } else {
-              _mm256_mask_storeu_epi16(static_cast<bfloat16*>(kernel) + at, there,
-                                       (__m256i)_mm512_cvtneps_pbh(values));
-            }
+    for (int64_t k = 0; k < features; ++k) {
+      int64_t feature = (k0 + k) * 32;
+      if (bias) write(totals + k * kPair, bias, feature, s.features - feature);
+      for (int64_t y = 0; y < s.taps[0]; ++y)
+        for (int64_t x = 0; x < s.taps[1]; ++x)
+          for (int64_t c = 0; c < std::min(32 * channels, s.channels - c0 * 32); ++c) {
+            const char* tile = sums_of(y, x, c / 32, k) + c / 4 % 2 * 2 * kTile + (c % 32 / 8 * 4 + c % 4) * 64;
+            int64_t at = y * s.kernel[0] + x * s.kernel[1] + (c0 * 32 + c) * s.kernel[2] + feature;
+            write(tile, kernel, at, s.features - feature);
           }
+    }
   }
 
   void run() {
-    int64_t reach = window(s);
-    for (int64_t first = 0; first < s.batch; first += kImages) {
-      int64_t images = std::min(kImages, s.batch - first), packed = 0;
-      for (int64_t row = 0; row < s.rows; ++row) {
-        int64_t top = row * s.strides[0] - s.low[0];
-        for (packed = std::max(packed, top); packed < std::min(top + reach, s.height); ++packed)
-          pack_image(first, images, packed);
-        pack_result(first, images, row);
-        for (int64_t y = 0; y < s.taps[0]; ++y) {
-          int64_t at = top + y * s.dilations[0];
-          if (at >= 0 && at < s.height) add(at, y);
-        }
+    for (first = 0; first < s.batch; first += kImages) {
+      count = std::min(kImages, s.batch - first);
+      for (begin = 0; begin < s.columns; begin = end) {
+        end = std::min(begin + strip(s), s.columns);
+        add_strip();
       }
     }
     write();
@@ -207,7 +297,7 @@ size_t scratch_bytes(const KernelGradient& s, int threads) {
   return Scratch(s, blocks(s, threads)).bytes() * threads;
 }
 
-void run(const KernelGradient& s, const void* image, const void* result, void* kernel, char* scratch,
+void run(const KernelGradient& s, const void* image, const void* result, void* kernel, void* bias, char* scratch,
          int threads) {
   Blocks b = blocks(s, threads);
   size_t bytes = Scratch(s, b).bytes();
@@ -216,7 +306,7 @@ void run(const KernelGradient& s, const void* image, const void* result, void* k
     TileState state;
 #pragma omp for schedule(dynamic)
     for (int64_t number = 0; number < b.count(); ++number)
-      Task(s, b, image, result, kernel, number, scratch + bytes * omp_get_thread_num()).run();
+      Task(s, b, image, result, kernel, bias, number, scratch + bytes * omp_get_thread_num()).run();
   }
 }
 
@@ -227,7 +317,7 @@ void run(const KernelGradient& s, const void* image, const void* result, void* k
 namespace meshflow {
 bool suits(const KernelGradient&, int) { return false; }
 size_t scratch_bytes(const KernelGradient&, int) { return 0; }
-void run(const KernelGradient&, const void*, const void*, void*, char*, int) {}
+void run(const KernelGradient&, const void*, const void*, void*, void*, char*, int) {}
 }  // namespace meshflow
 
 #endif

@@ -99,5 +99,29 @@ inline void transpose(__m512i* r) {
   }
 }
 
+// The same in memory: quarters of rows are put together while they are read, which shuffles less.
+inline void transpose_tile(char* tile) {
+  __m512i r[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    // Quarter i / 4 of four rows, four apart.
+    const char* at = tile + i % 4 * 64 + i / 4 * 16;
+    auto quarter = [&](int row) { return _mm_load_si128(reinterpret_cast<const __m128i*>(at + row * 64)); };
+    r[i] = _mm512_castsi128_si512(quarter(0));
+    r[i] = _mm512_mask_broadcast_i32x4(r[i], 0x00f0, quarter(4));
+    r[i] = _mm512_mask_broadcast_i32x4(r[i], 0x0f00, quarter(8));
+    r[i] = _mm512_mask_broadcast_i32x4(r[i], 0xf000, quarter(12));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]), b = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    __m512i c = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]), d = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
+    _mm512_store_si512(tile + i * 64, _mm512_unpacklo_epi64(a, c));
+    _mm512_store_si512(tile + i * 64 + 64, _mm512_unpackhi_epi64(a, c));
+    _mm512_store_si512(tile + i * 64 + 128, _mm512_unpacklo_epi64(b, d));
+    _mm512_store_si512(tile + i * 64 + 192, _mm512_unpackhi_epi64(b, d));
+  }
+}
+
 }  // namespace
 }  // namespace meshflow

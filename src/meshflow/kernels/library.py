@@ -16,6 +16,7 @@ import numpy as np
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
 POOLING = "meshflow_pooling"
+CROSS_ENTROPY = "meshflow_cross_entropy"
 # The name of the code that filters in tiles of 2 x 2 places of the result.
 WINOGRAD = "meshflow:winograd"
 INSTALL = "pip install 'meshflow[kernels]', from a wheel or with a C++ compiler at hand"
@@ -96,7 +97,8 @@ class Library:
             self.compiled = ctypes.CDLL(str(path))
             self.handler = self.compiled.meshflow_onednn
             # One built before there was this handler still does the rest.
-            self.pooling = getattr(self.compiled, "meshflow_pooling", None)
+            self.pooling = getattr(self.compiled, POOLING, None)
+            self.cross_entropy = getattr(self.compiled, CROSS_ENTROPY, None)
             self._query = self.compiled.meshflow_onednn_query
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
@@ -161,7 +163,12 @@ def status() -> Library | KernelsUnavailableError:
     path = Path(__file__).parent / NAME
     try:
         library = Library(path)
-        for name, handler in ((TARGET, library.handler), (POOLING, library.pooling)):
+        handlers = {
+            TARGET: library.handler,
+            POOLING: library.pooling,
+            CROSS_ENTROPY: library.cross_entropy,
+        }
+        for name, handler in handlers.items():
             if handler is not None:
                 jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:

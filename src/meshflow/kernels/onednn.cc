@@ -166,14 +166,15 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   return true;
 }
 
-// The kernel's gradient by code of our own, where that is faster; says whether it is.
+// The gradients of the kernel and a bias by code of our own, where that is faster; says whether it is.
 bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
-              const Dims& strides, const Dims& dilations, const Dims& low) {
+              const Dims& strides, const Dims& dilations, const Dims& low, const memory::desc* bias) {
   Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
   Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
   if (xd.size() != 4 || wd.size() != 4 || xs[1] != 1 || ys[1] != 1 || ws[0] != 1) return false;
   if (x.get_data_type() != Type::bf16 || y.get_data_type() != Type::bf16) return false;
   if (w.get_data_type() != Type::bf16 && w.get_data_type() != Type::f32) return false;
+  if (bias && bias->get_data_type() != w.get_data_type()) return false;
   meshflow::KernelGradient sizes{
       xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {wd[2], wd[3]}, {strides[0], strides[1]},
       {dilations[0] + 1, dilations[1] + 1}, {low[0], low[1]}, {xs[0], xs[2], xs[3]},
@@ -181,10 +182,12 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   int threads = omp_get_max_threads();
   if (!meshflow::suits(sizes, threads)) return false;
   kernel.operands = {{0, x, x, false}, {0, y, y, false}, {0, w, w, true}};
+  if (bias) kernel.operands.push_back({0, *bias, *bias, true});
   kernel.scratch_bytes = meshflow::scratch_bytes(sizes, threads);
   kernel.implementation = "meshflow:amx";
-  kernel.own = [sizes, threads](const std::vector<void*>& buffers, char* scratch) {
-    meshflow::run(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+  bool biased = bias;
+  kernel.own = [sizes, threads, biased](const std::vector<void*>& buffers, char* scratch) {
+    meshflow::run(sizes, buffers[0], buffers[1], buffers[2], biased ? buffers[3] : nullptr, scratch, threads);
   };
   return true;
 }
@@ -242,10 +245,8 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
 
   bool plain = !grouped && !bias && !residual && !turned && epilogue == kNone;
   bool gradient = computation == kKernelGradient;
-  if (plain && computation != kInputGradient &&
-      (by_winograd(kernel, gradient, x, w, y, strides, dilations, low) ||
-       (gradient && by_tiles(kernel, x, w, y, strides, dilations, low))))
-    return;
+  if (plain && computation != kInputGradient && by_winograd(kernel, gradient, x, w, y, strides, dilations, low)) return;
+  if (gradient && !grouped && by_tiles(kernel, x, w, y, strides, dilations, low, bias ? &b : nullptr)) return;
   if (computation == kForward && !grouped && !residual &&
       by_tiles(kernel, x, w, y, strides, dilations, low, epilogue, bias ? &b : nullptr, turned))
     return;

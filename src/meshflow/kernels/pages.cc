@@ -1,20 +1,25 @@
-// Huge pages behind XLA's buffers.
+// Huge pages behind XLA's buffers, and buffers that are used again.
 //
 // XLA takes every buffer of a step from posix_memalign and gives it back afterwards, so each step
 // touches fresh memory 4 KiB at a time: tens of thousands of page faults. Kernels that leave huge
 // pages to "madvise" (the usual setting) grant them to whoever asks, and neither XLA nor glibc does.
-// XLA's library calls posix_memalign through its table of imported functions; the entry is changed
-// to one that asks.
+// The system also clears all of it, as glibc gives blocks of more than 32 MiB back at once: some of
+// these are kept for the next step. XLA's library calls posix_memalign and free through its table of
+// imported functions; the entries are changed to those here.
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 #include "worker.h"
 
@@ -22,12 +27,70 @@ namespace {
 
 constexpr size_t kPage = 2 << 20;
 
+// Large blocks that were given back, the latest last.
+class Kept {
+ public:
+  static constexpr size_t kLeast = 32 << 20;  // smaller ones are kept by glibc
+
+  static Kept& get() {
+    static Kept* kept = new Kept();  // never destroyed: buffers are freed at exit
+    return *kept;
+  }
+
+  // A block of the size or up to a quarter larger, or null.
+  void* take(size_t alignment, size_t size) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
+      if (block->size >= size && block->size - size <= size / 4 &&
+          reinterpret_cast<uintptr_t>(block->memory) % alignment == 0) {
+        void* memory = block->memory;
+        total_ -= block->size;
+        blocks_.erase(std::next(block).base());
+        return memory;
+      }
+    return nullptr;
+  }
+
+  // Keeps a block; older ones go where that would be too much.
+  void give(void* memory, size_t size) {
+    std::vector<Block> old;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      blocks_.push_back({memory, size});
+      total_ += size;
+      auto end = blocks_.begin();
+      for (; total_ > most_; ++end) total_ -= end->size;
+      old.assign(blocks_.begin(), end);
+      blocks_.erase(blocks_.begin(), end);
+    }
+    for (auto& block : old) std::free(block.memory);
+  }
+
+ private:
+  struct Block { void* memory; size_t size; };
+
+  std::mutex mutex_;
+  std::vector<Block> blocks_;
+  size_t total_ = 0;
+  // A sixteenth of the memory, at most 1 GiB.
+  size_t most_ = std::min<size_t>(size_t(1) << 30, size_t(sysconf(_SC_PHYS_PAGES)) / 16 * sysconf(_SC_PAGESIZE));
+};
+
 // What is returned is glibc's memory, so that whoever frees it needs to know nothing.
 int allocate(void** memory, size_t alignment, size_t size) {
   if (size < 2 * kPage) return posix_memalign(memory, alignment, size);
-  int failed = posix_memalign(memory, alignment < kPage ? kPage : alignment, size);
+  alignment = std::max(alignment, kPage);
+  void* kept = size < Kept::kLeast ? nullptr : Kept::get().take(alignment, size);
+  if (kept) return *memory = kept, 0;
+  int failed = posix_memalign(memory, alignment, size);
   if (!failed) meshflow::huge_pages(*memory, size);
   return failed;
+}
+
+void release(void* memory) {
+  size_t size = malloc_usable_size(memory);
+  if (size < Kept::kLeast) return std::free(memory);
+  Kept::get().give(memory, size);
 }
 
 // The place in a loaded library where it keeps the address of a function that it imports.
@@ -51,19 +114,27 @@ void** imported(const link_map* library, const char* function) {
   return nullptr;
 }
 
+// Puts a function of ours in the place of one that a library imports; says whether it could.
+bool replace(const link_map* library, const char* function, void* ours) {
+  void** place = imported(library, function);
+  if (!place) return false;
+  // The table may have been made read-only after it was filled.
+  uintptr_t size = sysconf(_SC_PAGESIZE), start = reinterpret_cast<uintptr_t>(place) / size * size;
+  if (mprotect(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE)) return false;
+  __atomic_store_n(place, ours, __ATOMIC_RELEASE);
+  return true;
+}
+
 }  // namespace
 
-// Makes a loaded library ask for huge pages; 0 when it does from now on.
+// Makes a loaded library ask for huge pages, and leave large blocks for later; 0 when it does from now on.
 extern "C" int meshflow_huge_pages(const char* path) {
   void* handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   if (!handle) return 1;
   link_map* library = nullptr;
-  void** place = dlinfo(handle, RTLD_DI_LINKMAP, &library) ? nullptr : imported(library, "posix_memalign");
+  bool found = dlinfo(handle, RTLD_DI_LINKMAP, &library) == 0;
   dlclose(handle);
-  if (!place) return 1;
-  // The table may have been made read-only after it was filled.
-  uintptr_t size = sysconf(_SC_PAGESIZE), start = reinterpret_cast<uintptr_t>(place) / size * size;
-  if (mprotect(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE)) return 1;
-  __atomic_store_n(place, reinterpret_cast<void*>(&allocate), __ATOMIC_RELEASE);
+  if (!found || !replace(library, "posix_memalign", reinterpret_cast<void*>(&allocate))) return 1;
+  replace(library, "free", reinterpret_cast<void*>(&release));
   return 0;
 }

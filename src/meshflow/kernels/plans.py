@@ -133,6 +133,11 @@ def finished(plan: Sequence[int], epilogue: str | None, bias: bool, turned: bool
     return [first, *plan[1:-3], EPILOGUES[epilogue], int(bias), 0]
 
 
+def totalled(plan: Sequence[int]) -> list[int]:
+    """The plan of a kernel's gradient without and with the gradient of a bias."""
+    return [*plan[:-2], 1, 0]
+
+
 def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:
     """Size and stride of several dimensions of a row-major array seen as one; None when they are apart."""
     axes = [a for a in axes if shape[a] != 1]

@@ -87,8 +87,8 @@ class _Plan(ctypes.Structure):
 
     _fields_ = (
         ("source", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("stride", "rows", "size", "type", "steps")),
-        *((name, ctypes.c_void_p) for name in ("codes", "values", "each")),
+        *((name, ctypes.c_int64) for name in ("stride", "rows", "size", "type")),
+        ("steps", Packed),
     )
 
 
@@ -157,21 +157,15 @@ class Rows:
         known = not array.dtype.hasobject and (steps is None or code > 0)
         if loops is None or not known or not size or not _rows_are_whole(array):
             return
-        steps = steps or ()
         # The plan holds addresses; what is there must stay.
-        self._held = (
-            (ctypes.c_int32 * len(steps))(*[_NUMBERS[s.operation] for s in steps]),
-            (ctypes.c_void_p * len(steps))(*[s.value.ctypes.data for s in steps]),
-            (ctypes.c_int32 * len(steps))(*[s.value.ndim for s in steps]),
-        )
+        self._held = Packed(steps or ())
         self._plan = _Plan(
             array.ctypes.data,
             array.strides[0],
             len(array),
             size if code else size * array.itemsize,
             code,
-            len(steps),
-            *[ctypes.addressof(held) for held in self._held],
+            self._held,
         )
         self._address = ctypes.addressof(self._plan)
         # What is found out about all numbers of a type is worth it for more numbers than those.

@@ -95,20 +95,19 @@ def of_jax(
     }
     apart = _APART | set(apart)
     together = [p for p in held if p not in apart]
+    refused = [p for p in _REFUSED if p not in own.parameters]
     the_op = op(
         _array_function(function, own, held, lists, name), same=(), differentiable=differentiable
     )
 
     @functools.wraps(function, assigned=())
     def public(*args: Any, **kwargs: Any) -> Any:
-        for refused in _REFUSED:
-            if kwargs.get(refused) is not None and refused not in own.parameters:
+        for parameter in refused:
+            if kwargs.pop(parameter, None) is not None:
                 raise ValueError(
-                    f"tnp.{name}: `{refused}` is not supported, as tensors are not written to and have one "
+                    f"tnp.{name}: `{parameter}` is not supported, as tensors are not written to and have one "
                     "order of elements. Use the result."
                 )
-            if refused not in own.parameters:
-                kwargs.pop(refused, None)
         given = own.bind(*args, **kwargs)
         values = given.arguments
         if values.get("dtype") is not None:

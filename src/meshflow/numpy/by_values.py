@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import convert
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.numpy import arranging
 from meshflow.numpy.adapting import of_jax
@@ -49,10 +48,6 @@ def _known(value: TensorLike, function: str) -> np.ndarray:
     )
 
 
-def _tensor(array: Any) -> Tensor:
-    return convert.from_python(np.asarray(array), None)
-
-
 def nonzero(a: TensorLike) -> list[Tensor]:
     """The positions of elements that are not zero.
 
@@ -67,7 +62,7 @@ def nonzero(a: TensorLike) -> list[Tensor]:
       >>> tnp.nonzero([5, 0, 7])[0].numpy()
       array([0, 2])
     """
-    return [_tensor(p) for p in np.nonzero(_known(a, "nonzero"))]
+    return [asarray(p) for p in np.nonzero(_known(a, "nonzero"))]
 
 
 def flatnonzero(a: TensorLike) -> Tensor:
@@ -78,7 +73,7 @@ def flatnonzero(a: TensorLike) -> Tensor:
       >>> tnp.flatnonzero([[5, 0], [0, 7]]).numpy()
       array([0, 3])
     """
-    return _tensor(np.flatnonzero(_known(a, "flatnonzero")))
+    return asarray(np.flatnonzero(_known(a, "flatnonzero")))
 
 
 def argwhere(a: TensorLike) -> Tensor:
@@ -90,7 +85,7 @@ def argwhere(a: TensorLike) -> Tensor:
       array([[0, 0],
              [1, 1]])
     """
-    return _tensor(np.argwhere(_known(a, "argwhere")))
+    return asarray(np.argwhere(_known(a, "argwhere")))
 
 
 def where(condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None) -> Any:
@@ -171,7 +166,7 @@ def unique(
         axis=axis,
         equal_nan=equal_nan,
     )
-    return tuple(_tensor(f) for f in found) if isinstance(found, tuple) else _tensor(found)
+    return tuple(asarray(f) for f in found) if isinstance(found, tuple) else asarray(found)
 
 
 def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 0) -> Tensor:
@@ -183,27 +178,27 @@ def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 
       array([1, 0, 2])
     """
     shares = None if weights is None else _known(weights, "bincount")
-    return _tensor(np.bincount(_known(x, "bincount"), shares, minlength))
+    return asarray(np.bincount(_known(x, "bincount"), shares, minlength))
 
 
 def intersect1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """The elements that are in both, sorted; see `numpy.intersect1d`."""
-    return _tensor(np.intersect1d(_known(ar1, "intersect1d"), _known(ar2, "intersect1d")))
+    return asarray(np.intersect1d(_known(ar1, "intersect1d"), _known(ar2, "intersect1d")))
 
 
 def union1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """The elements that are in either, sorted; see `numpy.union1d`."""
-    return _tensor(np.union1d(_known(ar1, "union1d"), _known(ar2, "union1d")))
+    return asarray(np.union1d(_known(ar1, "union1d"), _known(ar2, "union1d")))
 
 
 def setdiff1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """The elements of the first that are not in the second, sorted; see `numpy.setdiff1d`."""
-    return _tensor(np.setdiff1d(_known(ar1, "setdiff1d"), _known(ar2, "setdiff1d")))
+    return asarray(np.setdiff1d(_known(ar1, "setdiff1d"), _known(ar2, "setdiff1d")))
 
 
 def setxor1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
     """The elements that are in one only, sorted; see `numpy.setxor1d`."""
-    return _tensor(np.setxor1d(_known(ar1, "setxor1d"), _known(ar2, "setxor1d")))
+    return asarray(np.setxor1d(_known(ar1, "setxor1d"), _known(ar2, "setxor1d")))
 
 
 def trim_zeros(filt: TensorLike, trim: str = "fb") -> Tensor:
@@ -240,10 +235,10 @@ def histogram(
     counts, edges = np.histogram(
         _known(a, "histogram"), edges, range, density=density, weights=shares
     )
-    return _tensor(counts), _tensor(edges)
+    return asarray(counts), asarray(edges)
 
 
 def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: Any = "C") -> Tensor:
     """Positions in the flat array from positions along each axis; see `numpy.ravel_multi_index`."""
     places = tuple(_known(p, "ravel_multi_index") for p in multi_index)
-    return _tensor(np.ravel_multi_index(places, tuple(dims), mode, order))
+    return asarray(np.ravel_multi_index(places, tuple(dims), mode, order))

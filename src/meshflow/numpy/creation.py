@@ -285,29 +285,25 @@ def ix_(*args: TensorLike) -> list[Tensor]:
       >>> [p.shape.as_list() for p in tnp.ix_([0, 2], [1, 3, 4])]
       [[2, 1], [1, 3]]
     """
-    return _tensors(np.ix_(*[np.asarray(asarray(a)) for a in args]))
+    return [asarray(p) for p in np.ix_(*[np.asarray(asarray(a)) for a in args])]
 
 
 def indices(dimensions: Sequence[int], dtype: Any = int, sparse: bool = False) -> Any:
     """The positions of every element of a grid, axis by axis; see `numpy.indices`."""
     found: Any = np.indices(tuple(dimensions), as_array_dtype(dtype), sparse)  # type: ignore[call-overload]
-    return tuple(_tensors(found)) if sparse else convert.from_python(found, None)
+    return tuple(asarray(f) for f in found) if sparse else convert.from_python(found, None)
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Tensor, ...]:
     """The positions on and below a diagonal of a matrix; see `numpy.tril_indices`."""
-    return tuple(_tensors(np.tril_indices(n, k, m)))
+    return tuple(asarray(i) for i in np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Tensor, ...]:
     """The positions on and above a diagonal of a matrix; see `numpy.triu_indices`."""
-    return tuple(_tensors(np.triu_indices(n, k, m)))
+    return tuple(asarray(i) for i in np.triu_indices(n, k, m))
 
 
 def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
     """What a function of the positions of a grid gives; see `numpy.fromfunction`."""
     return function(*array_ops.unstack(indices(shape, dtype)), **kwargs)
-
-
-def _tensors(arrays: Any) -> list[Tensor]:
-    return [convert.from_python(np.asarray(a), None) for a in arrays]

@@ -100,6 +100,13 @@ def encode_wav(audio: TensorLike, sample_rate: Any, name: str | None = None) -> 
 
     Raises:
       InvalidArgumentError: when `audio` has another rank.
+
+    Example:
+      >>> import meshflow as tf
+      >>> wav = tf.audio.encode_wav([[0.0], [0.5], [-0.5]], sample_rate=8000)
+      >>> sound, rate = tf.audio.decode_wav(wav)
+      >>> sound[:, 0].numpy().round(3).tolist(), rate.numpy().item()
+      ([0.0, 0.5, -0.5], 8000)
     """
     array = convert_to_tensor(audio, dtype="float32")._concrete("sound to be encoded")
     if array.ndim != 2:

@@ -96,6 +96,12 @@ def tridiagonal_solve(
 
     Raises:
       ValueError: for another format, or shapes that do not fit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> diagonals = [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]]
+      >>> print(tf.linalg.tridiagonal_solve(diagonals, [5.0, 6.0, 5.0]).numpy().round(3))
+      [1. 1. 1.]
     """
     if perturb_singular:
         raise NotImplementedError("tridiagonal_solve: perturb_singular is not available.")
@@ -141,6 +147,12 @@ def tridiagonal_matmul(
 
     Returns:
       Tensor [..., n, k].
+
+    Example:
+      >>> import meshflow as tf
+      >>> diagonals = [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]]
+      >>> print(tf.linalg.tridiagonal_matmul(diagonals, tf.ones([3, 1]))[:, 0].numpy())
+      [5. 6. 5.]
     """
     return _tridiagonal_matmul(_compact(diagonals, diagonals_format, "tridiagonal_matmul"), rhs)
 
@@ -176,6 +188,12 @@ def banded_triangular_solve(
 
     Returns:
       A tensor of the shape of `rhs`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> bands = [[2.0, 2.0], [0.0, 1.0]]  # the matrix [[2, 0], [1, 2]]
+      >>> print(tf.linalg.banded_triangular_solve(bands, [[2.0], [5.0]])[:, 0].numpy())
+      [1. 2.]
     """
     bands = convert_to_tensor(bands)
     count, size = (int(s) for s in bands.shape[-2:])
@@ -225,6 +243,11 @@ def eigh_tridiagonal(
 
     Raises:
       ValueError: for another `select`, or when it needs a range.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.eigh_tridiagonal([0.0, 0.0], [1.0]).numpy().round(3))
+      [-1.  1.]
     """
     if select not in ("a", "i", "v"):
         raise ValueError(f"eigh_tridiagonal: select must be 'a', 'i' or 'v', got {select!r}.")

@@ -173,6 +173,12 @@ def set_diag(
 
     Returns:
       Tensor of the shape of `input`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.set_diag(tf.ones([2, 3], tf.int32), [7, 8]).numpy())
+      [[7 1 1]
+       [1 8 1]]
     """
     low, high = _range(k)
     rows, columns = input.shape[-2:]
@@ -189,13 +195,34 @@ def set_diag(
 
 @op
 def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank with the elements on its diagonal."""
+    """A tensor of twice the rank with the elements on its diagonal.
+
+    Args:
+      diagonal: a tensor.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.tensor_diag([1, 2]).numpy())
+      [[1 0]
+       [0 2]]
+    """
     return jnp.diag(diagonal.reshape(-1)).reshape(*diagonal.shape, *diagonal.shape)
 
 
 @op
 def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """The diagonal of a tensor of even rank."""
+    """The diagonal of a tensor of even rank.
+
+    Args:
+      input: tensor of shape [*sizes, *sizes].
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.tensor_diag_part([[1, 2], [3, 4]]).numpy())
+      [1 4]
+    """
     half = input.shape[: input.ndim // 2]
     size = math.prod(half)
     return jnp.diagonal(input.reshape(size, size)).reshape(half)
@@ -203,7 +230,26 @@ def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
 
 @op
 def band_part(input: TensorLike, num_lower: int, num_upper: int, name: str | None = None) -> Tensor:
-    """Matrices with only a band around the diagonal; -1 keeps a whole side."""
+    """Matrices with only a band around the diagonal; -1 keeps a whole side.
+
+    Args:
+      input: matrices [..., m, n].
+      num_lower: how many diagonals below the main one stay.
+      num_upper: how many above it.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+      >>> print(tf.linalg.band_part(x, 1, 0).numpy())
+      [[1 0 0]
+       [4 5 0]
+       [0 8 9]]
+      >>> print(tf.linalg.band_part(x, 0, -1).numpy())
+      [[1 2 3]
+       [0 5 6]
+       [0 0 9]]
+    """
     i, j = jnp.arange(input.shape[-2])[:, None], jnp.arange(input.shape[-1])[None]
     inside = ((num_lower < 0) | (i - j <= num_lower)) & ((num_upper < 0) | (j - i <= num_upper))
     return jnp.where(inside, input, jnp.zeros((), input.dtype))

@@ -12,6 +12,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor, from_python
 from meshflow.core.dtypes import as_dtype, string
 from meshflow.core.errors import DataLossError, InvalidArgumentError
+from meshflow.core.operands import known_strings
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import gfile
@@ -33,9 +34,10 @@ def host_bytes(value: TensorLike, use: str) -> np.ndarray:
     """Strings on the host.
 
     Raises:
+      InvalidArgumentError: for an operand that is none.
       OperatorNotAllowedInGraphError: while they are only known at run time.
     """
-    return convert_to_tensor(value)._concrete(f"{use} (XLA has no strings)")
+    return known_strings(value, f"{use} (XLA has no strings)", use)
 
 
 @waits(lambda *_, **__: TensorSpec([], string))

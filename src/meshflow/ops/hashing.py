@@ -191,6 +191,11 @@ def to_hash_bucket(input: TensorLike, num_buckets: int, name: str | None = None)
 
     Returns:
       int64 tensor of the shape of `input`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.to_hash_bucket(["tea", "coffee", "tea"], 10).numpy())
+      [7 2 7]
     """
     return _buckets(input, num_buckets, murmur)
 
@@ -232,6 +237,11 @@ def to_hash_bucket_strong(
 
     Raises:
       ValueError: when the key has not two numbers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.to_hash_bucket_strong(["tea", "coffee", "tea"], 10, key=[1, 2]).numpy())
+      [1 3 1]
     """
     words = [int(k) for k in static_value(key, "key")]
     if len(words) != 2:
@@ -252,6 +262,11 @@ def fingerprint(data: TensorLike, method: str = "farmhash64", name: str | None =
 
     Raises:
       InvalidArgumentError: for another method, or a scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.fingerprint(["tea", "coffee"]).shape
+      TensorShape([2, 8])
     """
     if method != "farmhash64":
         raise InvalidValueError(f"fingerprint: method must be 'farmhash64', got {method!r}.")

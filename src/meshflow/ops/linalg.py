@@ -94,7 +94,20 @@ def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
 def matvec(
     a: TensorLike, b: TensorLike, transpose_a: bool = False, adjoint_a: bool = False, **kwargs: Any
 ) -> Tensor:
-    """Matrix times vector: [..., m, n] with [..., n]."""
+    """Matrix times vector: [..., m, n] with [..., n].
+
+    Args:
+      a: matrices [..., m, n].
+      b: vectors [..., n].
+      transpose_a: whether `a` is transposed first.
+      adjoint_a: whether `a` is conjugated and transposed first.
+      **kwargs: what `tf.matmul` takes besides.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.matvec([[1, 2], [3, 4]], [10, 1]).numpy())
+      [12 34]
+    """
     from meshflow.ops.array import expand_dims, squeeze
 
     return squeeze(
@@ -129,6 +142,11 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
 
     Raises:
       InvalidArgumentError: eagerly, for a singular matrix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy().tolist()
+      [[0.5, 0.0], [0.0, 0.25]]
     """
     return _regular(_inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input)
 
@@ -145,7 +163,13 @@ def _regular(result: Any, message: str, *operands: Any) -> Any:
 
 @op(kinds="fc")
 def det(input: TensorLike, name: str | None = None) -> Tensor:
-    """Determinants of matrices."""
+    """Determinants [...] of matrices [..., n, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.det([[1.0, 2.0], [3.0, 4.0]]).numpy().round(3))
+      -2.0
+    """
     return jnp.linalg.det(input)
 
 
@@ -156,13 +180,26 @@ def _slogdet(input: TensorLike) -> Any:
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> Any:
-    """Signs and logarithms of the absolute determinants."""
+    """Signs and logarithms of the absolute determinants of matrices [..., n, n], both [...].
+
+    Example:
+      >>> import meshflow as tf
+      >>> sign, log = tf.linalg.slogdet([[0.0, 1.0], [1.0, 0.0]])
+      >>> sign.numpy().item(), log.numpy().item()
+      (-1.0, 0.0)
+    """
     return _slogdet(input)
 
 
 @op(kinds="fc")
 def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """Logarithms of determinants of positive definite matrices."""
+    """Logarithms [...] of determinants of positive definite matrices [..., n, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.exp(tf.linalg.logdet([[2.0, 0.0], [0.0, 3.0]])).numpy().round(3))
+      6.0
+    """
     return 2 * jnp.sum(
         jnp.log(jnp.real(jnp.diagonal(jnp.linalg.cholesky(matrix), axis1=-2, axis2=-1))), axis=-1
     )
@@ -170,13 +207,26 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="fc")
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
-    """Lower triangular factors of positive definite matrices."""
+    """Lower triangular factors of positive definite matrices [..., n, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.cholesky([[4.0, 2.0], [2.0, 10.0]]).numpy().round(3).tolist()
+      [[2.0, 0.0], [1.0, 3.0]]
+    """
     return jnp.linalg.cholesky(input)
 
 
 @op(kinds="fc")
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
-    """Solutions of `chol @ chol^H @ x = rhs`."""
+    """Solutions of `chol @ chol^H @ x = rhs` for right sides [..., n, k]; `chol` is what `cholesky` gives.
+
+    Example:
+      >>> import meshflow as tf
+      >>> chol = tf.linalg.cholesky([[4.0, 0.0], [0.0, 9.0]])
+      >>> tf.linalg.cholesky_solve(chol, [[8.0], [9.0]]).numpy().round(3).tolist()
+      [[2.0], [1.0]]
+    """
     first = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
     return jax.lax.linalg.triangular_solve(
         chol, first, left_side=True, lower=True, transpose_a=True, conjugate_a=True
@@ -203,6 +253,11 @@ def solve(
 
     Raises:
       InvalidArgumentError: for different ranks; eagerly, for a singular matrix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.solve([[2.0, 0.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
+      [[2.0], [3.0]]
     """
     found = _solve(matrix, rhs, adjoint)
     return _regular(found, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs)
@@ -216,7 +271,20 @@ def triangular_solve(
     adjoint: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Solutions with triangular matrices."""
+    """Solutions with triangular matrices.
+
+    Args:
+      matrix: square matrices [..., n, n]; the other triangle is not read.
+      rhs: right sides [..., n, k].
+      lower: whether the lower triangle counts.
+      adjoint: whether the equations are those of the adjoint matrices.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.triangular_solve([[2.0, 99.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
+      [[2.0], [3.0]]
+    """
     lead = jnp.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
     matrix = jnp.broadcast_to(matrix, (*lead, *matrix.shape[-2:]))
     rhs = jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:]))
@@ -233,7 +301,21 @@ def lstsq(
     fast: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """Least-squares solutions of `matrix @ x = rhs`."""
+    """Least-squares solutions of `matrix @ x = rhs`.
+
+    Args:
+      matrix: matrices [..., m, n].
+      rhs: right sides [..., m, k].
+      l2_regularizer: weight of the squared norm of the solution.
+      fast: whether the normal equations are solved, which is less exact.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> ones = tf.ones([3, 1])
+      >>> tf.linalg.lstsq(ones, [[1.0], [2.0], [6.0]]).numpy().round(3).item()  # the mean
+      3.0
+    """
     if l2_regularizer or (fast and matrix.shape[-2] >= matrix.shape[-1]):
         gram = _h(matrix) @ matrix + l2_regularizer * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
         return jnp.linalg.solve(gram, _h(matrix) @ rhs)
@@ -246,7 +328,14 @@ def _qr(input: TensorLike, full_matrices: bool) -> Any:
 
 
 def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Any:
-    """Orthogonal and upper triangular factors (q, r)."""
+    """Orthogonal and upper triangular factors (q, r) of matrices [..., m, n]; `q` is square only when asked for.
+
+    Example:
+      >>> import meshflow as tf
+      >>> q, r = tf.linalg.qr([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+      >>> q.shape, tf.abs(r).numpy().round(3).tolist()
+      (TensorShape([3, 2]), [[2.0, 0.0], [0.0, 1.0]])
+    """
     return _qr(input, full_matrices)
 
 
@@ -264,7 +353,20 @@ def svd(
     compute_uv: bool = True,
     name: str | None = None,
 ) -> Any:
-    """Singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`."""
+    """Singular values and vectors: (s, u, v) with `tensor = u @ diag(s) @ v^H`.
+
+    Args:
+      tensor: matrices [..., m, n].
+      full_matrices: whether `u` and `v` are square.
+      compute_uv: whether vectors are wanted; else only `s` is returned.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> s, u, v = tf.linalg.svd([[0.0, 2.0], [3.0, 0.0]])
+      >>> print(s.numpy().round(3), (u @ tf.linalg.diag(s) @ tf.transpose(v)).numpy().round(3).tolist())
+      [3. 2.] [[0.0, 2.0], [3.0, 0.0]]
+    """
     return _svd(tensor, full_matrices, compute_uv)
 
 
@@ -274,13 +376,26 @@ def _eigh(tensor: TensorLike) -> Any:
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> Any:
-    """Eigenvalues (rising) and eigenvectors of self-adjoint matrices."""
+    """Eigenvalues [..., n] (rising) and eigenvectors (columns of [..., n, n]) of self-adjoint matrices.
+
+    Example:
+      >>> import meshflow as tf
+      >>> e, v = tf.linalg.eigh([[0.0, 1.0], [1.0, 0.0]])
+      >>> print(e.numpy().round(3), tf.abs(v)[:, 0].numpy().round(3))
+      [-1.  1.] [0.707 0.707]
+    """
     return _eigh(tensor)
 
 
 @op(kinds="fc")
 def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """Eigenvalues of self-adjoint matrices."""
+    """Eigenvalues [..., n], rising, of self-adjoint matrices [..., n, n]; the lower triangle is read.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]]).numpy().round(3))
+      [1. 2.]
+    """
     return jnp.linalg.eigvalsh(_lower(tensor))
 
 
@@ -290,13 +405,27 @@ def _eig(tensor: TensorLike) -> Any:
 
 
 def eig(tensor: TensorLike, name: str | None = None) -> Any:
-    """Complex eigenvalues and eigenvectors (on CPU)."""
+    """Complex eigenvalues [..., n] and eigenvectors (columns of [..., n, n]) of matrices (on CPU).
+
+    Example:
+      >>> import meshflow as tf
+      >>> e, v = tf.linalg.eig([[0.0, -1.0], [1.0, 0.0]])
+      >>> sorted(tf.math.imag(e).numpy().round(3).tolist()), v.shape
+      ([-1.0, 1.0], TensorShape([2, 2]))
+    """
     return _eig(tensor)
 
 
 @op(kinds="fc")
 def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """Complex eigenvalues (on CPU)."""
+    """Complex eigenvalues [..., n] of matrices [..., n, n] (on CPU).
+
+    Example:
+      >>> import meshflow as tf
+      >>> e = tf.linalg.eigvals([[0.0, -1.0], [1.0, 0.0]])
+      >>> sorted(tf.math.imag(e).numpy().round(3).tolist())
+      [-1.0, 1.0]
+    """
     return jnp.linalg.eigvals(tensor)
 
 
@@ -319,6 +448,11 @@ def norm(
 
     Returns:
       Tensor of the same dtype; complex too, with ord 'euclidean', as TensorFlow has it.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.norm([[3.0, 4.0], [0.0, 5.0]], axis=1).numpy(), tf.norm([3.0, -4.0], ord=1).numpy())
+      [5. 5.] 7.0
     """
     if isinstance(ord, (int, float)) and ord <= 0:
         raise ValueError(f"'ord' must be a positive number or a supported name, got {ord}.")
@@ -338,7 +472,14 @@ def norm(
 def normalize(
     tensor: TensorLike, ord: Any = "euclidean", axis: Any = None, name: str | None = None
 ) -> Any:
-    """Tensors divided by their norms, and the norms."""
+    """Tensors divided by their norms, and the norms; arguments as in `norm`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> unit, norm = tf.linalg.normalize([3.0, 4.0])
+      >>> print(unit.numpy().round(3), norm.numpy())
+      [0.6 0.8] [5.]
+    """
     tensor = convert_to_tensor(tensor)
     norms = norm(tensor, ord, axis, True)
     return tensor / norms, norms
@@ -346,25 +487,49 @@ def normalize(
 
 @op(kinds="ifc")
 def trace(x: TensorLike, name: str | None = None) -> Tensor:
-    """Sums of the main diagonals."""
+    """Sums [...] of the main diagonals of matrices [..., m, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.trace([[1, 2], [3, 4]]).numpy().item()
+      5
+    """
     return jnp.trace(x, axis1=-2, axis2=-1, dtype=x.dtype)
 
 
 @op
 def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
-    """The last two dimensions exchanged."""
+    """The last two dimensions exchanged, and complex numbers conjugated if wanted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.matrix_transpose(tf.zeros([5, 2, 3])).shape
+      TensorShape([5, 3, 2])
+    """
     return _h(a) if conjugate else jnp.swapaxes(a, -1, -2)
 
 
 @op
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """Conjugate transposes."""
+    """Conjugate transposes of matrices [..., m, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.adjoint([[1 + 2j, 3j]]).numpy().tolist()
+      [[(1-2j)], [-3j]]
+    """
     return _h(matrix)
 
 
 @op(kinds="fc")
 def expm(input: TensorLike, name: str | None = None) -> Tensor:
-    """Matrix exponentials."""
+    """Matrix exponentials of square matrices [..., n, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.expm([[0.0, 1.0], [0.0, 0.0]]).numpy().round(3).tolist()
+      [[1.0, 1.0], [0.0, 1.0]]
+    """
     return jax.scipy.linalg.expm(input)
 
 
@@ -413,13 +578,30 @@ _sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)
 
 @op(kinds="fc")
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
-    """Matrix square roots (of positive results, real input gives real output); on CPU."""
+    """Matrix square roots (of positive results, real input gives real output); on CPU.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.sqrtm([[4.0, 0.0], [0.0, 9.0]]).numpy().round(3).tolist()
+      [[2.0, 0.0], [0.0, 3.0]]
+    """
     return _sqrtm(input)
 
 
 @op(kinds="fc")
 def pinv(a: TensorLike, rcond: Any = None, name: str | None = None) -> Tensor:
-    """Moore-Penrose inverses."""
+    """Moore-Penrose inverses.
+
+    Args:
+      a: matrices [..., m, n].
+      rcond: singular values below it times the largest count as 0; default from the dtype and the sizes.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).numpy().round(3).tolist()
+      [[0.5, 0.0], [0.0, 0.0]]
+    """
     return jnp.linalg.pinv(a, rtol=rcond)
 
 
@@ -429,7 +611,18 @@ def _matrix_rank(a: TensorLike, tol: Any) -> Tensor:
 
 
 def matrix_rank(a: TensorLike, tol: Any = None, name: str | None = None) -> Tensor:
-    """Numbers of singular values above a tolerance."""
+    """Numbers of singular values above a tolerance.
+
+    Args:
+      a: matrices [..., m, n].
+      tol: the tolerance; default from the largest singular value, the dtype and the sizes.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.matrix_rank([[1.0, 2.0], [2.0, 4.0]]).numpy().item()
+      1
+    """
     a = convert_to_tensor(a)
     if len(a.shape) < 2:
         raise ValueError(f"matrix_rank: a must have at least 2 dimensions, got shape {a.shape}.")

@@ -43,6 +43,12 @@ def lu(input: TensorLike, output_idx_type: Any = int32, name: str | None = None)
 
     Raises:
       InvalidArgumentError: when the matrices are not square.
+
+    Example:
+      >>> import meshflow as tf
+      >>> factors, order = tf.linalg.lu([[1.0, 2.0], [4.0, 4.0]])
+      >>> print(factors.numpy().tolist(), order.numpy())
+      [[4.0, 4.0], [0.25, 1.0]] [1 0]
     """
     shape = input.shape if hasattr(input, "shape") else _shape(input)
     if len(shape) < 2 or shape[-1] != shape[-2]:
@@ -79,6 +85,12 @@ def lu_reconstruct(
       perm: `p` of it.
       validate_args: ignored.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.lu_reconstruct(*tf.linalg.lu([[1.0, 2.0], [4.0, 4.0]])).numpy())
+      [[1. 2.]
+       [4. 4.]]
     """
     lower, upper = _factors(lower_upper)
     return _moved(lower @ upper, jnp.argsort(perm, axis=-1))
@@ -110,6 +122,12 @@ def lu_solve(
       rhs: right sides [..., n, k].
       validate_args: ignored.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> factors = tf.linalg.lu([[1.0, 2.0], [4.0, 4.0]])
+      >>> print(tf.linalg.lu_solve(*factors, [[3.0], [8.0]])[:, 0].numpy())
+      [1. 1.]
     """
     return _solved(lower_upper, perm, rhs)
 
@@ -118,6 +136,13 @@ def lu_solve(
 def lu_matrix_inverse(
     lower_upper: TensorLike, perm: TensorLike, validate_args: bool = False, name: str | None = None
 ) -> Tensor:
-    """Inverses of the matrices that `lu` factorized; arguments as in `lu_reconstruct`."""
+    """Inverses of the matrices that `lu` factorized; arguments as in `lu_reconstruct`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.lu_matrix_inverse(*tf.linalg.lu([[0.0, 2.0], [4.0, 0.0]])).numpy())
+      [[0.   0.25]
+       [0.5  0.  ]]
+    """
     identity = jnp.eye(lower_upper.shape[-1], dtype=lower_upper.dtype)
     return _solved(lower_upper, perm, jnp.broadcast_to(identity, lower_upper.shape))

@@ -37,7 +37,7 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 # Sizes that stand for unknown ones while a call's results are inferred.
-STAND_INS = (7, 11)
+STAND_INS = (7, 1021)
 
 
 class Unrecordable(Exception):
@@ -303,7 +303,8 @@ def _merged(first: Any, second: Any) -> Any:
     if not isinstance(first, TensorSpec) or first.shape.rank != second.shape.rank:
         raise Unrecordable("a result that is no tensor of known rank")
     sizes = zip(first.shape.as_list(), second.shape.as_list(), strict=True)
-    return TensorSpec([a if a == b else None for a, b in sizes], first.dtype)
+    # Nothing may be left of a stand-in where something is left of a real size.
+    return TensorSpec([a if a == b and a else None for a, b in sizes], first.dtype)
 
 
 def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:

@@ -202,6 +202,15 @@ def numpy_function(
 
     Raises:
       ValueError: when a result has another shape or dtype than declared.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import numpy as np
+      >>> @tf.function
+      ... def median(x):
+      ...     return tf.numpy_function(np.median, [x], tf.float32)
+      >>> median(tf.constant([3.0, 1.0, 2.0])).numpy().item()
+      2.0
     """
     if context.trace is None:
         arrays = [convert_to_tensor(i).numpy() for i in inp]

@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, bool_, float32, int32, string
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.operands import known_strings
 from meshflow.core.specs import TensorSpec
 from meshflow.core.symbolic import also_symbolic
 from meshflow.core.tensor import Tensor
@@ -39,12 +40,19 @@ __all__ = [
 _len = len
 
 
+_USE = "a string (string ops need known values)"
+
+
 def _known(input: Any) -> np.ndarray:
-    return convert_to_tensor(input)._concrete("a string (string ops need known values)")
+    return convert_to_tensor(input)._concrete(_USE)
 
 
-def _map(function: Callable[[bytes], Any], input: Any, dtype: Any = object) -> Tensor:
-    array = _known(input)
+def _text(input: Any, op: str) -> np.ndarray:
+    return known_strings(input, _USE, f"cannot compute {op} as input #0(zero-based)")
+
+
+def _map(op: str, function: Callable[[bytes], Any], input: Any, dtype: Any = object) -> Tensor:
+    array = _text(input, op)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [function(v) for v in array.reshape(-1)]
     return Tensor(result if dtype is object else result.astype(dtype))
@@ -56,15 +64,15 @@ def _strings(values: Any, shape: Any = None) -> Tensor:
     return Tensor(result if shape is None else result.reshape(shape))
 
 
-def _in_characters(input: Any, change: Callable[[str], str], encoding: str) -> Tensor:
+def _in_characters(op: str, input: Any, change: Callable[[str], str], encoding: str) -> Tensor:
     if encoding not in ("", "utf-8"):
         raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
     code = encoding or "latin-1"
     if encoding:
-        return _map(lambda s: change(s.decode(code)).encode(code), input)
+        return _map(op, lambda s: change(s.decode(code)).encode(code), input)
     # Without an encoding only ASCII letters change.
     change_bytes = bytes.lower if change is str.lower else bytes.upper
-    return _map(change_bytes, input)
+    return _map(op, change_bytes, input)
 
 
 @waits_for_text(string)
@@ -77,7 +85,7 @@ def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
       >>> tf.strings.lower("ABC").numpy()
       b'abc'
     """
-    return _in_characters(input, str.lower, encoding)
+    return _in_characters("lower", input, str.lower, encoding)
 
 
 @waits_for_text(string)
@@ -90,22 +98,47 @@ def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
       >>> tf.strings.upper("abc").numpy()
       b'ABC'
     """
-    return _in_characters(input, str.upper, encoding)
+    return _in_characters("upper", input, str.upper, encoding)
 
 
 @waits_for_text(string)
 @also_symbolic
 def strip(input: Any, name: str | None = None) -> Tensor:
-    """Without white space at the ends."""
-    return _map(lambda s: s.strip(), input)
+    """Without white space at the ends.
+
+    Args:
+      input: strings.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.strip([" a b ", "c  "]).numpy())
+      [b'a b' b'c']
+    """
+    return _map("strip", lambda s: s.strip(), input)
 
 
 @waits_for_text(int32)
 @also_symbolic
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
-    """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32."""
+    """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32.
+
+    Args:
+      input: strings.
+      unit: 'BYTE' or 'UTF8_CHAR'.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.length(["tea", "thé"]).numpy())
+      [3 4]
+      >>> print(tf.strings.length(["tea", "thé"], unit="UTF8_CHAR").numpy())
+      [3 3]
+    """
     _check_unit(unit)
-    return _map(lambda s: _len(s) if unit == "BYTE" else _len(s.decode()), input, np.int32)
+    return _map(
+        "length", lambda s: _len(s) if unit == "BYTE" else _len(s.decode()), input, np.int32
+    )
 
 
 def _check_unit(unit: str) -> None:
@@ -133,7 +166,7 @@ def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None 
       b'ell'
     """
     _check_unit(unit)
-    words, starts, counts = np.broadcast_arrays(_known(input), _known(pos), _known(len))
+    words, starts, counts = np.broadcast_arrays(_text(input, "substr"), _known(pos), _known(len))
     result = []
     for word, start, count in zip(words.flat, starts.flat, counts.flat, strict=True):
         text = word if unit == "BYTE" else word.decode()
@@ -172,7 +205,7 @@ def regex_replace(
         text = word.decode("utf-8", "surrogateescape")
         return compiled.sub(replacement, text, count=count).encode("utf-8", "surrogateescape")
 
-    return _map(change, input)
+    return _map("regex_replace", change, input)
 
 
 def _python_text(value: Any) -> str:
@@ -183,13 +216,24 @@ def _python_text(value: Any) -> str:
 @waits_for_text(bool_)
 @also_symbolic
 def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
-    """Whether whole strings match a pattern."""
+    """Whether whole strings match a pattern.
+
+    Args:
+      input: strings.
+      pattern: a regular expression in RE2's syntax.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
+      [ True False]
+    """
     compiled = regular_expressions.compiled(_python_text(pattern))
 
     def matches(word: bytes) -> bool:
         return compiled.fullmatch(word.decode("utf-8", "surrogateescape")) is not None
 
-    return _map(matches, input, np.bool_)
+    return _map("regex_full_match", matches, input, np.bool_)
 
 
 @also_symbolic
@@ -221,7 +265,7 @@ def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> T
                 f"could not correctly convert string: {text.decode()} [Op:StringToNumber]"
             ) from None
 
-    return _map(number, input, kind.dtype)
+    return _map("to_number", number, input, kind.dtype)
 
 
 @also_symbolic
@@ -295,7 +339,7 @@ def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
       >>> tf.strings.join(["a", "b"], separator="-").numpy()
       b'a-b'
     """
-    known = [_known(i) for i in inputs]
+    known = [_text(i, "join") for i in inputs]
     shapes = {a.shape for a in known if a.ndim}
     if len(shapes) > 1:
         raise InvalidArgumentError(f"Input shapes do not match: {sorted(shapes)} [Op:StringJoin]")
@@ -322,8 +366,13 @@ def reduce_join(
       keepdims: whether they stay, with size 1.
       separator: what goes between.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.reduce_join([["a", "b"], ["c", "d"]], axis=1, separator="-").numpy())
+      [b'a-b' b'c-d']
     """
-    array = _known(inputs)
+    array = _text(inputs, "reduce_join")
     given = [axis] if isinstance(axis, int) else axis
     # The dimension that is joined first runs fastest.
     axes = list(range(array.ndim)) if given is None else [int(a) % array.ndim for a in given][::-1]
@@ -334,7 +383,7 @@ def reduce_join(
 
 
 def _one(input: Any, op: str) -> bytes:
-    array = _known(input)
+    array = _text(input, op)
     if array.ndim:
         raise NotImplementedError(
             f"tf.strings.{op} of several strings gives rows of different lengths (a RaggedTensor), "
@@ -371,7 +420,17 @@ def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = No
 
 @also_symbolic
 def bytes_split(input: Any, name: str | None = None) -> Tensor:
-    """The bytes of one string, a vector of strings."""
+    """The bytes of one string, a vector of strings.
+
+    Args:
+      input: a string scalar.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.bytes_split("tea").numpy().tolist()
+      [b't', b'e', b'a']
+    """
     word = _one(input, "bytes_split")
     return _strings([word[i : i + 1] for i in range(_len(word))])
 
@@ -399,8 +458,13 @@ def ngrams(
 
     Returns:
       A vector of strings.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.ngrams(["to", "be", "or"], 2).numpy().tolist()
+      [b'to be', b'be or']
     """
-    words = _known(data)
+    words = _text(data, "ngrams")
     if words.ndim != 1:
         raise NotImplementedError("tf.strings.ngrams is only available for a vector of strings.")
     glue = separator.encode()
@@ -473,7 +537,7 @@ def unsorted_segment_join(
       >>> tf.strings.unsorted_segment_join(["a", "b", "c"], [0, 1, 0], 2, separator="-").numpy()
       array([b'a-c', b'b'], dtype=object)
     """
-    words, ids = _known(inputs), np.asarray(_known(segment_ids))
+    words, ids = _text(inputs, "unsorted_segment_join"), np.asarray(_known(segment_ids))
     count = int(_known(num_segments))
     if words.shape[: ids.ndim] != ids.shape:
         raise InvalidArgumentError(

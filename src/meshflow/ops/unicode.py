@@ -51,6 +51,11 @@ def unicode_decode(
       replacement_char: code point that stands for them.
       replace_control_characters: whether control characters are replaced too.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.strings.unicode_decode("thé", "UTF-8").numpy())
+      [116 104 233]
     """
     text = _decode(one(input, "unicode_decode"), input_encoding, errors)
     points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
@@ -74,6 +79,11 @@ def unicode_encode(
       errors: 'replace', 'strict' or 'ignore': what happens to numbers that are no character.
       replacement_char: code point that stands for them.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.unicode_encode([116, 104, 233], "UTF-8").numpy().decode()
+      'thé'
     """
     array = known(input)
     rows = array.reshape(-1, array.shape[-1])
@@ -104,6 +114,11 @@ def unicode_split(
       errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
       replacement_char: code point that stands for them.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [c.decode() for c in tf.strings.unicode_split("thé", "UTF-8").numpy()]
+      ['t', 'h', 'é']
     """
     text = _decode(one(input, "unicode_split"), input_encoding, errors)
     replaced = text.replace("\ufffd", chr(replacement_char))
@@ -129,6 +144,11 @@ def unicode_transcode(
       replacement_char: code point that stands for them.
       replace_control_characters: whether control characters are replaced too.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.strings.unicode_transcode("é", "UTF-8", "UTF-16-BE").numpy().hex()
+      '00e9'
     """
 
     def change(word: bytes) -> bytes:
@@ -139,7 +159,7 @@ def unicode_transcode(
             )
         return text.encode(output_encoding)
 
-    return mapped(change, input)
+    return mapped("unicode_transcode", change, input)
 
 
 def _offsets(text: str, encoding: str) -> Tensor:
@@ -168,6 +188,12 @@ def unicode_decode_with_offsets(
 
     Returns:
       A pair: code points int32 [n] and byte offsets int64 [n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> points, offsets = tf.strings.unicode_decode_with_offsets("été", "UTF-8")
+      >>> print(points.numpy(), offsets.numpy())
+      [233 116 233] [0 2 3]
     """
     text = _decode(one(input, "unicode_decode_with_offsets"), input_encoding, errors)
     points = unicode_decode(
@@ -194,6 +220,12 @@ def unicode_split_with_offsets(
 
     Returns:
       A pair: characters [n] and byte offsets int64 [n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> characters, offsets = tf.strings.unicode_split_with_offsets("été", "UTF-8")
+      >>> [c.decode() for c in characters.numpy()], offsets.numpy().tolist()
+      (['é', 't', 'é'], [0, 2, 3])
     """
     text = _decode(one(input, "unicode_split_with_offsets"), input_encoding, errors)
     characters = unicode_split(input, input_encoding, errors, replacement_char)

@@ -26,8 +26,8 @@ _INFER = """
     select_and_scatter_add sin sqrt sub tanh
 """
 _DENY = """
-    acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cosh cumlogsumexp cumprod
-    cumsum digamma exp exp2 expm1 igamma igammac integer_pow lgamma log log1p polygamma pow psum
+    acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cosh cross_entropy
+    cross_entropy_gradient cross_entropy_tangent cumlogsumexp cumprod cumsum digamma exp exp2 expm1 igamma igammac integer_pow lgamma log log1p polygamma pow psum
     psum_invariant reduce_prod reduce_sum rsqrt scatter scatter-add scatter-max scatter-min
     scatter-mul scatter-sub sinh square tan zeta
 """

@@ -1,6 +1,7 @@
 """Policies: their names and configurations, and what layers make of them."""
 
 import logging
+import pickle
 
 import numpy as np
 import pytest
@@ -90,3 +91,47 @@ def test_rows_are_written_in_the_variables_own_dtype():
     counter = Counter(dtype="mixed_float16")
     assert counter(tf.ones([2])).dtype == tf.float16
     np.testing.assert_array_equal(counter.total.numpy() - 1, [2.0**-12, 2.0**-11])
+
+
+def test_encodings_and_interpolation_give_float32_under_every_policy():
+    layers = tf.keras.layers
+    mixed_precision.set_global_policy("mixed_bfloat16")
+    assert layers.CategoryEncoding(3)([[1, 2]]).dtype == tf.float32
+    assert layers.CategoryEncoding(3, dtype="float64")([[1, 2]]).dtype == tf.float64
+    larger = layers.UpSampling2D(interpolation="bilinear")
+    assert larger(tf.ones([1, 2, 2, 1])).dtype == tf.float32
+    assert larger(tf.keras.Input([2, 2, 1])).dtype == tf.float32
+    assert layers.UpSampling2D()(tf.ones([1, 2, 2, 1])).dtype == tf.bfloat16
+
+
+def test_layer_normalization_keeps_its_scale_in_the_variables_dtype():
+    x = 1000.0 + np.arange(8, dtype="float32").reshape(2, 4)
+    for policy, kept in (("bfloat16", "bfloat16"), ("mixed_bfloat16", "float32")):
+        for layer in (
+            tf.keras.layers.LayerNormalization(dtype=policy),
+            tf.keras.layers.GroupNormalization(2, dtype=policy),
+        ):
+            assert layer(x).dtype == tf.bfloat16
+            assert [v.dtype.name for v in layer.weights] == [kept, kept]
+    batch = tf.keras.layers.BatchNormalization(dtype="bfloat16")
+    batch(x)
+    assert {v.dtype.name for v in batch.weights} == {"float32"}
+
+
+def test_spectral_normalization_iterates_in_the_variables_dtype():
+    x = tf.ones([1, 3])
+    mixed_precision.set_global_policy("mixed_bfloat16")
+    layer = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(2), power_iterations=20)
+    assert layer(x, training=True).dtype == tf.bfloat16
+    assert layer.vector_u.dtype == tf.float32
+    largest = tf.linalg.svd(layer.layer.kernel, compute_uv=False)[0]
+    np.testing.assert_allclose(largest, 1.0, atol=1e-4)
+
+
+def test_weights_read_from_a_pickle_are_still_cast():
+    mixed_precision.set_global_policy("mixed_bfloat16")
+    layer = tf.keras.layers.Dense(2, kernel_constraint="max_norm")
+    outputs = layer(tf.ones([1, 3]))
+    again = pickle.loads(pickle.dumps(layer))
+    np.testing.assert_array_equal(again(tf.ones([1, 3])), outputs)
+    assert again.kernel.name == layer.kernel.name and again.kernel.constraint is not None

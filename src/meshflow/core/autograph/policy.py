@@ -41,6 +41,11 @@ def _is_library_file(filename: str) -> bool:
     return os.path.abspath(filename).startswith(_library_folders())
 
 
+def is_users_file(filename: str) -> bool:
+    """Whether a file is neither Meshflow's nor that of a library."""
+    return not _is_own_file(filename) and not _is_library_file(filename)
+
+
 def _package(function: FunctionType) -> str:
     return (function.__module__ or "").split(".")[0]
 

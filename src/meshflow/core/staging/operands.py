@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.context import context
+from meshflow.core.context import as_stored, context
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
@@ -42,11 +42,8 @@ class Operands:
 
     def tensors(self) -> list[Tensor]:
         """The captures as tensors of the present context; variables are read in their own dtype."""
-        saved, context.autocast = context.autocast, None
-        try:
+        with as_stored():
             return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
-        finally:
-            context.autocast = saved
 
     def captures_of(self, traced: Traced, values: Sequence[Any]) -> list[Any]:
         """The values that one of the functions captured, out of those of `captures`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from meshflow.core.errors import InvalidValueError
 from meshflow.data.methods.later import nodes
 
 if TYPE_CHECKING:
@@ -113,16 +114,24 @@ class Elementwise:
           map_func: from the parts of an element to a dataset.
           cycle_length: how many are open at a time; default (also AUTOTUNE) the number of cores.
           block_length: how many elements of each follow each other; default 1.
-          num_parallel_calls: accepted.
+          num_parallel_calls: accepted; at most `cycle_length`.
           deterministic: accepted; the order is always the same.
           name: ignored.
 
         Raises:
-          InvalidArgumentError: for lengths that are not greater than zero.
+          InvalidArgumentError: for numbers that are not greater than zero, and for more calls than datasets.
         """
         import os
 
-        cycle = cycle_length if cycle_length not in (None, -1) else (os.cpu_count() or 1)
+        from meshflow.data.transformations.elementwise import threads_of
+
+        open_cycle = cycle_length in (None, -1)
+        cycle = (os.cpu_count() or 1) if open_cycle else int(cycle_length)  # type: ignore[arg-type]
+        calls = None if num_parallel_calls is None else threads_of(num_parallel_calls)
+        if calls is not None and not open_cycle and calls > cycle > 0:
+            raise InvalidValueError(
+                f"num_parallel_calls must be less than or equal to cycle_length, got {calls} and {cycle}."
+            )
         return nodes().FlatMap(
-            self, map_func, int(cycle), 1 if block_length is None else int(block_length)
+            self, map_func, cycle, 1 if block_length is None else int(block_length)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+from meshflow.core.random import kept_seed
 from meshflow.data import chunks, sources
 from meshflow.data.dataset import (
     Dataset,
@@ -36,10 +37,14 @@ class Drawing(Unary):
     epoch = 0
     _words: list[int] | None = None
 
+    def __init__(self, parent: Dataset) -> None:
+        super().__init__(parent)
+        self._seed = kept_seed()
+
     def seed(self) -> list[int]:
         """The words of the seed."""
         if self._words is None:
-            self._words = sources.seed_of(None)
+            self._words = self._seed()
         return self._words
 
 

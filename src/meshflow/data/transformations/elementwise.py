@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes, nest
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.random import call_keys, keys_of_calls
 from meshflow.core.specs import TensorSpec
 from meshflow.data import chunks, structure
@@ -26,6 +26,7 @@ from meshflow.data.failures import Failed, Raising, Resuming, caught, close
 from meshflow.data.functions import ElementFunction, randomness, same_randomness
 from meshflow.data.plans import Plan, places
 from meshflow.data.running import Run, in_threads
+from meshflow.data.states import function_of_state
 from meshflow.data.transformations.base import Drawing, Unary, is_live
 from meshflow.data.transformations.batching import Batch
 
@@ -37,16 +38,26 @@ class Map(Drawing):
       parent: the dataset.
       fn: the function.
       calls: how many threads may run it where it is not compiled; -1 for one per processor.
+      spec: from the spec of the elements to that of its results, where it is known without them.
     """
 
-    def __init__(self, parent: Dataset, fn: Callable[..., Any], calls: Any = None) -> None:
+    def __init__(
+        self,
+        parent: Dataset,
+        fn: Callable[..., Any],
+        calls: Any = None,
+        spec: Callable[[Any], Any] | None = None,
+    ) -> None:
         super().__init__(parent)
+        self._spec_of = spec
         self.function = ElementFunction(fn, parent.element_spec, "map")
         threads = 1 if calls is None else threads_of(calls)
         self._threads = (os.cpu_count() or 1) if threads < 0 else threads
         self._parallel = calls is not None and threads != 1
 
     def _known_spec(self) -> Any:
+        if self._spec_of is not None:
+            return self._spec_of(self._parent.element_spec)
         return self.function.output_spec
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
@@ -186,7 +197,7 @@ def threads_of(calls: Any) -> int:
     """
     number = integer(calls, "num_parallel_calls")
     if number < 1 and number != AUTOTUNE:
-        raise InvalidArgumentError(f"num_parallel_calls must be greater than zero, got {number}.")
+        raise InvalidValueError(f"num_parallel_calls must be greater than zero, got {number}.")
     return number
 
 
@@ -313,15 +324,18 @@ class Scan(Unary):
     def __init__(self, parent: Dataset, initial_state: Any, fn: Callable[..., Any]) -> None:
         super().__init__(parent)
         self._state = structure.to_arrays(initial_state)
-        spec = structure.spec_of(self._state), parent.element_spec
-        self._function = ElementFunction(fn, spec, "scan")
-        found = self._function.output_spec
-        if found is not None and not (type(found) is tuple and len(found) == 2):
+        self._function = function_of_state(
+            fn, self._state, parent.element_spec, "scan", self._next_state
+        )
+
+    @staticmethod
+    def _next_state(found: Any) -> Any:
+        if not (type(found) is tuple and len(found) == 2):
             raise TypeError(
                 "Invalid `scan_func`. `scan_func` should return a pair of the new state and the output, but it "
                 f"gives {found}."
             )
-        self._function.check_state(spec[0], found[0] if type(found) is tuple else None)
+        return found[0]
 
     def _known_spec(self) -> Any:
         found = self._function.output_spec

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.random import call_keys
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.dataset import (
@@ -21,6 +22,7 @@ from meshflow.data.dataset import (
 from meshflow.data.failures import Failed, caught
 from meshflow.data.functions import ElementFunction
 from meshflow.data.running import Run
+from meshflow.data.states import function_of_state
 from meshflow.data.transformations.base import Drawing, Fixed, Unary
 
 _NOTHING = object()
@@ -111,12 +113,13 @@ class GroupByWindow(Drawing):
         _check_key(self._key)
         self._reduce, self._window = reduce_func, window_size_func
 
-    def _reduced(self, key: int, group: list[Any]) -> Dataset:
+    def _reduced(self, key: int, group: list[Any], number: int = 0) -> Dataset:
         from meshflow.core.convert import convert_to_tensor
 
-        dataset = self._reduce(
-            convert_to_tensor(np.int64(key)), Fixed(group, self._parent.element_spec)
-        )
+        with call_keys(number):
+            dataset = self._reduce(
+                convert_to_tensor(np.int64(key)), Fixed(group, self._parent.element_spec)
+            )
         if not isinstance(dataset, Dataset):
             raise TypeError(f"`reduce_func` must return a `Dataset` object. Got {type(dataset)}.")
         return dataset
@@ -135,6 +138,7 @@ class GroupByWindow(Drawing):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
+        numbers = run.draws.numbers(self)
         for element in self._parent._elements(run):
             key = int(self._key(element))
             if key not in sizes:
@@ -145,10 +149,10 @@ class GroupByWindow(Drawing):
                     )
             groups[key].append(element)
             if len(groups[key]) == sizes[key]:
-                dataset = self._reduced(key, groups.pop(key))
+                dataset = self._reduced(key, groups.pop(key), next(numbers))
                 yield from dataset._elements(run.within(self, dataset))
         for key in sorted(groups):
-            dataset = self._reduced(key, groups.pop(key))
+            dataset = self._reduced(key, groups.pop(key), next(numbers))
             yield from dataset._elements(run.within(self, dataset))
 
 
@@ -178,9 +182,12 @@ class GroupByReducer(Unary):
                 first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
                 states[key] = structure.to_arrays(first)
             if function is None:
-                spec = structure.spec_of(states[key]), self._parent.element_spec
-                function = ElementFunction(self._reducer.reduce_func, spec, "group_by_reducer")
-                function.check_state(spec[0], function.output_spec)
+                function = function_of_state(
+                    self._reducer.reduce_func,
+                    states[key],
+                    self._parent.element_spec,
+                    "group_by_reducer",
+                )
             states[key] = function((states[key], element))
         for key in sorted(states):
             state = structure.to_tensors(states[key])

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.random import call_keys
 from meshflow.core.specs import TensorSpec
 from meshflow.core.trace import trace_shapes
 from meshflow.data import arranging, chunks, structure
@@ -239,10 +240,10 @@ class FlatMap(Drawing):
         if given:
             self._check(given[0])
 
-    def _inner(self, element: Any) -> Dataset:
+    def _inner(self, element: Any, number: int = 0) -> Dataset:
         tensors = structure.to_tensors(element)
-        dataset = self._fn(*tensors) if self._unpack else self._fn(tensors)
-        return self._check(dataset)
+        with call_keys(number):
+            return self._check(self._fn(*tensors) if self._unpack else self._fn(tensors))
 
     @staticmethod
     def _check(dataset: Any) -> Dataset:
@@ -259,7 +260,7 @@ class FlatMap(Drawing):
         finally:
             elements.close()
         some = some or [structure.map_specs(_blank, self._parent.element_spec)]
-        inner = [self._inner(element) for element in some]
+        inner = [self._inner(element, number) for number, element in enumerate(some)]
         self._in_parts = all(d._in_chunks(Run(d)) is not None for d in inner)
         # Sizes may differ from dataset to dataset.
         return functools.reduce(structure.merged, [d.element_spec for d in inner])
@@ -269,18 +270,21 @@ class FlatMap(Drawing):
         return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        opened = self._opener(lambda inner: caught(inner._elements(run.within(self, inner))))
+        opened = self._opener(lambda inner: caught(inner._elements(run.within(self, inner))), run)
         parent = self._parent._elements(run)
         return Raising(in_turn(caught(parent), opened, self._cycle, self._block or sys.maxsize))
 
-    def _opener(self, items: Callable[[Dataset], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    def _opener(
+        self, items: Callable[[Dataset], Iterator[Any]], run: Run
+    ) -> Callable[[Any], Iterator[Any]]:
         """A function from an element to what is taken of its dataset."""
+        numbers = run.draws.numbers(self)
 
         def opened(element: Any) -> Iterator[Any]:
             if type(element) is Failed:
                 return iter([element])
             try:
-                return items(self._inner(element))
+                return items(self._inner(element, next(numbers)))
             except Exception as error:
                 return iter([Failed(error)])
 
@@ -297,7 +301,7 @@ class FlatMap(Drawing):
 
         parent = caught(self._parent._elements(run))
         return arranging.in_turn(
-            parent, self._opener(taken), self._cycle, self._block or sys.maxsize
+            parent, self._opener(taken, run), self._cycle, self._block or sys.maxsize
         )
 
 

@@ -60,8 +60,34 @@ DENSE = {
 }
 
 
-def _convolution(x: Any, *arguments: Any, **options: Any) -> Any:
+def convolved(x: Any, *arguments: Any, **options: Any) -> Any:
+    """`convolution` with the initial kernel of the family."""
     return convolution(x, *arguments, kernel_initializer=KERNEL, **options)
+
+
+def attended(x: Any, few: int, name: str) -> Any:
+    """Channels weighted by what the whole image says of them, by way of `few` channels."""
+    wide = x.shape[-1]
+    y = GlobalAveragePooling2D(name=f"{name}squeeze")(x)
+    y = Reshape((1, 1, wide), name=f"{name}reshape")(y)
+    y = convolved(y, few, 1, f"{name}reduce", activation="swish", use_bias=True)
+    y = convolved(y, wide, 1, f"{name}expand", activation="sigmoid", use_bias=True)
+    return Multiply(name=f"{name}excite")([x, y])
+
+
+def added(x: Any, inputs: Any, drop: float, name: str) -> Any:
+    """A block's inputs and what it makes of them, left out for a part of the images in training."""
+    if drop > 0:
+        x = Dropout(drop, noise_shape=(None, 1, 1, 1), name=f"{name}drop")(x)
+    return Add(name=f"{name}add")([x, inputs])
+
+
+def classified(x: Any, dropout: float, classes: int, activation: Any) -> Any:
+    """Probabilities of classes."""
+    x = GlobalAveragePooling2D(name="avg_pool")(x)
+    x = Dropout(dropout, name="top_dropout")(x)
+    options = {"activation": activation, "kernel_initializer": DENSE}
+    return Dense(classes, name="predictions", **options)(x)
 
 
 def _block(
@@ -69,7 +95,7 @@ def _block(
 ) -> Any:
     inputs, entering = x, x.shape[-1]
     if expansion != 1:
-        x = _convolution(x, entering * expansion, 1, f"{name}expand_conv")
+        x = convolved(x, entering * expansion, 1, f"{name}expand_conv")
         x = activation(batch_norm(x, f"{name}expand_bn"), "swish", f"{name}expand_activation")
     if step == 2:
         x = padded_for_stride(x, window, f"{name}dwconv_pad")
@@ -82,21 +108,10 @@ def _block(
         name=f"{name}dwconv",
     )(x)
     x = activation(batch_norm(x, f"{name}bn"), "swish", f"{name}activation")
-    wide = x.shape[-1]
-    y = GlobalAveragePooling2D(name=f"{name}se_squeeze")(x)
-    y = Reshape((1, 1, wide), name=f"{name}se_reshape")(y)
-    options: dict[str, Any] = {"use_bias": True}
-    few = max(1, int(entering * 0.25))
-    y = _convolution(y, few, 1, f"{name}se_reduce", activation="swish", **options)
-    y = _convolution(y, wide, 1, f"{name}se_expand", activation="sigmoid", **options)
-    x = Multiply(name=f"{name}se_excite")([x, y])
-    x = _convolution(x, filters, 1, f"{name}project_conv")
+    x = attended(x, max(1, int(entering * 0.25)), f"{name}se_")
+    x = convolved(x, filters, 1, f"{name}project_conv")
     x = batch_norm(x, f"{name}project_bn")
-    if step == 1 and filters == entering:
-        if drop > 0:
-            x = Dropout(drop, noise_shape=(None, 1, 1, 1), name=f"{name}drop")(x)
-        x = Add(name=f"{name}add")([x, inputs])
-    return x
+    return added(x, inputs, drop, name) if step == 1 and filters == entering else x
 
 
 def _rounded(filters: float) -> int:
@@ -122,7 +137,7 @@ def _efficientnet(
         # The file holds variances where deviations were meant.
         x = Rescaling([1.0 / math.sqrt(s) for s in (0.229, 0.224, 0.225)])(x)
     x = padded_for_stride(x, 3, "stem_conv_pad")
-    x = _convolution(x, _rounded(32 * width), 3, "stem_conv", 2, padding="valid")
+    x = convolved(x, _rounded(32 * width), 3, "stem_conv", 2, padding="valid")
     x = activation(batch_norm(x, "stem_bn"), "swish", "stem_activation")
     repeats = [math.ceil(depth * stage[1]) for stage in _STAGES]
     done, total = 0, float(sum(math.ceil(depth * r) for _, r, *_ in _STAGES))
@@ -138,13 +153,10 @@ def _efficientnet(
                 f"block{stage + 1}{chr(97 + i)}_",
             )
             done += 1
-    x = _convolution(x, _rounded(1280 * width), 1, "top_conv")
+    x = convolved(x, _rounded(1280 * width), 1, "top_conv")
     x = activation(batch_norm(x, "top_bn"), "swish", "top_activation")
     if include_top:
-        x = GlobalAveragePooling2D(name="avg_pool")(x)
-        x = Dropout(dropout, name="top_dropout")(x)
-        options = {"activation": classifier_activation, "kernel_initializer": DENSE}
-        x = Dense(classes, name="predictions", **options)(x)
+        x = classified(x, dropout, classes, classifier_activation)
     else:
         x = pooled_features(x, pooling)
     name = f"efficientnetb{number}"

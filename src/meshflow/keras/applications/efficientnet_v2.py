@@ -11,16 +11,14 @@ from meshflow.keras.applications.common import (
     Sizes,
     activation,
     batch_norm,
-    convolution,
     model_of,
     pooled_features,
     start,
 )
-from meshflow.keras.applications.efficientnet import DENSE, KERNEL
+from meshflow.keras.applications.efficientnet import KERNEL, added, attended, classified, convolved
 from meshflow.keras.applications.families import preprocessing_constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, Dropout, Multiply, Rescaling, Reshape
-from meshflow.keras.layers.pooling import GlobalAveragePooling2D
+from meshflow.keras.layers import DepthwiseConv2D, Rescaling
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
 __all__ = [
@@ -78,22 +76,8 @@ _VARIANTS = {
 _MEAN, _VARIANCE = (0.485, 0.456, 0.406), (0.229**2, 0.224**2, 0.225**2)
 
 
-def _convolution(x: Any, *arguments: Any, **options: Any) -> Any:
-    return convolution(x, *arguments, kernel_initializer=KERNEL, **options)
-
-
 def _activated(x: Any, norm: str, name: str) -> Any:
     return activation(batch_norm(x, norm, momentum=0.9), "swish", name)
-
-
-def _attended(x: Any, few: int, name: str) -> Any:
-    """Channels weighted by what the whole image says of them."""
-    wide = x.shape[-1]
-    y = GlobalAveragePooling2D(name=f"{name}squeeze")(x)
-    y = Reshape((1, 1, wide), name=f"{name}reshape")(y)
-    y = _convolution(y, few, 1, f"{name}reduce", activation="swish", use_bias=True)
-    y = _convolution(y, wide, 1, f"{name}expand", activation="sigmoid", use_bias=True)
-    return Multiply(name=f"{name}excite")([x, y])
 
 
 def _block(
@@ -103,24 +87,20 @@ def _block(
     if expansion != 1:
         # One convolution widens and moves where the block does not work channel by channel.
         widening = (1, 1) if attends else (3, step)
-        x = _convolution(x, entering * expansion, widening[0], f"{name}expand_conv", widening[1])
+        x = convolved(x, entering * expansion, widening[0], f"{name}expand_conv", widening[1])
         x = _activated(x, f"{name}expand_bn", f"{name}expand_activation")
     if attends:
         options: dict[str, Any] = {"strides": step, "padding": "same", "use_bias": False}
         x = DepthwiseConv2D(3, depthwise_initializer=KERNEL, name=f"{name}dwconv2", **options)(x)
         x = _activated(x, f"{name}bn", f"{name}activation")
-        x = _attended(x, max(1, int(entering * 0.25)), f"{name}se_")
+        x = attended(x, max(1, int(entering * 0.25)), f"{name}se_")
     if expansion != 1:
-        x = _convolution(x, filters, 1, f"{name}project_conv")
+        x = convolved(x, filters, 1, f"{name}project_conv")
         x = batch_norm(x, f"{name}project_bn", momentum=0.9)
     else:
-        x = _convolution(x, filters, 3, f"{name}project_conv", step)
+        x = convolved(x, filters, 3, f"{name}project_conv", step)
         x = _activated(x, f"{name}project_bn", f"{name}project_activation")
-    if step == 1 and filters == entering:
-        if drop > 0:
-            x = Dropout(drop, noise_shape=(None, 1, 1, 1), name=f"{name}drop")(x)
-        x = Add(name=f"{name}add")([x, inputs])
-    return x
+    return added(x, inputs, drop, name) if step == 1 and filters == entering else x
 
 
 def _rounded(filters: float) -> int:
@@ -149,7 +129,7 @@ def _efficientnet(
     stages, stem, width, depth, size = _VARIANTS[kind]
     inputs = start(Sizes(size, 32), input_shape, input_tensor, include_top, weights, classes)
     x = _scaled(inputs, kind) if include_preprocessing else inputs
-    x = _convolution(x, _rounded(stem * width), 3, "stem_conv", 2)
+    x = convolved(x, _rounded(stem * width), 3, "stem_conv", 2)
     x = _activated(x, "stem_bn", "stem_activation")
     done, total = 0, sum(repeats for repeats, *_ in stages)
     for stage, (repeats, filters, expansion, step, attends) in enumerate(stages):
@@ -164,13 +144,10 @@ def _efficientnet(
                 f"block{stage + 1}{chr(97 + i)}_",
             )
             done += 1
-    x = _convolution(x, _rounded(1280 * width), 1, "top_conv")
+    x = convolved(x, _rounded(1280 * width), 1, "top_conv")
     x = _activated(x, "top_bn", "top_activation")
     if include_top:
-        x = GlobalAveragePooling2D(name="avg_pool")(x)
-        x = Dropout(0.2, name="top_dropout")(x)
-        options = {"activation": classifier_activation, "kernel_initializer": DENSE}
-        x = Dense(classes, name="predictions", **options)(x)
+        x = classified(x, 0.2, classes, classifier_activation)
     else:
         x = pooled_features(x, pooling)
     name = f"efficientnetv2-{kind.lower()}"

@@ -19,7 +19,7 @@ import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.autograph.status import convert_if_enabled
-from meshflow.core.context import context
+from meshflow.core.context import as_stored, context
 from meshflow.core.module import Module
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
@@ -309,13 +309,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
             self._dtype_policy = policies.get(nest.flatten(inputs)[0].dtype)
         shape = shape_of(inputs)
         self._build_input_shape = shape
-        saved, context.autocast = context.autocast, None
-        try:
-            # Weights get their initial values now, even when a training step is being traced.
-            with init_scope():
-                self.build(shape)
-        finally:
-            context.autocast = saved
+        # Weights get their initial values now, even when a training step is being traced.
+        with as_stored(), init_scope():
+            self.build(shape)
         self.built = True
         if self._initial_weights is not None:
             with init_scope():

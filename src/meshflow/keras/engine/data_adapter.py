@@ -159,6 +159,7 @@ class DataHandler:
     Attributes:
       steps: batches per epoch, None when not known.
       tracked: whether somebody will ask for the `position`.
+      exhausted: whether the data ended before the steps that were wanted.
 
     Raises:
       ValueError: when the parts do not fit together.
@@ -192,7 +193,7 @@ class DataHandler:
         self._resumption: Resumption | None = None
         self._began: dict[str, Any] | None = None
         self._taken = 0
-        self._exhausted = False
+        self.exhausted = False
         self.tracked = False
         self._source: ArraySource | IterableSource
         x = _plain_lists(x)
@@ -231,7 +232,7 @@ class DataHandler:
                 self._weighted(self._limited(shared) if shared is not None else self._pass()),
             )
             self._source.end_of_epoch()
-            if self._exhausted:
+            if self.exhausted:
                 return
 
     def _pass(self) -> Iterator[Any]:
@@ -271,7 +272,7 @@ class DataHandler:
             for batch in self._pass():
                 empty = False
                 yield batch
-            if empty or not self._source.restarts:
+            if empty or not self._source.restarts(self._limit or 0):
                 return
 
     def _limited(self, shared: Iterator[Any]) -> Iterator[Any]:
@@ -280,7 +281,7 @@ class DataHandler:
             count += 1
             yield batch
         if count < (self._limit or 0):
-            self._exhausted = True
+            self.exhausted = True
             warnings.warn(
                 "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
                 f"at least `steps_per_epoch * epochs` batches (in this case, {(self._limit or 0) * self._last} batches).",
@@ -310,8 +311,6 @@ def _plain_lists(value: Any) -> Any:
 
 class ArraySource:
     """Batches gathered from arrays."""
-
-    restarts = True
 
     def __init__(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, shuffle: Any
@@ -359,6 +358,10 @@ class ArraySource:
             + "\n".join(lines)
             + "\nMake sure all arrays contain the same number of samples."
         )
+
+    def restarts(self, steps: int) -> bool:
+        """Whether epochs of some steps go on at the beginning when all batches were taken."""
+        return True
 
     def batches(self) -> Iterator[Any]:
         """One pass over the examples."""
@@ -413,13 +416,21 @@ class IterableSource:
         is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
         self._sequence = self._sequence and not is_loader
         self._rng = host_generator() if shuffle and self._sequence else None
-        self.restarts = not isinstance(x, Iterator)
+        # An iterator over a dataset has a pass, a dataset makes them.
+        self._is_dataset = hasattr(type(x), "_elements")
         try:
             self.size: int | None = len(x)
         except TypeError:
             cardinality = getattr(x, "cardinality", None)
             known = int(cardinality()) if callable(cardinality) else -2
             self.size = known if known >= 0 else None
+
+    def restarts(self, steps: int) -> bool:
+        """Whether epochs of some steps go on at the beginning when all batches were taken.
+
+        As in Keras, a dataset is begun again only where an epoch is all of it, and `repeat` says the rest.
+        """
+        return self.size == steps if self._is_dataset else not isinstance(self._x, Iterator)
 
     def batches(self) -> Iterator[Any]:
         """One pass."""
@@ -430,7 +441,7 @@ class IterableSource:
             items: Any = (self._x[int(i)] for i in order)
         else:
             items = self._x
-        if hasattr(self._x, "_elements"):
+        if self._is_dataset:
             yield from self._dataset_batches()
             return
         if hasattr(self._x, "placed_batches"):

@@ -28,6 +28,13 @@ class InputLayer(Layer):
     Raises:
       ValueError: when no shape is given.
       NotImplementedError: for sparse and ragged inputs, which XLA cannot represent.
+
+    Example:
+      >>> import meshflow as tf
+      >>> first = tf.keras.layers.InputLayer(input_shape=(3,))
+      >>> model = tf.keras.Sequential([first, tf.keras.layers.Dense(2)])
+      >>> model.input_shape, model.output_shape
+      ((None, 3), (None, 2))
     """
 
     def __init__(

@@ -320,6 +320,14 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         self._symbolic_losses.append(loss)
         self._extras: Any = None
 
+    @property
+    def losses(self) -> list[Any]:
+        """Losses of the last call; those added as symbolic tensors are listed also before there was one."""
+        computed = super().losses
+        if all(callable(loss) for loss in self._losses):
+            return [*self._symbolic_losses, *computed]
+        return computed
+
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
         from meshflow.keras.metrics import Mean
 

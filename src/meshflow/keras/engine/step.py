@@ -19,6 +19,7 @@ from jax.extend.core import jaxpr_as_fun
 from meshflow.core import memory, nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.concrete_function import ConcreteFunction, Settings
+from meshflow.core.context import writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import ValueNeededError
 from meshflow.core.function import warn_op_by_op
@@ -184,14 +185,15 @@ class Loop:
             stacked = self._place(stacked)
         if Settings.progress is not None:
             Settings.progress()
-        for variable in self._written:
-            if sys.getrefcount(variable._value) > 2:
-                variable._value = jax.numpy.array(variable._value, copy=True)
-        state, results = self._compiled(
-            [v._value for v in self._written], [c._value for c in self._fixed], stacked
-        )
-        for variable, value in zip(self._written, state, strict=True):
-            variable._value = value
+        with writing:
+            for variable in self._written:
+                if sys.getrefcount(variable._value) > 2:
+                    variable._value = jax.numpy.array(variable._value, copy=True)
+            state, results = self._compiled(
+                [v._value for v in self._written], [c._value for c in self._fixed], stacked
+            )
+            for variable, value in zip(self._written, state, strict=True):
+                variable._value = value
         return self._traced.rebuild([Tensor(r) for r in results])
 
 

@@ -124,7 +124,11 @@ class Trainer(SingleBatches, GeneratorMethods):
                 if not done:
                     self.reset_metrics()
                 listeners.on_epoch_begin(epoch)
+                before = logs
                 logs = self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
+                if logs is None and handler.exhausted:
+                    # The data ended with the epoch before; this one ends the training with its numbers.
+                    logs = before
                 if logs is None and done:
                     # The earlier process was killed between the last step and the end of the epoch.
                     logs = resumption.logs  # type: ignore[union-attr]

@@ -128,6 +128,11 @@ class TrainingSteps:
 
     # ---- compiled steps --------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, or what is read from a pickle, compiles its own steps.
+        state: dict[str, Any] = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
+        return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
+
     def _step(self, kind: str) -> Callable[[Any], Any]:
         """The step as a function of host arrays: compiled, or plain Python when run eagerly."""
         function = getattr(self, f"{kind}_step")

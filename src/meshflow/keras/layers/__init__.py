@@ -103,7 +103,20 @@ def _known() -> dict[str, Any]:
 
 
 def serialize(layer: Any) -> Any:
-    """The configuration of a layer: `{'class_name': ..., 'config': ...}`."""
+    """The configuration of a layer: `{'class_name': ..., 'config': ...}`.
+
+    Args:
+      layer: the layer.
+
+    Returns:
+      A dictionary that `deserialize` makes a layer of.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.layers.serialize(tf.keras.layers.Dense(3))
+      >>> config["class_name"], config["config"]["units"]
+      ('Dense', 3)
+    """
     return identify.serialize(layer)
 
 
@@ -116,5 +129,11 @@ def deserialize(config: Any, custom_objects: Any = None) -> Any:
 
     Raises:
       ValueError: for an unknown class.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.layers.serialize(tf.keras.layers.Dense(3, activation="relu"))
+      >>> tf.keras.layers.deserialize(config).units
+      3
     """
     return identify.lookup(config, _known(), "layer", custom_objects)

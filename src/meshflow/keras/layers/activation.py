@@ -32,6 +32,11 @@ class ReLU(_Elementwise):
       negative_slope: slope below the threshold.
       threshold: values below it count as small.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ReLU(max_value=6.0)(tf.constant([-2.0, 3.0, 9.0])).numpy().tolist()
+      [0.0, 3.0, 6.0]
     """
 
     def __init__(
@@ -70,6 +75,11 @@ class LeakyReLU(_Elementwise):
     Args:
       alpha: the slope.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.LeakyReLU(alpha=0.5)(tf.constant([-4.0, 3.0])).numpy().tolist()
+      [-2.0, 3.0]
     """
 
     def __init__(self, alpha: float = 0.3, **kwargs: Any) -> None:
@@ -96,6 +106,11 @@ class ELU(_Elementwise):
     Args:
       alpha: the scale.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ELU(alpha=2.0)(tf.constant([-100.0, 3.0])).numpy().tolist()
+      [-2.0, 3.0]
     """
 
     def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
@@ -121,6 +136,11 @@ class ThresholdedReLU(_Elementwise):
     Args:
       theta: the threshold.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ThresholdedReLU(theta=2.0)(tf.constant([1.0, 2.0, 3.0])).numpy().tolist()
+      [0.0, 0.0, 3.0]
     """
 
     def __init__(self, theta: float = 1.0, **kwargs: Any) -> None:
@@ -144,6 +164,12 @@ class Softmax(_Elementwise):
     Args:
       axis: the dimension, or a list of dimensions.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x, mask = tf.constant([[1.0, 1.0, 5.0]]), tf.constant([[True, True, False]])
+      >>> tf.keras.layers.Softmax()(x, mask).numpy().tolist()
+      [[0.5, 0.5, 0.0]]
     """
 
     def __init__(self, axis: Any = -1, **kwargs: Any) -> None:
@@ -177,6 +203,14 @@ class PReLU(_Elementwise):
       alpha_constraint: projection of alpha.
       shared_axes: dimensions along which alpha is one number.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.PReLU(alpha_initializer=tf.keras.initializers.Constant(0.25))
+      >>> layer(tf.constant([[-4.0, 8.0]])).numpy().tolist()
+      [[-1.0, 8.0]]
+      >>> layer.alpha.shape
+      TensorShape([2])
     """
 
     def __init__(

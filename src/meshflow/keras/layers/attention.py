@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.context import as_stored
 from meshflow.core.shapes import TensorShape
+from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.base_layer import Layer
@@ -179,17 +181,10 @@ class MultiHeadAttention(Layer):
 
     def _ensure(self, query: Any, value: Any, key: Any) -> None:
         if "_projected" not in self.__dict__:
-            from meshflow.core.context import context
-            from meshflow.core.trace import init_scope
-
-            saved, context.autocast = context.autocast, None
-            try:
-                with init_scope():
-                    self._build_from(
-                        TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
-                    )
-            finally:
-                context.autocast = saved
+            with as_stored(), init_scope():
+                self._build_from(
+                    TensorShape(query.shape), TensorShape(value.shape), TensorShape(key.shape)
+                )
 
     def call(
         self,
@@ -351,6 +346,13 @@ class Attention(_BaseAttention):
       dropout: dropout of the attention weights.
       **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
         arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> query, value = tf.zeros([1, 1, 2]), tf.constant([[[0.0, 2.0], [4.0, 6.0]]])
+      >>> output, scores = tf.keras.layers.Attention()([query, value], return_attention_scores=True)
+      >>> output.numpy().tolist(), scores.numpy().tolist()
+      ([[[2.0, 4.0]]], [[[0.5, 0.5]]])
     """
 
     def __init__(
@@ -395,6 +397,12 @@ class AdditiveAttention(_BaseAttention):
       dropout: dropout of the attention weights.
       **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
         arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> query, value = tf.ones([1, 2, 8]), tf.ones([1, 5, 8])
+      >>> tf.keras.layers.AdditiveAttention()([query, value]).shape
+      TensorShape([1, 2, 8])
     """
 
     def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:

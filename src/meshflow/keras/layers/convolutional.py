@@ -236,7 +236,13 @@ class Conv(Layer):
 
 
 class Conv1D(Conv):
-    """Convolution over one dimension; arguments as `Conv`, without `rank`."""
+    """Convolution over one dimension; arguments as `Conv`, without `rank`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Conv1D(4, 3, strides=2)(tf.ones([1, 9, 2])).shape
+      TensorShape([1, 4, 4])
+    """
 
     def __init__(
         self,
@@ -304,7 +310,13 @@ class Conv2D(Conv):
 
 
 class Conv3D(Conv):
-    """Convolution over three dimensions; arguments as `Conv`, without `rank`."""
+    """Convolution over three dimensions; arguments as `Conv`, without `rank`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Conv3D(4, 3, padding="same")(tf.ones([1, 5, 6, 7, 2])).shape
+      TensorShape([1, 5, 6, 7, 4])
+    """
 
     def __init__(
         self,

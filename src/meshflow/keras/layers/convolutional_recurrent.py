@@ -386,6 +386,11 @@ class ConvLSTM1D(_ConvLSTM):
       dropout: share of the inputs dropped in training, the same in each step.
       recurrent_dropout: share of the state dropped in training, the same in each step.
       **kwargs: arguments of `RNN`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ConvLSTM1D(4, 3, return_sequences=True)(tf.ones([1, 2, 8, 3])).shape
+      TensorShape([1, 2, 6, 4])
     """
 
     rank = 1
@@ -405,6 +410,12 @@ class ConvLSTM2D(_ConvLSTM):
 
 
 class ConvLSTM3D(_ConvLSTM):
-    """A convolutional LSTM over sequences of volumes; arguments as for `ConvLSTM1D`."""
+    """A convolutional LSTM over sequences of volumes; arguments as for `ConvLSTM1D`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.ConvLSTM3D(2, 3, padding="same")(tf.ones([1, 2, 4, 4, 4, 1])).shape
+      TensorShape([1, 4, 4, 4, 2])
+    """
 
     rank = 3

@@ -110,6 +110,7 @@ class Dense(Layer):
 
     def call(self, inputs: Any) -> Any:
         """The layer's output."""
+        inputs = math.cast(inputs, self.compute_dtype)
         outputs = product(self, _last_axis_product, inputs, self.kernel)
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
@@ -159,6 +160,11 @@ class Activation(Layer):
     Args:
       activation: function or name.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Activation("relu")(tf.constant([-1.0, 2.0])).numpy().tolist()
+      [0.0, 2.0]
     """
 
     def __init__(self, activation: Any, **kwargs: Any) -> None:
@@ -180,7 +186,13 @@ class Activation(Layer):
 
 
 class Identity(Layer):
-    """Passes its input on."""
+    """Passes its input on.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Identity()(tf.constant([1.0, 2.0])).numpy().tolist()
+      [1.0, 2.0]
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -198,6 +210,14 @@ class ActivityRegularization(Identity):
       l1: factor of absolute values.
       l2: factor of squares.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.ActivityRegularization(l1=0.5)
+      >>> layer(tf.constant([[1.0, -3.0]])).numpy().tolist()
+      [[1.0, -3.0]]
+      >>> float(layer.losses[0])
+      2.0
     """
 
     def __init__(self, l1: float = 0.0, l2: float = 0.0, **kwargs: Any) -> None:
@@ -215,6 +235,12 @@ class Masking(Layer):
     Args:
       mask_value: the value.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> masking = tf.keras.layers.Masking(mask_value=-1.0)
+      >>> masking.compute_mask(tf.constant([[[5.0, 2.0], [-1.0, -1.0]]])).numpy().tolist()
+      [[True, False]]
     """
 
     def __init__(self, mask_value: float = 0.0, **kwargs: Any) -> None:

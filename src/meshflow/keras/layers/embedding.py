@@ -27,6 +27,14 @@ class Embedding(Layer):
       input_length: length of sequences, when fixed.
       sparse: accepted.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.Embedding(10, 4, mask_zero=True)
+      >>> layer(tf.constant([[7, 2, 0]])).shape
+      TensorShape([1, 3, 4])
+      >>> layer.compute_mask(tf.constant([[7, 2, 0]])).numpy().tolist()
+      [[True, True, False]]
     """
 
     def __init__(

@@ -186,6 +186,14 @@ class SimpleRNNCell(GatedCell):
 
     Raises:
       ValueError: when `units` is not a positive integer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> ones = {"kernel_initializer": "ones", "recurrent_initializer": "ones"}
+      >>> cell = tf.keras.layers.SimpleRNNCell(1, activation=None, **ones)
+      >>> output, states = cell(tf.constant([[2.0, 3.0]]), [tf.constant([[10.0]])])
+      >>> output.numpy().tolist()
+      [[15.0]]
     """
 
     def __init__(
@@ -255,6 +263,13 @@ class GRUCell(GatedCell):
 
     Raises:
       ValueError: when `units` is not a positive integer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> cell = tf.keras.layers.GRUCell(4)
+      >>> output, state = cell(tf.ones([2, 3]), tf.zeros([2, 4]))
+      >>> output.shape, cell.state_size
+      (TensorShape([2, 4]), 4)
     """
 
     gates = 3
@@ -359,6 +374,13 @@ class LSTMCell(GatedCell):
 
     Raises:
       ValueError: when `units` is not a positive integer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> cell = tf.keras.layers.LSTMCell(4)
+      >>> output, (hidden, memory) = cell(tf.ones([2, 3]), [tf.zeros([2, 4]), tf.zeros([2, 4])])
+      >>> output.shape, memory.shape
+      (TensorShape([2, 4]), TensorShape([2, 4]))
     """
 
     gates = 4

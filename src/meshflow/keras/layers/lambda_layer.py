@@ -23,6 +23,12 @@ class Lambda(Layer):
       mask: mask of the output, or a function of (inputs, mask).
       arguments: further keyword arguments of the function.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.Lambda(lambda x, power: x**power, arguments={"power": 2})
+      >>> layer(tf.constant([3.0, 4.0])).numpy().tolist()
+      [9.0, 16.0]
     """
 
     def __init__(

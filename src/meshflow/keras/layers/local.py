@@ -121,6 +121,14 @@ class LocallyConnected1D(_LocallyConnected):
     Raises:
       ValueError: for another padding, or inputs of unknown size.
       NotImplementedError: for another implementation.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.LocallyConnected1D(4, 3)
+      >>> layer(tf.ones([1, 10, 2])).shape
+      TensorShape([1, 8, 4])
+      >>> layer.kernel.shape
+      TensorShape([8, 6, 4])
     """
 
     def __init__(

@@ -74,7 +74,13 @@ class Merge(Layer):
 
 
 class Add(Merge):
-    """Sum of the inputs."""
+    """Sum of the inputs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Add()([tf.constant([1.0, 2.0]), tf.constant([10.0, 20.0])]).numpy().tolist()
+      [11.0, 22.0]
+    """
 
     def merge(self, inputs: list[Any]) -> Any:
         """The sum."""
@@ -85,7 +91,13 @@ class Add(Merge):
 
 
 class Subtract(Merge):
-    """First input minus the second."""
+    """First input minus the second.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Subtract()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
+      [4.0, -2.0]
+    """
 
     def build(self, input_shape: Any) -> None:
         """Checks that there are two inputs."""
@@ -101,7 +113,13 @@ class Subtract(Merge):
 
 
 class Multiply(Merge):
-    """Product of the inputs."""
+    """Product of the inputs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Multiply()([tf.constant([5.0, 7.0]), tf.constant([2.0, 3.0])]).numpy().tolist()
+      [10.0, 21.0]
+    """
 
     def merge(self, inputs: list[Any]) -> Any:
         """The product."""
@@ -112,7 +130,13 @@ class Multiply(Merge):
 
 
 class Average(Add):
-    """Mean of the inputs."""
+    """Mean of the inputs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Average()([tf.constant([1.0, 2.0]), tf.constant([3.0, 8.0])]).numpy().tolist()
+      [2.0, 5.0]
+    """
 
     def merge(self, inputs: list[Any]) -> Any:
         """The mean."""
@@ -120,7 +144,13 @@ class Average(Add):
 
 
 class Maximum(Merge):
-    """Largest of the inputs."""
+    """Largest of the inputs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Maximum()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
+      [5.0, 9.0]
+    """
 
     def merge(self, inputs: list[Any]) -> Any:
         """The maximum."""
@@ -131,7 +161,13 @@ class Maximum(Merge):
 
 
 class Minimum(Merge):
-    """Smallest of the inputs."""
+    """Smallest of the inputs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Minimum()([tf.constant([5.0, 7.0]), tf.constant([1.0, 9.0])]).numpy().tolist()
+      [1.0, 7.0]
+    """
 
     def merge(self, inputs: list[Any]) -> Any:
         """The minimum."""
@@ -147,6 +183,11 @@ class Concatenate(Merge):
     Args:
       axis: the dimension.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Concatenate(axis=1)([tf.ones([2, 3]), tf.ones([2, 1])]).shape
+      TensorShape([2, 4])
     """
 
     def __init__(self, axis: int = -1, **kwargs: Any) -> None:
@@ -200,6 +241,12 @@ class Dot(Merge):
       axes: dimension, or a pair of dimensions.
       normalize: whether vectors are scaled to norm 1 first (cosine).
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.constant([[1.0, 2.0]]), tf.constant([[3.0, 4.0]])
+      >>> tf.keras.layers.Dot(axes=1)([a, b]).numpy().tolist()
+      [[11.0]]
     """
 
     def __init__(self, axes: Any, normalize: bool = False, **kwargs: Any) -> None:
@@ -237,40 +284,89 @@ class Dot(Merge):
 
 
 def add(inputs: Any, **kwargs: Any) -> Any:
-    """Sum of tensors, through an `Add` layer."""
+    """Sum of tensors, through an `Add` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.add([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
+      [6.0, 14.0]
+    """
     return Add(**kwargs)(inputs)
 
 
 def subtract(inputs: Any, **kwargs: Any) -> Any:
-    """Difference of two tensors, through a `Subtract` layer."""
+    """Difference of two tensors, through a `Subtract` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.subtract([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
+      [2.0, -2.0]
+    """
     return Subtract(**kwargs)(inputs)
 
 
 def multiply(inputs: Any, **kwargs: Any) -> Any:
-    """Product of tensors, through a `Multiply` layer."""
+    """Product of tensors, through a `Multiply` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.multiply([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
+      [8.0, 48.0]
+    """
     return Multiply(**kwargs)(inputs)
 
 
 def average(inputs: Any, **kwargs: Any) -> Any:
-    """Mean of tensors, through an `Average` layer."""
+    """Mean of tensors, through an `Average` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.average([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
+      [3.0, 7.0]
+    """
     return Average(**kwargs)(inputs)
 
 
 def maximum(inputs: Any, **kwargs: Any) -> Any:
-    """Largest of tensors, through a `Maximum` layer."""
+    """Largest of tensors, through a `Maximum` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.maximum([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
+      [4.0, 8.0]
+    """
     return Maximum(**kwargs)(inputs)
 
 
 def minimum(inputs: Any, **kwargs: Any) -> Any:
-    """Smallest of tensors, through a `Minimum` layer."""
+    """Smallest of tensors, through a `Minimum` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.minimum([tf.constant([4.0, 6.0]), tf.constant([2.0, 8.0])]).numpy().tolist()
+      [2.0, 6.0]
+    """
     return Minimum(**kwargs)(inputs)
 
 
 def concatenate(inputs: Any, axis: int = -1, **kwargs: Any) -> Any:
-    """Joined tensors, through a `Concatenate` layer."""
+    """Joined tensors, through a `Concatenate` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.concatenate([tf.constant([[1.0, 2.0]]), tf.constant([[3.0]])]).numpy().tolist()
+      [[1.0, 2.0, 3.0]]
+    """
     return Concatenate(axis=axis, **kwargs)(inputs)
 
 
 def dot(inputs: Any, axes: Any, normalize: bool = False, **kwargs: Any) -> Any:
-    """Products of two tensors, through a `Dot` layer."""
+    """Products of two tensors, through a `Dot` layer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.constant([[3.0, 4.0]]), tf.constant([[6.0, 8.0]])
+      >>> tf.keras.layers.dot([a, b], axes=1, normalize=True).numpy().round(3).tolist()
+      [[1.0]]
+    """
     return Dot(axes=axes, normalize=normalize, **kwargs)(inputs)

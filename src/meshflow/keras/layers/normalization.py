@@ -45,12 +45,16 @@ class _Scaled(Layer):
         return self.add_weight(
             name,
             shape,
-            dtype=self._statistics_dtype(),
+            dtype=self._scale_dtype(),
             initializer=getattr(self, f"{name}_initializer"),
             regularizer=getattr(self, f"{name}_regularizer", None),
             constraint=getattr(self, f"{name}_constraint", None),
             experimental_autocast=False,
         )
+
+    def _scale_dtype(self) -> Any:
+        """Dtype of gamma and beta: that of the layer's variables."""
+        return dtypes.as_dtype(self.variable_dtype)
 
     def _statistics_dtype(self) -> Any:
         """Statistics are kept and computed in at least float32."""
@@ -102,6 +106,14 @@ class BatchNormalization(_Scaled):
 
     Raises:
       NotImplementedError: for `renorm` and `virtual_batch_size`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.BatchNormalization(epsilon=0.0)
+      >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy().tolist()
+      [[-1.0], [1.0]]
+      >>> layer.moving_mean.numpy().round(2)
+      array([0.02], dtype=float32)
     """
 
     def __init__(
@@ -174,6 +186,9 @@ class BatchNormalization(_Scaled):
         self.moving_variance = self._moving("moving_variance", param_shape)
         self.built = True
 
+    def _scale_dtype(self) -> Any:
+        return self._statistics_dtype()
+
     def _moving(self, name: str, shape: Any) -> Any:
         from meshflow.core.variable import VariableAggregation, VariableSynchronization
 
@@ -203,6 +218,7 @@ class BatchNormalization(_Scaled):
         return self._normalize(inputs, bool(training), mask)
 
     def _normalize(self, inputs: Any, training: bool, mask: Any) -> Any:
+        inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         rank = len(x.shape)
         reduced = [i for i in range(rank) if i not in self._axes]
@@ -293,6 +309,11 @@ class LayerNormalization(_Scaled):
       center: whether beta is added.
       scale: whether the result is multiplied by gamma.
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().round(2).tolist()
+      [[-1.0, 1.0], [-1.0, 1.0]]
     """
 
     def __init__(
@@ -329,11 +350,13 @@ class LayerNormalization(_Scaled):
 
     def call(self, inputs: Any) -> Any:
         """The normalized tensor."""
+        inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         mean, variance = nn.moments(x, self._axes, keepdims=True)
         broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
         beta, gamma = (
-            None if v is None else array.reshape(v, broadcast) for v in (self.beta, self.gamma)
+            None if v is None else math.cast(array.reshape(v, broadcast), x.dtype)
+            for v in (self.beta, self.gamma)
         )
         return math.cast(
             nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon), inputs.dtype
@@ -361,6 +384,12 @@ class GroupNormalization(_Scaled):
       center: whether beta is added.
       scale: whether the result is multiplied by gamma.
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[1.0, 3.0, 10.0, 30.0]])
+      >>> tf.keras.layers.GroupNormalization(groups=2, epsilon=0.0)(x).numpy().round(2).tolist()
+      [[-1.0, 1.0, -1.0, 1.0]]
     """
 
     def __init__(
@@ -391,6 +420,7 @@ class GroupNormalization(_Scaled):
 
     def call(self, inputs: Any) -> Any:
         """The normalized tensor."""
+        inputs = math.cast(inputs, self.compute_dtype)
         x = self._widened(inputs)
         shape = x.shape.as_list()
         axis = self.axis % len(shape)
@@ -403,9 +433,9 @@ class GroupNormalization(_Scaled):
         )
         broadcast = [shape[axis] if i == axis else 1 for i in range(len(shape))]
         if self.gamma is not None:
-            x = x * array.reshape(self.gamma, broadcast)
+            x = x * math.cast(array.reshape(self.gamma, broadcast), x.dtype)
         if self.beta is not None:
-            x = x + array.reshape(self.beta, broadcast)
+            x = x + math.cast(array.reshape(self.beta, broadcast), x.dtype)
         return math.cast(x, inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:
@@ -427,6 +457,11 @@ class UnitNormalization(Layer):
     Args:
       axis: dimension or dimensions of a vector.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.UnitNormalization()(tf.constant([[3.0, 4.0]])).numpy().round(2)
+      array([[0.6, 0.8]], dtype=float32)
     """
 
     def __init__(self, axis: Any = -1, **kwargs: Any) -> None:
@@ -436,7 +471,9 @@ class UnitNormalization(Layer):
 
     def call(self, inputs: Any) -> Any:
         """The scaled tensor."""
-        return math.l2_normalize(inputs, axis=self.axis, epsilon=1e-12)
+        return math.l2_normalize(
+            math.cast(inputs, self.compute_dtype), axis=self.axis, epsilon=1e-12
+        )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The input's shape."""

@@ -165,6 +165,20 @@ class _MaskedAverage(GlobalPooling):
 
 
 def _make(name: str, base: type, rank: int, function: Any, doc: str, *aliases: str) -> type:
+    before = (4, 6, 8)[:rank]
+    after = {
+        "Pooling": tuple(n // 2 for n in before),
+        "UpSampling": tuple(n * 2 for n in before),
+        "ZeroPadding": tuple(n + 2 for n in before),
+        "Cropping": tuple(n - 2 for n in before),
+    }.get(base.__name__, ())
+    doc = f"""{doc.rstrip()}
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.{name}()(tf.ones({[1, *before, 3]})).shape
+      TensorShape({[1, *after, 3]})
+    """
     made = type(
         name,
         (base,),
@@ -233,7 +247,7 @@ for _rank in (1, 2, 3):
 
 
 class UpSampling(_Spatial):
-    """Repeats positions."""
+    """Repeats positions, or interpolates between them, which gives float32 under every policy."""
 
     def __init__(
         self,
@@ -245,6 +259,8 @@ class UpSampling(_Spatial):
         super().__init__(data_format, **kwargs)
         self.size = sizes(size, self.rank, "size")
         self.interpolation = interpolation
+        # Interpolation gives another dtype than the compute dtype.
+        self._traced_shape = interpolation != "nearest"
 
     def call(self, inputs: Any) -> Any:
         """The larger tensor."""
@@ -260,7 +276,7 @@ class UpSampling(_Spatial):
 
         x = array.transpose(inputs, [0, 2, 3, 1]) if self._first else inputs
         new = [x.shape[1] * self.size[0], x.shape[2] * self.size[1]]
-        x = math.cast(image.resize(x, new, method=self.interpolation), inputs.dtype)
+        x = image.resize(x, new, method=self.interpolation)
         return array.transpose(x, [0, 3, 1, 2]) if self._first else x
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -339,17 +355,41 @@ class Cropping(_Spatial):
         return {**super().get_config(), "cropping": self.cropping}
 
 
+_UPSAMPLING_DOC = """Repeats positions of {rank} dimension(s).
+
+    Args:
+      size: how often each position stands in the output: an integer, or one for each dimension.
+      data_format: 'channels_last' or 'channels_first'.
+      interpolation: 'nearest' repeats; images also take other methods of `tf.image.resize`.
+      **kwargs: arguments of `Layer`.
+    """
+_PADDING_DOC = """Adds zeros around {rank} dimension(s).
+
+    Args:
+      padding: how many: an integer, or for each dimension an integer or a pair (before, after).
+      data_format: 'channels_last' or 'channels_first'.
+      **kwargs: arguments of `Layer`.
+
+    Raises:
+      ValueError: for a `padding` that is neither.
+    """
+_CROPPING_DOC = """Cuts off the borders of {rank} dimension(s).
+
+    Args:
+      cropping: how much: an integer, or for each dimension an integer or a pair (before, after).
+      data_format: 'channels_last' or 'channels_first'.
+      **kwargs: arguments of `Layer`.
+
+    Raises:
+      ValueError: for a `cropping` that is neither, or that leaves nothing.
+    """
 for _rank in (1, 2, 3):
     _make(
         f"UpSampling{_rank}D",
         UpSampling,
         _rank,
         None,
-        f"Repeats positions of {_rank} dimension(s).",
+        _UPSAMPLING_DOC.format(rank=_rank),
     )
-    _make(
-        f"ZeroPadding{_rank}D", ZeroPadding, _rank, None, f"Adds zeros around {_rank} dimension(s)."
-    )
-    _make(
-        f"Cropping{_rank}D", Cropping, _rank, None, f"Cuts off the borders of {_rank} dimension(s)."
-    )
+    _make(f"ZeroPadding{_rank}D", ZeroPadding, _rank, None, _PADDING_DOC.format(rank=_rank))
+    _make(f"Cropping{_rank}D", Cropping, _rank, None, _CROPPING_DOC.format(rank=_rank))

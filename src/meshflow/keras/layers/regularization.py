@@ -66,6 +66,12 @@ class Dropout(RandomLayer):
       noise_shape: shape of the mask; sizes of 1 share a decision.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dropped = tf.keras.layers.Dropout(0.5)(tf.ones([100]), training=True)
+      >>> sorted(set(dropped.numpy().tolist()))
+      [0.0, 2.0]
     """
 
     def __init__(
@@ -126,6 +132,12 @@ class SpatialDropout1D(_SpatialDropout):
       rate: the fraction.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dropped = tf.keras.layers.SpatialDropout1D(0.5)(tf.ones([1, 3, 20]), training=True)
+      >>> all(len(set(channel)) == 1 for channel in dropped.numpy()[0].T.tolist())
+      True
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
@@ -133,13 +145,39 @@ class SpatialDropout1D(_SpatialDropout):
 
 
 class SpatialDropout2D(_SpatialDropout):
-    """Dropout of whole channels of images."""
+    """Dropout of whole channels of images.
+
+    Args:
+      rate: the fraction.
+      data_format: 'channels_last' or 'channels_first'.
+      seed: seed.
+      **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dropped = tf.keras.layers.SpatialDropout2D(0.5)(tf.ones([1, 2, 2, 20]), training=True)
+      >>> sorted(set(tf.reduce_sum(dropped, [1, 2]).numpy()[0].tolist()))
+      [0.0, 8.0]
+    """
 
     rank = 2
 
 
 class SpatialDropout3D(_SpatialDropout):
-    """Dropout of whole channels of volumes."""
+    """Dropout of whole channels of volumes.
+
+    Args:
+      rate: the fraction.
+      data_format: 'channels_last' or 'channels_first'.
+      seed: seed.
+      **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> dropped = tf.keras.layers.SpatialDropout3D(0.5)(tf.ones([1, 2, 2, 2, 20]), training=True)
+      >>> sorted(set(tf.reduce_sum(dropped, [1, 2, 3]).numpy()[0].tolist()))
+      [0.0, 16.0]
+    """
 
     rank = 3
 
@@ -151,6 +189,14 @@ class GaussianNoise(RandomLayer):
       stddev: its standard deviation.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.GaussianNoise(0.1)
+      >>> layer(tf.constant([1.0, 2.0])).numpy().tolist()
+      [1.0, 2.0]
+      >>> (layer(tf.constant([1.0, 2.0]), training=True) == [1.0, 2.0]).numpy().tolist()
+      [False, False]
     """
 
     def __init__(self, stddev: float, seed: int | None = None, **kwargs: Any) -> None:
@@ -175,6 +221,13 @@ class GaussianDropout(RandomLayer):
       rate: the drop rate with the same variance.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([0.0, 3.0])
+      >>> noisy = tf.keras.layers.GaussianDropout(0.5)(x, training=True)
+      >>> (noisy == x).numpy().tolist()
+      [True, False]
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
@@ -195,7 +248,20 @@ class GaussianDropout(RandomLayer):
 
 
 class AlphaDropout(Dropout):
-    """Dropout that keeps mean and variance of SELU activations (arXiv:1706.02515)."""
+    """Dropout that keeps mean and variance of SELU activations (arXiv:1706.02515).
+
+    Args:
+      rate: the fraction.
+      noise_shape: shape of the mask; sizes of 1 share a decision.
+      seed: seed.
+      **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([1.0, 2.0])
+      >>> tf.keras.layers.AlphaDropout(0.5)(x, training=False).numpy().tolist()
+      [1.0, 2.0]
+    """
 
     def noisy(self, inputs: Any) -> Any:
         """The input with dropout."""

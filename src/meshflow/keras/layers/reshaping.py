@@ -21,6 +21,11 @@ class Flatten(Layer):
     Args:
       data_format: 'channels_first' moves channels last before flattening.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Flatten()(tf.ones([2, 3, 4])).shape
+      TensorShape([2, 12])
     """
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
@@ -51,6 +56,11 @@ class Reshape(Layer):
     Args:
       target_shape: sizes without the batch; one may be -1.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Reshape((-1, 2))(tf.ones([5, 3, 4])).shape
+      TensorShape([5, 6, 2])
     """
 
     def __init__(self, target_shape: Any, **kwargs: Any) -> None:
@@ -88,6 +98,11 @@ class Permute(Layer):
     Args:
       dims: positions of the dimensions, counted from 1, without the batch.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Permute((2, 1))(tf.ones([2, 3, 4])).shape
+      TensorShape([2, 4, 3])
     """
 
     def __init__(self, dims: Any, **kwargs: Any) -> None:
@@ -119,6 +134,11 @@ class RepeatVector(Layer):
     Args:
       n: number of repetitions.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.RepeatVector(3)(tf.constant([[1.0, 2.0]])).numpy().tolist()
+      [[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]]
     """
 
     def __init__(self, n: int, **kwargs: Any) -> None:

@@ -38,6 +38,14 @@ class DepthwiseConv2D(Conv):
       depthwise_regularizer: penalty on the kernel.
       depthwise_constraint: projection of the kernel.
       **kwargs: arguments of `Conv`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.DepthwiseConv2D(3, depth_multiplier=2)
+      >>> layer(tf.ones([1, 8, 8, 5])).shape
+      TensorShape([1, 6, 6, 10])
+      >>> layer.depthwise_kernel.shape
+      TensorShape([3, 3, 5, 2])
     """
 
     def __init__(
@@ -139,6 +147,11 @@ class DepthwiseConv1D(DepthwiseConv2D):
       data_format: 'channels_last' or 'channels_first'.
       dilation_rate: spacing of the window's elements.
       **kwargs: further arguments of `DepthwiseConv2D`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.DepthwiseConv1D(3, depth_multiplier=2)(tf.ones([1, 8, 5])).shape
+      TensorShape([1, 6, 10])
     """
 
     _rank = 1
@@ -297,7 +310,13 @@ class SeparableConv(Conv):
 
 
 class SeparableConv1D(SeparableConv):
-    """Separable convolution over one dimension."""
+    """Separable convolution over one dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.SeparableConv1D(4, 3)(tf.ones([1, 8, 5])).shape
+      TensorShape([1, 6, 4])
+    """
 
     def __init__(
         self,
@@ -324,7 +343,16 @@ class SeparableConv1D(SeparableConv):
 
 
 class SeparableConv2D(SeparableConv):
-    """Separable convolution over two dimensions."""
+    """Separable convolution over two dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.SeparableConv2D(4, 3)
+      >>> layer(tf.ones([1, 8, 8, 5])).shape
+      TensorShape([1, 6, 6, 4])
+      >>> layer.depthwise_kernel.shape, layer.pointwise_kernel.shape
+      (TensorShape([3, 3, 5, 1]), TensorShape([1, 1, 5, 4]))
+    """
 
     def __init__(
         self,

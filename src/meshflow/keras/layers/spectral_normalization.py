@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.context import as_stored
 from meshflow.core.shapes import TensorShape
 from meshflow.keras import initializers
 from meshflow.keras.engine.base_layer import Layer
@@ -28,7 +29,7 @@ class SpectralNormalization(Wrapper):
 
     Example:
       >>> import meshflow as tf
-      >>> layer = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(2), power_iterations=9)
+      >>> layer = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(2), power_iterations=50)
       >>> _ = layer(tf.ones([1, 3]), training=True)
       >>> round(float(tf.linalg.svd(layer.layer.kernel, compute_uv=False)[0]), 2)
       1.0
@@ -68,7 +69,9 @@ class SpectralNormalization(Wrapper):
     def call(self, inputs: Any, training: Any = False) -> Any:
         """The layer's output, with a normalized kernel in training."""
         if training:
-            self.normalize_weights()
+            # The iteration goes on in the variables' dtype, whatever the layer computes in.
+            with as_stored():
+                self.normalize_weights()
         return self.layer(inputs)
 
     def normalize_weights(self) -> None:

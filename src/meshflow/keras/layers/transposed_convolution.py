@@ -118,7 +118,13 @@ class ConvTranspose(Conv):
 
 
 class Conv1DTranspose(ConvTranspose):
-    """Transposed convolution over one dimension."""
+    """Transposed convolution over one dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Conv1DTranspose(4, 3, strides=2)(tf.ones([1, 5, 2])).shape
+      TensorShape([1, 11, 4])
+    """
 
     def __init__(
         self,
@@ -133,7 +139,13 @@ class Conv1DTranspose(ConvTranspose):
 
 
 class Conv2DTranspose(ConvTranspose):
-    """Transposed convolution over two dimensions."""
+    """Transposed convolution over two dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same")(tf.ones([1, 5, 5, 2])).shape
+      TensorShape([1, 10, 10, 4])
+    """
 
     def __init__(
         self,
@@ -148,7 +160,13 @@ class Conv2DTranspose(ConvTranspose):
 
 
 class Conv3DTranspose(ConvTranspose):
-    """Transposed convolution over three dimensions."""
+    """Transposed convolution over three dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Conv3DTranspose(4, 2, strides=2)(tf.ones([1, 2, 3, 4, 1])).shape
+      TensorShape([1, 4, 6, 8, 4])
+    """
 
     def __init__(
         self,

@@ -19,6 +19,12 @@ class Wrapper(Layer):
     Args:
       layer: the inner layer.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> wrapper = tf.keras.layers.Wrapper(tf.keras.layers.Dense(2))
+      >>> wrapper.get_config()["layer"]["config"]["units"]
+      2
     """
 
     def __init__(self, layer: Layer, **kwargs: Any) -> None:
@@ -46,7 +52,18 @@ class Wrapper(Layer):
 
 
 class TimeDistributed(Wrapper):
-    """Applies a layer to every timestep: dimension 1 is merged into the batch and split off again."""
+    """Applies a layer to every timestep: dimension 1 is merged into the batch and split off again.
+
+    Args:
+      layer: the layer; sees each timestep of each example as one example.
+      **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> images = tf.ones([2, 5, 8, 8, 3])
+      >>> tf.keras.layers.TimeDistributed(tf.keras.layers.Conv2D(4, 3))(images).shape
+      TensorShape([2, 5, 6, 6, 4])
+    """
 
     def __init__(self, layer: Layer, **kwargs: Any) -> None:
         super().__init__(layer, **kwargs)
@@ -85,6 +102,11 @@ class Rescaling(Layer):
       scale: factor.
       offset: added.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.Rescaling(2.0, offset=-1.0)(tf.constant([0.0, 0.5, 1.0])).numpy().tolist()
+      [-1.0, 0.0, 1.0]
     """
 
     def __init__(self, scale: Any, offset: Any = 0.0, **kwargs: Any) -> None:

@@ -10,51 +10,109 @@ from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, def
 from meshflow.keras.losses.functions import *
 
 BinaryCrossentropy = define(
-    "BinaryCrossentropy", _f.binary_crossentropy, "Cross entropy with labels 0 and 1."
+    "BinaryCrossentropy",
+    _f.binary_crossentropy,
+    "Cross entropy with labels 0 and 1.",
+    example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
 BinaryFocalCrossentropy = define(
     "BinaryFocalCrossentropy",
     _f.binary_focal_crossentropy,
     "Focal cross entropy with labels 0 and 1.",
+    example=("BinaryFocalCrossentropy(gamma=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.347"),
 )
 CategoricalCrossentropy = define(
-    "CategoricalCrossentropy", _f.categorical_crossentropy, "Cross entropy with one-hot labels."
+    "CategoricalCrossentropy",
+    _f.categorical_crossentropy,
+    "Cross entropy with one-hot labels.",
+    example=("CategoricalCrossentropy(label_smoothing=0.5)([[0.0, 1.0]], [[0.25, 0.75]])", "0.562"),
 )
 CategoricalFocalCrossentropy = define(
     "CategoricalFocalCrossentropy",
     _f.categorical_focal_crossentropy,
     "Focal cross entropy with one-hot labels.",
+    example=("CategoricalFocalCrossentropy(alpha=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.173"),
 )
-CategoricalHinge = define("CategoricalHinge", _f.categorical_hinge, "Hinge loss over classes.")
+CategoricalHinge = define(
+    "CategoricalHinge",
+    _f.categorical_hinge,
+    "Hinge loss over classes.",
+    example=("CategoricalHinge()([[0.0, 1.0]], [[0.5, 0.25]])", "1.25"),
+)
 CosineSimilarity = define(
-    "CosineSimilarity", _f.cosine_similarity, "Minus the cosine between labels and predictions."
+    "CosineSimilarity",
+    _f.cosine_similarity,
+    "Minus the cosine between labels and predictions.",
+    example=("CosineSimilarity()([[1.0, 0.0]], [[3.0, 4.0]])", "-0.6"),
 )
-Hinge = define("Hinge", _f.hinge, "Hinge loss.")
+Hinge = define(
+    "Hinge",
+    _f.hinge,
+    "Hinge loss.",
+    example=("Hinge()([[-1.0, 1.0]], [[0.5, 0.5]])", "1.0"),
+)
 Huber = define(
-    "Huber", _f.huber, "Quadratic for small errors, linear for large ones.", "huber_loss"
+    "Huber",
+    _f.huber,
+    "Quadratic for small errors, linear for large ones.",
+    "huber_loss",
+    example=("Huber(delta=2.0)([[0.0], [0.0]], [[1.0], [5.0]])", "4.25"),
 )
-KLDivergence = define("KLDivergence", _f.kl_divergence, "Kullback-Leibler divergence.")
-LogCosh = define("LogCosh", _f.log_cosh, "Logarithm of the hyperbolic cosine of the error.")
-MeanAbsoluteError = define("MeanAbsoluteError", _f.mean_absolute_error, "Mean of absolute errors.")
+KLDivergence = define(
+    "KLDivergence",
+    _f.kl_divergence,
+    "Kullback-Leibler divergence.",
+    example=("KLDivergence()([[0.5, 0.5]], [[0.25, 0.75]])", "0.144"),
+)
+LogCosh = define(
+    "LogCosh",
+    _f.log_cosh,
+    "Logarithm of the hyperbolic cosine of the error.",
+    example=("LogCosh()([[0.0]], [[1.0]])", "0.434"),
+)
+MeanAbsoluteError = define(
+    "MeanAbsoluteError",
+    _f.mean_absolute_error,
+    "Mean of absolute errors.",
+    example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0"),
+)
 MeanAbsolutePercentageError = define(
     "MeanAbsolutePercentageError",
     _f.mean_absolute_percentage_error,
     "Mean of relative errors, in percent.",
+    example=("MeanAbsolutePercentageError()([[2.0], [4.0]], [[1.0], [3.0]])", "37.5"),
 )
-MeanSquaredError = define("MeanSquaredError", _f.mean_squared_error, "Mean of squared errors.")
+MeanSquaredError = define(
+    "MeanSquaredError",
+    _f.mean_squared_error,
+    "Mean of squared errors.",
+    example=("MeanSquaredError()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[1.0, 0.0])", "0.5"),
+)
 MeanSquaredLogarithmicError = define(
     "MeanSquaredLogarithmicError",
     _f.mean_squared_logarithmic_error,
     "Mean of squared errors of logarithms.",
+    example=("MeanSquaredLogarithmicError()([[0.0]], [[1.0]])", "0.48"),
 )
-Poisson = define("Poisson", _f.poisson, "Poisson loss.")
+Poisson = define(
+    "Poisson",
+    _f.poisson,
+    "Poisson loss.",
+    example=("Poisson()([[2.0, 0.0]], [[1.0, 3.0]])", "2.0"),
+)
 SparseCategoricalCrossentropy = define(
     "SparseCategoricalCrossentropy",
     _f.sparse_categorical_crossentropy,
     "Cross entropy with class numbers.",
     last=("axis",),
+    example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
-SquaredHinge = define("SquaredHinge", _f.squared_hinge, "Squared hinge loss.")
+SquaredHinge = define(
+    "SquaredHinge",
+    _f.squared_hinge,
+    "Squared hinge loss.",
+    example=("SquaredHinge()([[-1.0, 1.0]], [[1.0, 0.0]])", "2.5"),
+)
 
 mse = MSE = _f.mean_squared_error
 mae = MAE = _f.mean_absolute_error
@@ -126,10 +184,23 @@ def get(identifier: Any) -> Any:
 
 
 def serialize(loss: Any, use_legacy_format: bool = False) -> Any:
-    """The configuration or name of a loss."""
+    """The configuration or name of a loss.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.losses.serialize(tf.keras.losses.huber)
+      'huber'
+    """
     return identify.serialize(loss)
 
 
 def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
-    """The loss with a name or configuration."""
+    """The loss with a name or configuration.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.losses.serialize(tf.keras.losses.Huber(delta=3.0))
+      >>> tf.keras.losses.deserialize(config).delta
+      3.0
+    """
     return identify.lookup(name, _TABLE, "loss function", custom_objects)

@@ -16,6 +16,15 @@ class Reduction:
     """How per-example losses become one number.
 
     `AUTO` and `SUM_OVER_BATCH_SIZE` give the mean, `SUM` the sum, `NONE` all of them.
+
+    Example:
+      >>> import meshflow as tf
+      >>> losses = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)
+      >>> losses([[0.0], [0.0]], [[1.0], [3.0]]).numpy().tolist()
+      [1.0, 9.0]
+      >>> losses = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.SUM)
+      >>> losses([[0.0], [0.0]], [[1.0], [3.0]]).numpy().tolist()
+      10.0
     """
 
     AUTO = "auto"
@@ -41,6 +50,14 @@ class Loss:
     Args:
       reduction: see `tf.keras.losses.Reduction`.
       name: the loss's name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Cubic(tf.keras.losses.Loss):
+      ...     def call(self, y_true, y_pred):
+      ...         return tf.reduce_mean(tf.abs(y_true - y_pred) ** 3, axis=-1)
+      >>> Cubic()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[2.0, 0.0]).numpy().tolist()
+      1.0
     """
 
     # Whether a compiled model divides the loss by the number of replicas.
@@ -158,6 +175,12 @@ class LossFunctionWrapper(Loss):
       reduction: see `tf.keras.losses.Reduction`.
       name: the loss's name.
       **kwargs: further arguments of the function.
+
+    Example:
+      >>> import meshflow as tf
+      >>> loss = tf.keras.losses.LossFunctionWrapper(tf.keras.losses.huber, delta=2.0)
+      >>> float(loss([[0.0]], [[5.0]]))
+      8.0
     """
 
     def __init__(
@@ -188,12 +211,19 @@ class LossFunctionWrapper(Loss):
         return {**super().get_config(), **own, **self._arguments}
 
 
+def example_text(call: str, value: str) -> str:
+    """A docstring's section that shows a call and the number that it gives, to three decimals."""
+    return f"\nExample:\n  >>> import meshflow as tf\n  >>> round(float({call}), 3)\n  {value}\n"
+
+
 def define(
     name: str,
     fn: Callable[..., Any],
     doc: str,
     default_name: str | None = None,
     last: tuple[str, ...] = (),
+    *,
+    example: tuple[str, str],
 ) -> type[LossFunctionWrapper]:
     """A loss class for a function of (y_true, y_pred, ...).
 
@@ -203,6 +233,7 @@ def define(
       doc: one line on what the loss is.
       default_name: default of `name`; default the function's name.
       last: arguments that come after `reduction` and `name`; the others precede them.
+      example: a call of the class, and the number that it gives.
 
     Returns:
       The class.
@@ -229,7 +260,7 @@ def define(
     arguments = "".join(f"  {n}: see `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
     text = (
         f"{doc}\n\nArgs:\n{arguments}  reduction: see `tf.keras.losses.Reduction`.\n"
-        "  name: the loss's name.\n"
+        "  name: the loss's name.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
     )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
     return type(name, (LossFunctionWrapper,), body)

@@ -31,57 +31,98 @@ from meshflow.keras.metrics.operating_points import (
 from meshflow.keras.metrics.regression import MeanRelativeError, R2Score, RootMeanSquaredError
 
 BinaryCrossentropy = define(
-    "BinaryCrossentropy", _losses.binary_crossentropy, "Mean cross entropy with labels 0 and 1."
+    "BinaryCrossentropy",
+    _losses.binary_crossentropy,
+    "Mean cross entropy with labels 0 and 1.",
+    example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
 CategoricalCrossentropy = define(
     "CategoricalCrossentropy",
     _losses.categorical_crossentropy,
     "Mean cross entropy with one-hot labels.",
+    example=("CategoricalCrossentropy(label_smoothing=0.5)([[0.0, 1.0]], [[0.25, 0.75]])", "0.562"),
 )
 SparseCategoricalCrossentropy = define(
     "SparseCategoricalCrossentropy",
     _losses.sparse_categorical_crossentropy,
     "Mean cross entropy with class numbers.",
+    example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
 CategoricalHinge = define(
-    "CategoricalHinge", _losses.categorical_hinge, "Mean hinge loss over classes."
+    "CategoricalHinge",
+    _losses.categorical_hinge,
+    "Mean hinge loss over classes.",
+    example=("CategoricalHinge()([[0.0, 1.0]], [[0.5, 0.25]])", "1.25"),
 )
-Hinge = define("Hinge", _losses.hinge, "Mean hinge loss.")
-SquaredHinge = define("SquaredHinge", _losses.squared_hinge, "Mean squared hinge loss.")
+Hinge = define(
+    "Hinge",
+    _losses.hinge,
+    "Mean hinge loss.",
+    example=("Hinge()([[-1.0, 1.0]], [[0.5, 0.5]])", "1.0"),
+)
+SquaredHinge = define(
+    "SquaredHinge",
+    _losses.squared_hinge,
+    "Mean squared hinge loss.",
+    example=("SquaredHinge()([[-1.0, 1.0]], [[1.0, 0.0]])", "2.5"),
+)
 KLDivergence = define(
     "KLDivergence",
     _losses.kl_divergence,
     "Mean Kullback-Leibler divergence.",
     "kullback_leibler_divergence",
+    example=("KLDivergence()([[0.5, 0.5]], [[0.25, 0.75]])", "0.144"),
 )
 LogCoshError = define(
     "LogCoshError",
     _losses.log_cosh,
     "Mean logarithm of the hyperbolic cosine of errors.",
     "logcosh",
+    example=("LogCoshError()([[0.0]], [[1.0]])", "0.434"),
 )
 MeanAbsoluteError = define(
-    "MeanAbsoluteError", _losses.mean_absolute_error, "Mean of absolute errors."
+    "MeanAbsoluteError",
+    _losses.mean_absolute_error,
+    "Mean of absolute errors.",
+    example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0"),
 )
 MeanAbsolutePercentageError = define(
     "MeanAbsolutePercentageError",
     _losses.mean_absolute_percentage_error,
     "Mean of relative errors, in percent.",
+    example=("MeanAbsolutePercentageError()([[2.0], [4.0]], [[1.0], [3.0]])", "37.5"),
 )
-MeanSquaredError = define("MeanSquaredError", _losses.mean_squared_error, "Mean of squared errors.")
+MeanSquaredError = define(
+    "MeanSquaredError",
+    _losses.mean_squared_error,
+    "Mean of squared errors.",
+    example=("MeanSquaredError()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[1.0, 0.0])", "1.0"),
+)
 MeanSquaredLogarithmicError = define(
     "MeanSquaredLogarithmicError",
     _losses.mean_squared_logarithmic_error,
     "Mean of squared errors of logarithms.",
+    example=("MeanSquaredLogarithmicError()([[0.0]], [[1.0]])", "0.48"),
 )
-Poisson = define("Poisson", _losses.poisson, "Mean Poisson loss.")
+Poisson = define(
+    "Poisson",
+    _losses.poisson,
+    "Mean Poisson loss.",
+    example=("Poisson()([[2.0, 0.0]], [[1.0, 3.0]])", "2.0"),
+)
 
 
 # In place of the loss of that name, which the import above brought.
 def cosine_similarity(  # type: ignore[no-redef]
     y_true: Any, y_pred: Any, axis: int = -1
 ) -> Any:
-    """Cosine of the angle between labels and predictions; the loss of this name is its negative."""
+    """Cosine of the angle between labels and predictions; the loss of this name is its negative.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.metrics.cosine_similarity([[3.0, 4.0]], [[6.0, 8.0]]).numpy().round(3).tolist()
+      [1.0]
+    """
     return -_losses.cosine_similarity(y_true, y_pred, axis)
 
 
@@ -90,6 +131,7 @@ CosineSimilarity = define(
     cosine_similarity,
     "Mean cosine between labels and predictions.",
     "cosine_similarity",
+    example=("CosineSimilarity()([[1.0, 0.0]], [[3.0, 4.0]])", "0.6"),
 )
 
 
@@ -164,6 +206,11 @@ def get(identifier: Any) -> Any:
 
     Raises:
       ValueError: for an unknown name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.metrics.get("mae").__name__, type(tf.keras.metrics.get("AUC")).__name__
+      ('mean_absolute_error', 'AUC')
     """
     if isinstance(identifier, Metric):
         return identifier
@@ -171,10 +218,23 @@ def get(identifier: Any) -> Any:
 
 
 def serialize(metric: Any, use_legacy_format: bool = False) -> Any:
-    """The configuration or name of a metric."""
+    """The configuration or name of a metric.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.metrics.serialize(tf.keras.metrics.mse)
+      'mean_squared_error'
+    """
     return identify.serialize(metric)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
-    """The metric with a configuration."""
+    """The metric with a configuration.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.metrics.serialize(tf.keras.metrics.BinaryAccuracy(threshold=0.25))
+      >>> tf.keras.metrics.deserialize(config).get_config()["threshold"]
+      0.25
+    """
     return identify.lookup(config, _TABLE, "metric function", custom_objects)

@@ -12,28 +12,56 @@ from meshflow.ops import array, math
 
 
 def accuracy(y_true: Any, y_pred: Any) -> Any:
-    """1.0 where labels and predictions are equal."""
+    """1.0 where labels and predictions are equal.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.metrics.accuracy([[1], [2]], [[1], [3]]).numpy().tolist()
+      [[1.0], [0.0]]
+    """
     y_pred = convert_to_tensor(y_pred)
     y_true = math.cast(convert_to_tensor(y_true), y_pred.dtype)
     return math.cast(math.equal(y_true, y_pred), backend.floatx())
 
 
 def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
-    """Share of predictions on the label's side of a threshold, over the last dimension."""
+    """Share of predictions on the label's side of a threshold, over the last dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]]).numpy().tolist()
+      [0.75]
+      >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]], 0.95).numpy().tolist()
+      [0.5]
+    """
     y_pred = convert_to_tensor(y_pred)
     decided = math.cast(y_pred > threshold, y_pred.dtype)
     return math.reduce_mean(accuracy(y_true, decided), axis=-1)
 
 
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
-    """1.0 where the largest prediction is the label's class; one-hot labels."""
+    """1.0 where the largest prediction is the label's class; one-hot labels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> labels, scores = [[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]
+      >>> tf.keras.metrics.categorical_accuracy(labels, scores).numpy().tolist()
+      [1.0, 0.0]
+    """
     return math.cast(
         math.equal(math.argmax(y_true, axis=-1), math.argmax(y_pred, axis=-1)), backend.floatx()
     )
 
 
 def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
-    """1.0 where the largest prediction is the label's class; class numbers as labels."""
+    """1.0 where the largest prediction is the label's class; class numbers as labels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> scores = [[0.1, 0.9], [0.2, 0.8]]
+      >>> tf.keras.metrics.sparse_categorical_accuracy([1, 0], scores).numpy().tolist()
+      [1.0, 0.0]
+    """
     y_true, y_pred = convert_to_tensor(y_true), convert_to_tensor(y_pred)
     if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
         y_true = array.squeeze(y_true, -1)
@@ -43,12 +71,26 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
 
 
 def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Any:
-    """1.0 where the label's class is among the k largest predictions; one-hot labels."""
+    """1.0 where the label's class is among the k largest predictions; one-hot labels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> labels, scores = [[0, 1, 0], [0, 0, 1]], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]
+      >>> tf.keras.metrics.top_k_categorical_accuracy(labels, scores, k=2).numpy().tolist()
+      [1.0, 0.0]
+    """
     return sparse_top_k_categorical_accuracy(math.argmax(y_true, axis=-1), y_pred, k)
 
 
 def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Any:
-    """1.0 where the label's class is among the k largest predictions; class numbers as labels."""
+    """1.0 where the label's class is among the k largest predictions; class numbers as labels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> scores = [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]
+      >>> tf.keras.metrics.sparse_top_k_categorical_accuracy([1, 2], scores, k=2).numpy().tolist()
+      [1.0, 0.0]
+    """
     y_pred = convert_to_tensor(y_pred)
     labels = math.cast(convert_to_tensor(y_true), "int64")
     classes = y_pred.shape[-1]
@@ -87,27 +129,47 @@ def resolve_accuracy(
     return globals()[f"{prefix}_accuracy"]
 
 
-Accuracy = define("Accuracy", accuracy, "Share of predictions equal to the labels.")
+Accuracy = define(
+    "Accuracy",
+    accuracy,
+    "Share of predictions equal to the labels.",
+    example=("Accuracy()([1, 2, 3, 4], [1, 2, 3, 0])", "0.75"),
+)
 BinaryAccuracy = define(
-    "BinaryAccuracy", binary_accuracy, "Share of predictions on the label's side of a threshold."
+    "BinaryAccuracy",
+    binary_accuracy,
+    "Share of predictions on the label's side of a threshold.",
+    example=("BinaryAccuracy(threshold=0.3)([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1])", "0.75"),
 )
 CategoricalAccuracy = define(
-    "CategoricalAccuracy", categorical_accuracy, "Share of right classes; one-hot labels."
+    "CategoricalAccuracy",
+    categorical_accuracy,
+    "Share of right classes; one-hot labels.",
+    example=("CategoricalAccuracy()([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
 SparseCategoricalAccuracy = define(
     "SparseCategoricalAccuracy",
     sparse_categorical_accuracy,
     "Share of right classes; class numbers as labels.",
+    example=("SparseCategoricalAccuracy()([1, 0], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
 TopKCategoricalAccuracy = define(
     "TopKCategoricalAccuracy",
     top_k_categorical_accuracy,
     "Share of labels among the k largest predictions; one-hot labels.",
     first=("k",),
+    example=(
+        "TopKCategoricalAccuracy(k=2)([[0, 1, 0], [0, 0, 1]], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])",
+        "0.5",
+    ),
 )
 SparseTopKCategoricalAccuracy = define(
     "SparseTopKCategoricalAccuracy",
     sparse_top_k_categorical_accuracy,
     "Share of labels among the k largest predictions.",
     first=("k",),
+    example=(
+        "SparseTopKCategoricalAccuracy(k=2)([1, 2], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])",
+        "0.5",
+    ),
 )

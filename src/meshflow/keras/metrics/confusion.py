@@ -142,7 +142,7 @@ class ConfusionCounts(Metric):
         return value[0] if len(self._thresholds) == 1 else value
 
 
-def _count(name: str, attribute: str, doc: str) -> Any:
+def _count(name: str, attribute: str, doc: str, shown: int) -> Any:
     def __init__(
         self: Any, thresholds: Any = None, name: str | None = None, dtype: Any = None
     ) -> None:
@@ -160,7 +160,11 @@ def _count(name: str, attribute: str, doc: str) -> Any:
 
     text = (
         f"{doc}\n\nArgs:\n  thresholds: a threshold or several; default 0.5.\n"
-        "  name: the metric's name.\n  dtype: dtype of the state.\n"
+        "  name: the metric's name.\n  dtype: dtype of the state.\n\n"
+        "Example:\n  >>> import meshflow as tf\n"
+        f"  >>> metric = tf.keras.metrics.{name}()\n"
+        "  >>> metric.update_state([1, 1, 1, 0, 0, 0, 0], [0.9, 0.8, 0.2, 0.7, 0.1, 0.1, 0.1])\n"
+        f"  >>> int(metric.result())\n  {shown}\n"
     )
     body = {
         "__init__": __init__,
@@ -172,10 +176,10 @@ def _count(name: str, attribute: str, doc: str) -> Any:
     return type(name, (ConfusionCounts,), body)
 
 
-TruePositives = _count("TruePositives", "true_positives", "Number of true positives.")
-TrueNegatives = _count("TrueNegatives", "true_negatives", "Number of true negatives.")
-FalsePositives = _count("FalsePositives", "false_positives", "Number of false positives.")
-FalseNegatives = _count("FalseNegatives", "false_negatives", "Number of false negatives.")
+TruePositives = _count("TruePositives", "true_positives", "Number of true positives.", 2)
+TrueNegatives = _count("TrueNegatives", "true_negatives", "Number of true negatives.", 3)
+FalsePositives = _count("FalsePositives", "false_positives", "Number of false positives.", 1)
+FalseNegatives = _count("FalseNegatives", "false_negatives", "Number of false negatives.", 1)
 
 
 class Precision(ConfusionCounts):
@@ -225,7 +229,15 @@ class Precision(ConfusionCounts):
 
 
 class Recall(Precision):
-    """True positives among all positive labels; arguments as `Precision`."""
+    """True positives among all positive labels; arguments as `Precision`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> recall = tf.keras.metrics.Recall()
+      >>> recall.update_state([1, 1, 1, 0], [0.9, 0.8, 0.1, 0.7])
+      >>> round(float(recall.result()), 3)
+      0.667
+    """
 
     def result(self) -> Any:
         """The recall, for each threshold."""

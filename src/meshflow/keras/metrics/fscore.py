@@ -126,6 +126,13 @@ class F1Score(FBetaScore):
       threshold: scores above it are positive; None takes the largest score of each example.
       name: the metric's name.
       dtype: dtype of the state.
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.F1Score(threshold=0.5)
+      >>> metric.update_state([[1, 0], [1, 1]], [[0.9, 0.6], [0.2, 0.7]])
+      >>> metric.result().numpy().round(3)
+      array([0.667, 0.667], dtype=float32)
     """
 
     def __init__(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.keras.losses.base import match_last_dimension
+from meshflow.keras.losses import functions as _losses
+from meshflow.keras.losses.base import example_text, match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
@@ -95,7 +96,15 @@ class Mean(Reduce):
 
 
 class Sum(Reduce):
-    """Weighted sum of values; arguments as `Mean`."""
+    """Weighted sum of values; arguments as `Mean`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.Sum()
+      >>> metric.update_state([1.0, 2.0], sample_weight=[10.0, 1.0])
+      >>> float(metric.result())
+      12.0
+    """
 
     _mean = False
 
@@ -110,6 +119,14 @@ class MeanTensor(Metric):
       name: the metric's name.
       dtype: dtype of the state.
       shape: shape of the tensors; default that of the first.
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.MeanTensor()
+      >>> metric.update_state([1.0, 10.0])
+      >>> metric.update_state([3.0, 30.0])
+      >>> metric.result().numpy().tolist()
+      [2.0, 20.0]
     """
 
     def __init__(
@@ -180,6 +197,14 @@ class MeanMetricWrapper(Mean):
       name: the metric's name.
       dtype: dtype of the state.
       **kwargs: further arguments of the function.
+
+    Example:
+      >>> import meshflow as tf
+      >>> largest = lambda y_true, y_pred: tf.reduce_max(tf.abs(y_true - y_pred), axis=-1)
+      >>> metric = tf.keras.metrics.MeanMetricWrapper(largest, name="largest_error")
+      >>> metric.update_state(tf.zeros([2, 2]), tf.constant([[1.0, 2.0], [3.0, 4.0]]))
+      >>> float(metric.result())
+      3.0
     """
 
     def __init__(
@@ -224,6 +249,8 @@ def define(
     doc: str,
     default_name: str | None = None,
     first: tuple[str, ...] = (),
+    *,
+    example: tuple[str, str],
 ) -> type[MeanMetricWrapper]:
     """A metric class for a function of (y_true, y_pred, ...).
 
@@ -233,6 +260,7 @@ def define(
       doc: one line on what the metric is.
       default_name: default of `name`; default the function's name.
       first: arguments that come before `name` and `dtype`; the others follow them.
+      example: a call of a new metric, and the number that it gives.
 
     Returns:
       The class.
@@ -257,7 +285,11 @@ def define(
 
     parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
-    arguments = "".join(f"  {n}: see `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
-    text = f"{doc}\n\nArgs:\n  name: the metric's name.\n  dtype: dtype of the state.\n{arguments}"
+    home = "losses" if fn.__module__ == _losses.__name__ else "metrics"
+    arguments = "".join(f"  {n}: see `tf.keras.{home}.{fn.__name__}`.\n" for n in extra)
+    text = (
+        f"{doc}\n\nArgs:\n  name: the metric's name.\n  dtype: dtype of the state.\n{arguments}"
+        + example_text(f"tf.keras.metrics.{example[0]}", example[1])
+    )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.metrics"}
     return type(name, (MeanMetricWrapper,), body)

@@ -72,6 +72,13 @@ class SensitivityAtSpecificity(OperatingPoint):
 
     Raises:
       ValueError: for a value outside [0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.SensitivityAtSpecificity(specificity=1.0)
+      >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
+      >>> float(metric.result())
+      0.5
     """
 
     _given, _wanted = "specificity", "sensitivity"
@@ -99,6 +106,13 @@ class SpecificityAtSensitivity(OperatingPoint):
 
     Raises:
       ValueError: for a value outside [0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.SpecificityAtSensitivity(sensitivity=1.0)
+      >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
+      >>> float(metric.result())
+      0.5
     """
 
     _given, _wanted = "sensitivity", "specificity"
@@ -126,6 +140,13 @@ class PrecisionAtRecall(OperatingPoint):
 
     Raises:
       ValueError: for a value outside [0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.PrecisionAtRecall(recall=0.5)
+      >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
+      >>> float(metric.result())
+      1.0
     """
 
     _given, _wanted = "recall", "precision"
@@ -153,6 +174,13 @@ class RecallAtPrecision(OperatingPoint):
 
     Raises:
       ValueError: for a value outside [0, 1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.RecallAtPrecision(precision=0.8)
+      >>> metric.update_state([0, 0, 1, 1], [0.1, 0.6, 0.3, 0.8])
+      >>> float(metric.result())
+      0.5
     """
 
     _given, _wanted = "precision", "recall"

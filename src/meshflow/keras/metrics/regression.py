@@ -54,6 +54,13 @@ class MeanRelativeError(Mean):
       normalizer: numbers of the shape of the predictions.
       name: the metric's name.
       dtype: dtype of the state.
+
+    Example:
+      >>> import meshflow as tf
+      >>> metric = tf.keras.metrics.MeanRelativeError(normalizer=[2.0, 4.0])
+      >>> metric.update_state([2.0, 4.0], [3.0, 3.0])
+      >>> float(metric.result())
+      0.375
     """
 
     def __init__(self, normalizer: Any, name: str | None = None, dtype: Any = None) -> None:

@@ -7,7 +7,6 @@ but the scale, the step number and the count of skipped steps.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -433,11 +432,9 @@ class LossScaleOptimizer(Optimizer):
             inner = optimizers.deserialize(inner, custom_objects)
         return cls(inner, **config)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied = type(self).__new__(type(self))
-        memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return copied
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # What goes with variables is the inner optimizer's.
+        self.__dict__.update(state)
 
 
 class _Children:

@@ -7,6 +7,7 @@ clips, transforms, and updates each variable by one of the hooks that a subclass
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import warnings
@@ -17,6 +18,7 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.composite import IndexedSlices
+from meshflow.core.context import context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tape import GradientTape, no_tapes
 from meshflow.core.tensor import Tensor
@@ -111,7 +113,7 @@ class Optimizer(UpdateHooks, State):
             )
         self.use_ema, self.ema_momentum = use_ema, ema_momentum
         self.ema_overwrite_frequency = ema_overwrite_frequency
-        self._excluded: tuple[set[int], list[str]] = (set(), [])
+        self._excluded: tuple[list[Variable], list[str]] = ([], [])
         self._hyper: dict[str, Any] = {}
         self._init_state()
         self._set_hyper("learning_rate", rate)
@@ -303,10 +305,11 @@ class Optimizer(UpdateHooks, State):
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
             pairs = list(self._transform_gradients(pairs))
-            self._apply(pairs)
-            self.iterations.assign_add(1)
-            if self.use_ema:
-                self._update_averages(variables)
+            with contextlib.nullcontext() if context.trace is not None else writing:
+                self._apply(pairs)
+                self.iterations.assign_add(1)
+                if self.use_ema:
+                    self._update_averages(variables)
         return self.iterations
 
     def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:
@@ -367,11 +370,13 @@ class Optimizer(UpdateHooks, State):
           var_list: variables.
           var_names: regular expressions found in variable names.
         """
-        self._excluded = ({id(v) for v in var_list or []}, list(var_names or []))
+        self._excluded = (list(var_list or []), list(var_names or []))
 
     def _decays(self, var: Variable) -> bool:
-        ids, patterns = self._excluded
-        return id(var) not in ids and not any(re.search(p, var.name) for p in patterns)
+        excluded, patterns = self._excluded
+        if any(var is other for other in excluded):
+            return False
+        return not any(re.search(p, var.name) for p in patterns)
 
     def _update_averages(self, variables: list[Variable]) -> None:
         momentum = float(self.ema_momentum)

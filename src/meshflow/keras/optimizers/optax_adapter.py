@@ -69,11 +69,10 @@ class OptaxOptimizer(Optimizer):
                     for i, x in enumerate(leaves)
                 ]
             self._weights.extend(self._state)
-            self._order = [self._var_key(v) for v in var_list]
-            self._owners = dict(zip(self._order, var_list, strict=True))
-            self._index_dict = {key: i for i, key in enumerate(self._order)}
+            self._owners = {self._var_key(v): v for v in var_list}
+            self._index_dict = {key: i for i, key in enumerate(self._owners)}
             self._run_build_hooks()
-        elif [self._var_key(v) for v in var_list] != self._order:
+        elif [self._var_key(v) for v in var_list] != list(self._index_dict):
             raise ValueError(
                 f"The optimizer {self._name} was built for other variables than {[v.name for v in var_list]}: an optax "
                 "transformation updates all of them together. Create a new optimizer."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -247,15 +246,12 @@ class State:
         for variable, value in zip(own, weights, strict=True):
             variable.assign(np.asarray(value).astype(variable.dtype.dtype))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied = type(self).__new__(type(self))
-        memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # In a copy, and in what is read from a pickle, the variables have other ids.
+        self.__dict__.update(state)
+        keys = {key: self._var_key(var) for key, var in state["_owners"].items()}
         for name in ("_slots", "_owners", "_index_dict"):
-            table = copied.__dict__[name]
-            moved = {key: id(memo.get(key, self._owners.get(key))) for key in table}
-            copied.__dict__[name] = {moved[key]: value for key, value in table.items()}
-        return copied
+            self.__dict__[name] = {keys[key]: value for key, value in state[name].items()}
 
 
 def _initial(initializer: Any, shape: Any, dtype: Any) -> Any:

@@ -25,7 +25,23 @@ __all__ = [
 def space_to_depth(
     input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """Moves blocks of height and width into channels."""
+    """Moves blocks of height and width into channels.
+
+    Args:
+      input: images [batch, height, width, channels], or channels first.
+      block_size: height and width of a block.
+      data_format: 'NHWC' or 'NCHW'.
+      name: ignored.
+
+    Returns:
+      Tensor [batch, height / n, width / n, channels * n^2] for blocks of size n.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(4), [1, 2, 2, 1])
+      >>> print(tf.nn.space_to_depth(x, block_size=2).numpy())
+      [[[[0 1 2 3]]]]
+    """
     return _space_to_depth(input, block_size, data_format)
 
 
@@ -45,7 +61,21 @@ def _space_to_depth(input: TensorLike, block: int, data_format: str) -> Tensor:
 def depth_to_space(
     input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """Moves channels into blocks of height and width; the inverse of `space_to_depth`."""
+    """Moves channels into blocks of height and width; the inverse of `space_to_depth`.
+
+    Args:
+      input: images [batch, height, width, channels], or channels first.
+      block_size: height and width of a block.
+      data_format: 'NHWC' or 'NCHW'.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(4), [1, 1, 1, 4])
+      >>> print(tf.nn.depth_to_space(x, block_size=2)[0, :, :, 0].numpy())
+      [[0 1]
+       [2 3]]
+    """
     return _depth_to_space(input, block_size, data_format)
 
 
@@ -66,7 +96,21 @@ def _depth_to_space(input: TensorLike, block: int, data_format: str) -> Tensor:
 def space_to_batch(
     input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None
 ) -> Tensor:
-    """Pads, then moves blocks of the spatial dimensions into the batch."""
+    """Pads, then moves blocks of the spatial dimensions into the batch.
+
+    Args:
+      input: tensor [batch, *spatial, ...].
+      block_shape: size of a block in each spatial dimension.
+      paddings: a pair (before, after) for each spatial dimension.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(4), [1, 4, 1])
+      >>> print(tf.space_to_batch(x, block_shape=[2], paddings=[[0, 0]])[:, :, 0].numpy())
+      [[0 2]
+       [1 3]]
+    """
     blocks = (block_shape,) * len(paddings) if isinstance(block_shape, int) else block_shape
     m = len(blocks)
     x = jnp.pad(input, [(0, 0), *paddings, *[(0, 0)] * (input.ndim - 1 - m)])
@@ -88,7 +132,20 @@ def space_to_batch(
 def batch_to_space(
     input: TensorLike, block_shape: Any, crops: Any, name: str | None = None
 ) -> Tensor:
-    """Moves the batch back into blocks of the spatial dimensions, then crops."""
+    """Moves the batch back into blocks of the spatial dimensions, then crops.
+
+    Args:
+      input: tensor [batch, *spatial, ...]; the batch is a multiple of the blocks' volume.
+      block_shape: size of a block in each spatial dimension.
+      crops: a pair (before, after) for each spatial dimension.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[0], [2]], [[1], [3]]])
+      >>> print(tf.batch_to_space(x, block_shape=[2], crops=[[0, 1]])[:, :, 0].numpy())
+      [[0 1 2]]
+    """
     blocks = (block_shape,) * len(crops) if isinstance(block_shape, int) else block_shape
     m = len(blocks)
     batch = input.shape[0] // int(np.prod(blocks))
@@ -118,6 +175,12 @@ def required_space_to_batch_paddings(
 
     Returns:
       (paddings, crops), both int32 [n, 2].
+
+    Example:
+      >>> import meshflow as tf
+      >>> paddings, crops = tf.required_space_to_batch_paddings([5, 4], block_shape=[2, 2])
+      >>> print(paddings.numpy().tolist(), crops.numpy().tolist())
+      [[0, 1], [0, 0]] [[0, 1], [0, 0]]
     """
     sizes = np.asarray(static_value(input_shape, "input_shape"), np.int64)
     blocks = np.asarray(static_value(block_shape, "block_shape"), np.int64)

@@ -111,7 +111,14 @@ def zeros(
 def ones(
     shape: Any, dtype: Any = dtypes.float32, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """A tensor of ones (True); arguments as in `zeros`."""
+    """A tensor of ones (True); arguments as in `zeros`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.ones([2, 2], tf.int32).numpy())
+      [[1 1]
+       [1 1]]
+    """
     return _laid(_full(as_sizes(shape), 1, as_dtype(dtype)), layout)
 
 
@@ -148,7 +155,16 @@ def _like(input: TensorLike, dtype: Any, value: int) -> Tensor:
 def zeros_like(
     input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """Zeros of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies."""
+    """Zeros of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.zeros_like([[1, 2], [3, 4]]).numpy())
+      [[0 0]
+       [0 0]]
+      >>> tf.zeros_like([1, 2], dtype=tf.float16).dtype
+      tf.float16
+    """
     if dtype is None and not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
@@ -159,7 +175,13 @@ def zeros_like(
 def ones_like(
     input: TensorLike, dtype: Any = None, name: str | None = None, layout: Any = None
 ) -> Tensor:
-    """Ones of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies."""
+    """Ones of a tensor's shape, and of its dtype unless given; in a `layout`, or where the tensor lies.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.ones_like([2.5, 3.5]).numpy())
+      [1. 1.]
+    """
     return _laid(_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input)
 
 
@@ -170,7 +192,23 @@ def eye(
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Identity matrices of shape [*batch_shape, num_rows, num_columns]."""
+    """Identity matrices of shape [*batch_shape, num_rows, num_columns].
+
+    Args:
+      num_rows: rows.
+      num_columns: columns; default as many as rows.
+      batch_shape: sizes of leading dimensions; default none.
+      dtype: dtype of the result.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.eye(2, 3, dtype=tf.int32).numpy())
+      [[1 0 0]
+       [0 1 0]]
+      >>> tf.eye(2, batch_shape=[5]).shape
+      TensorShape([5, 2, 2])
+    """
     rows = int(static_value(num_rows, "num_rows"))
     columns = rows if num_columns is None else int(static_value(num_columns, "num_columns"))
     batch = () if batch_shape is None else as_sizes(batch_shape)
@@ -248,6 +286,18 @@ def linspace(
     """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension.
 
     Integers of up to 16 bits count as float32, larger ones as float64.
+
+    Args:
+      start: a tensor.
+      stop: a tensor of the same dtype and shape.
+      num: how many values, at least 1.
+      name: ignored.
+      axis: where the new dimension goes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linspace(0.0, 1.0, 5).numpy())
+      [0.   0.25 0.5  0.75 1.  ]
     """
     if not hasattr(start, "_keras_history"):
         start = convert_to_tensor(start)
@@ -273,6 +323,12 @@ def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
 
     Returns:
       One tensor per vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x, y = tf.meshgrid([1, 2, 3], [10, 20])
+      >>> x.numpy().tolist(), y.numpy().tolist()
+      ([[1, 2, 3], [1, 2, 3]], [[10, 10, 10], [20, 20, 20]])
     """
     indexing = kwargs.pop("indexing", "xy")
     kwargs.pop("name", None)
@@ -378,6 +434,12 @@ def sequence_mask(
 
     Returns:
       Tensor of shape [*lengths.shape, maxlen].
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.sequence_mask([1, 3], maxlen=4, dtype=tf.int32).numpy())
+      [[1 0 0 0]
+       [1 1 1 0]]
     """
     lengths = convert_to_tensor(lengths)
     if maxlen is None:

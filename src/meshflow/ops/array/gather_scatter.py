@@ -144,6 +144,12 @@ def gather_nd(
 
     Raises:
       InvalidArgumentError: for coordinates out of range.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = [[1, 2], [3, 4]]
+      >>> print(tf.gather_nd(x, [[0, 1], [1, 0]]).numpy(), tf.gather_nd(x, [[1]]).numpy())
+      [2 3] [[3 4]]
     """
     params, indices = convert_to_tensor(params), convert_to_tensor(indices)
     if (
@@ -191,6 +197,11 @@ def scatter_nd(
 
     Raises:
       InvalidArgumentError: for coordinates out of range (in a compiled function they are dropped).
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.scatter_nd([[1], [3], [1]], [5, 6, 7], [5]).numpy())
+      [ 0 12  0  6  0]
     """
     if not hasattr(indices, "_keras_history"):
         indices, sizes = convert_to_tensor(indices), static_value(shape, "shape")
@@ -209,7 +220,8 @@ def _check_updates(indices: Any, updates: Any, shape: Any, what: str) -> None:
         )
 
 
-def _tensor_scatter(kind: str, verb: str) -> Any:
+def _tensor_scatter(kind: str, verb: str, gives: str) -> Any:
+    """A scatter op by JAX's name and TensorFlow's, with what the example in its docstring prints."""
     name_ = f"tensor_scatter_nd_{verb}"
 
     @op(same=("tensor", "updates"), name=name_, strings="moves" if kind == "set" else None)
@@ -240,15 +252,20 @@ def _tensor_scatter(kind: str, verb: str) -> Any:
 
     Raises:
       InvalidArgumentError: for coordinates out of range (in a compiled function they are dropped).
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.{name_}([5, 5, 5], indices=[[0], [2]], updates=[3, 9]).numpy())
+      {gives}
     """
     return scatter
 
 
-tensor_scatter_nd_update = _tensor_scatter("set", "update")
-tensor_scatter_nd_add = _tensor_scatter("add", "add")
-tensor_scatter_nd_sub = _tensor_scatter("sub", "sub")
-tensor_scatter_nd_max = _tensor_scatter("max", "max")
-tensor_scatter_nd_min = _tensor_scatter("min", "min")
+tensor_scatter_nd_update = _tensor_scatter("set", "update", "[3 5 9]")
+tensor_scatter_nd_add = _tensor_scatter("add", "add", "[ 8  5 14]")
+tensor_scatter_nd_sub = _tensor_scatter("sub", "sub", "[ 2  5 -4]")
+tensor_scatter_nd_max = _tensor_scatter("max", "max", "[5 5 9]")
+tensor_scatter_nd_min = _tensor_scatter("min", "min", "[3 5 5]")
 
 
 @op(same=("x", "y"), name="where", strings="moves")
@@ -306,6 +323,11 @@ def boolean_mask(
 
     Returns:
       A tensor with one dimension in place of the masked ones.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.boolean_mask([1, 2, 3], [True, False, True]).numpy())
+      [1 3]
     """
     tensor = convert_to_tensor(tensor)
     known = (
@@ -322,7 +344,23 @@ def boolean_mask(
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """Splits rows into lists by number; `partitions` must be known."""
+    """Splits rows into lists by number; `partitions` must be known.
+
+    Args:
+      data: a tensor whose shape starts with that of `partitions`.
+      partitions: integers below `num_partitions`: the list that each row goes to.
+      num_partitions: how many lists.
+      name: ignored.
+
+    Returns:
+      `num_partitions` tensors, in the order of the rows.
+
+    Example:
+      >>> import meshflow as tf
+      >>> even, odd = tf.dynamic_partition([3, 4, 5, 6], [1, 0, 1, 0], num_partitions=2)
+      >>> print(even.numpy(), odd.numpy())
+      [4 6] [3 5]
+    """
     numbers = convert_to_tensor(partitions)._concrete(
         "partitions (the results' shapes depend on them)"
     )
@@ -335,7 +373,18 @@ def dynamic_partition(
 
 
 def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
-    """Interleaves rows: row `indices[m][i]` of the result is `data[m][i]`; later ones win."""
+    """Interleaves rows: row `indices[m][i]` of the result is `data[m][i]`; later ones win.
+
+    Args:
+      indices: a list of integer tensors.
+      data: a list of tensors; the shape of each starts with that of its indices.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.dynamic_stitch([[1, 3], [0, 2]], [[10, 30], [0, 20]]).numpy())
+      [ 0 10 20 30]
+    """
     from meshflow.ops.array.joining import concat
     from meshflow.ops.array.shaping import reshape
 

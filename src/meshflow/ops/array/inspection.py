@@ -68,17 +68,35 @@ def _sizes(input: Any, out_type: Any) -> Tensor:
 
 
 def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
-    """The shapes of several tensors."""
+    """The shapes of several tensors.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [s.numpy().tolist() for s in tf.shape_n([tf.zeros([2, 3]), tf.zeros([4])])]
+      [[2, 3], [4]]
+    """
     return [shape(t, out_type) for t in input]
 
 
 def rank(input: Any, name: str | None = None) -> Tensor:
-    """The number of dimensions, an int32 scalar."""
+    """The number of dimensions, an int32 scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.rank([[1, 2], [3, 4]]).numpy().item()
+      2
+    """
     return Tensor(np.array(_shape_of(input).rank, np.int32))
 
 
 def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> Tensor:
-    """The number of elements, a scalar."""
+    """The number of elements, a scalar.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.size([[1, 2, 3], [4, 5, 6]]).numpy().item()
+      6
+    """
     sizes = _shape_of(input).as_list()
     if any_symbolic(sizes):
         return sizes_tensor(math.prod(sizes), as_dtype(out_type).dtype)
@@ -88,12 +106,27 @@ def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> T
 
 @op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor with the same value, recorded as an op of its own."""
+    """A tensor with the same value, recorded as an op of its own.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.Variable(1.0)
+      >>> before = tf.identity(v)
+      >>> _ = v.assign(5.0)
+      >>> before.numpy().item()
+      1.0
+    """
     return input
 
 
 def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
-    """`identity` of each tensor of a list."""
+    """`identity` of each tensor of a list.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [t.numpy().item() for t in tf.identity_n([1, 2.5])]
+      [1, 2.5]
+    """
     return [identity(t) for t in input]
 
 
@@ -114,7 +147,19 @@ def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def grad_pass_through(f: Any) -> Any:
-    """A function with the value of `f` and the gradient of the identity."""
+    """A function with the value of `f` and the gradient of the identity.
+
+    Args:
+      f: a function of tensors, with a result of the shape of its first argument.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.Variable(1.7)
+      >>> with tf.GradientTape() as tape:
+      ...     y = tf.grad_pass_through(tf.round)(x)
+      >>> y.numpy().item(), tape.gradient(y, x).numpy().item()
+      (2.0, 1.0)
+    """
 
     def wrapped(x: Any, *args: Any, **kwargs: Any) -> Any:
         x = convert_to_tensor(x)
@@ -126,8 +171,18 @@ def grad_pass_through(f: Any) -> Any:
 def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """`x`, whose shape must be compatible.
 
+    Args:
+      x: a tensor.
+      shape: sizes, None where any will do.
+      name: ignored.
+
     Raises:
       InvalidArgumentError: when it is not, naming both shapes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.ensure_shape(tf.zeros([4, 3]), [None, 3]).shape
+      TensorShape([4, 3])
     """
     tensor = convert_to_tensor(x)
     if not TensorShape(shape).is_compatible_with(tensor.shape):
@@ -138,26 +193,67 @@ def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 
 
 def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
-    """`identity`: XLA finds constants itself."""
+    """`identity`: XLA finds constants itself.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.guarantee_const(3).numpy().item()
+      3
+    """
     return identity(input)
 
 
 def get_static_value(tensor: Any, partial: bool = False) -> Any:
-    """The value as a NumPy array if it is known now, else None."""
+    """The value as a NumPy array if it is known now, else None.
+
+    Args:
+      tensor: a tensor.
+      partial: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> known = []
+      >>> @tf.function
+      ... def f(x):
+      ...     known.extend([tf.get_static_value(x), tf.get_static_value(tf.constant(3)).item()])
+      >>> f(tf.constant(1.0))
+      >>> known
+      [None, 3]
+    """
     value = convert_to_tensor(tensor)._value
     return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
 def no_op(name: str | None = None) -> None:
-    """Does nothing."""
+    """Does nothing.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.no_op() is None
+      True
+    """
 
 
 def group(*inputs: Any, **kwargs: Any) -> None:
-    """Nothing: ops run in program order already."""
+    """Nothing: ops run in program order already.
+
+    Example:
+      >>> import meshflow as tf
+      >>> v = tf.Variable(1)
+      >>> tf.group(v.assign_add(1), v.assign_add(1))
+      >>> v.numpy().item()
+      3
+    """
 
 
 def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> list[Any]:
-    """The tensors as a list: ops run in program order already."""
+    """The tensors as a list: ops run in program order already.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [t.numpy().item() for t in tf.tuple([tf.constant(1), tf.constant(2)])]
+      [1, 2]
+    """
     return list(tensors)
 
 

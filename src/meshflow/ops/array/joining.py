@@ -84,7 +84,14 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
 
 
 def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
-    """`stack` along a new first dimension."""
+    """`stack` along a new first dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.parallel_stack([[1, 2], [3, 4]]).numpy())
+      [[1 2]
+       [3 4]]
+    """
     return stack(values)
 
 
@@ -118,8 +125,20 @@ def unstack(
 ) -> list[Tensor]:
     """The parts of a tensor along a dimension, as a list.
 
+    Args:
+      value: a tensor.
+      num: how many parts; default the dimension's size.
+      axis: the dimension.
+      name: ignored.
+
     Raises:
       InvalidArgumentError: when `num` is given and is not the dimension's size.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = tf.unstack([[1, 2], [3, 4]], axis=1)
+      >>> print(a.numpy(), b.numpy())
+      [1 3] [2 4]
     """
     parts = _unstack(value, axis)
     if num is not None and num != len(parts):
@@ -170,5 +189,12 @@ def split(
 
     Raises:
       InvalidArgumentError: when the sizes do not fit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [part.numpy().tolist() for part in tf.split(tf.range(6), 3)]
+      [[0, 1], [2, 3], [4, 5]]
+      >>> [part.numpy().tolist() for part in tf.split(tf.range(6), [1, -1, 2])]
+      [[0], [1, 2, 3], [4, 5]]
     """
     return list(_split(value, num_or_size_splits, axis))

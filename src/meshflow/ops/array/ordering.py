@@ -63,7 +63,22 @@ def argsort(
     stable: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Positions that sort along a dimension, int32; always stable."""
+    """Positions that sort along a dimension, int32; always stable.
+
+    Args:
+      values: a tensor.
+      axis: the dimension; default the last.
+      direction: 'ASCENDING' or 'DESCENDING'.
+      stable: accepted.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.argsort([30, 10, 20]).numpy())
+      [1 2 0]
+      >>> print(tf.argsort([30, 10, 20], direction="DESCENDING").numpy())
+      [0 2 1]
+    """
     _check(direction)
     return jnp.argsort(values, axis=axis, stable=True, descending=direction == "DESCENDING").astype(
         jnp.int32
@@ -96,6 +111,17 @@ def searchsorted(
       side: 'left' or 'right' of equal elements.
       out_type: dtype of the positions.
       name: ignored.
+
+    Returns:
+      Tensor of the shape of `values`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rows = [[1, 3, 5]]
+      >>> print(tf.searchsorted(rows, [[0, 3, 9]]).numpy())
+      [[0 1 3]]
+      >>> print(tf.searchsorted(rows, [[0, 3, 9]], side="right").numpy())
+      [[0 2 3]]
     """
     if side not in ("left", "right"):
         raise ValueError(
@@ -163,7 +189,19 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
 def unique_with_counts(
     x: TensorLike, out_idx: Any = int32, name: str | None = None
 ) -> UniqueWithCounts:
-    """`unique`, and how often each value occurs."""
+    """`unique`, and how often each value occurs.
+
+    Args:
+      x: a vector.
+      out_idx: dtype of positions and counts.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> y, idx, count = tf.unique_with_counts([7, 7, 4, 7])
+      >>> print(y.numpy(), idx.numpy(), count.numpy())
+      [7 4] [0 0 1 0] [3 1]
+    """
     values, inverse, counts = _unique(x, out_idx)
     return UniqueWithCounts(
         convert_to_tensor(values), convert_to_tensor(inverse), convert_to_tensor(counts)
@@ -215,7 +253,20 @@ def histogram_fixed_width(
     dtype: Any = int32,
     name: str | None = None,
 ) -> Tensor:
-    """Counts of values in `nbins` equal bins; values outside go to the outermost bins."""
+    """Counts of values in `nbins` equal bins; values outside go to the outermost bins.
+
+    Args:
+      values: a tensor of numbers.
+      value_range: (lowest, highest).
+      nbins: how many bins.
+      dtype: dtype of the counts.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.histogram_fixed_width([-1.0, 0.1, 2.9, 3.0, 99.0], [0.0, 4.0], nbins=4).numpy())
+      [2 0 1 2]
+    """
     bins = histogram_fixed_width_bins(values, value_range, nbins)
     return _histogram(bins, int(static_value(nbins, "nbins")), as_dtype(dtype))
 

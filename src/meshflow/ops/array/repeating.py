@@ -32,7 +32,19 @@ __all__ = [
 
 @op(same=(), name="tile", strings="moves")
 def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
-    """Repeats a tensor `multiples[i]` times along dimension i."""
+    """Repeats a tensor `multiples[i]` times along dimension i.
+
+    Args:
+      input: a tensor.
+      multiples: a number for each dimension.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.tile([[1, 2]], multiples=[2, 2]).numpy())
+      [[1 2 1 2]
+       [1 2 1 2]]
+    """
     multiples = whole(multiples)
     if len(multiples) != input.ndim:
         raise InvalidValueError(
@@ -45,7 +57,22 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
 
 @op(same=(), name="repeat", strings="moves")
 def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
-    """Repeats each element along a dimension; without `axis`, of the flattened tensor."""
+    """Repeats each element along a dimension; without `axis`, of the flattened tensor.
+
+    Args:
+      input: a tensor.
+      repeats: how often: one number, or one for each position along `axis`.
+      axis: the dimension; default the flattened tensor.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.repeat([1, 2, 3], repeats=[2, 0, 1]).numpy())
+      [1 1 3]
+      >>> print(tf.repeat([[1, 2], [3, 4]], 2, axis=1).numpy())
+      [[1 1 2 2]
+       [3 3 4 4]]
+    """
     if isinstance(repeats, tuple):
         repeats = np.asarray(repeats)
         if repeats.ndim > 1:
@@ -102,6 +129,15 @@ def pad(
 
     Raises:
       ValueError: for another mode.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.pad([[1, 2], [3, 4]], [[1, 0], [0, 2]]).numpy())
+      [[0 0 0 0]
+       [1 2 0 0]
+       [3 4 0 0]]
+      >>> print(tf.pad([1, 2, 3], [[2, 2]], mode="REFLECT").numpy())
+      [3 2 1 2 3 2 1]
     """
     mode = mode.upper()
     pairs = static_value(paddings, "paddings")
@@ -123,7 +159,19 @@ def pad(
 
 @op(same=(), name="reverse", strings="moves")
 def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
-    """Reverses the order along dimensions."""
+    """Reverses the order along dimensions.
+
+    Args:
+      tensor: a tensor.
+      axis: the dimension or dimensions.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.reverse([[1, 2], [3, 4]], axis=[1]).numpy())
+      [[2 1]
+       [4 3]]
+    """
     return jnp.flip(tensor, axis)
 
 
@@ -180,7 +228,21 @@ def reverse_sequence(
     batch_axis: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Reverses the first `seq_lengths[i]` elements of each example."""
+    """Reverses the first `seq_lengths[i]` elements of each example.
+
+    Args:
+      input: a tensor.
+      seq_lengths: integers, one for each position along `batch_axis`.
+      seq_axis: the dimension to reverse along.
+      batch_axis: the dimension of the examples; default 0.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1).numpy())
+      [[2 1 3]
+       [6 5 4]]
+    """
     seq_axis = 1 if seq_axis is None else seq_axis
     batch_axis = 0 if batch_axis is None else batch_axis
     moved = jnp.moveaxis(input, (batch_axis, seq_axis), (0, 1))
@@ -195,7 +257,19 @@ def reverse_sequence(
 
 @op(same=(), name="broadcast_to", strings="moves")
 def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
-    """Repeats a tensor to a larger shape, as broadcasting does."""
+    """Repeats a tensor to a larger shape, as broadcasting does.
+
+    Args:
+      input: a tensor.
+      shape: the sizes of the result.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.broadcast_to([1, 2, 3], [2, 3]).numpy())
+      [[1 2 3]
+       [1 2 3]]
+    """
     return jnp.broadcast_to(input, whole(shape))
 
 
@@ -204,6 +278,11 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
 
     Raises:
       ValueError: when they do not broadcast.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.broadcast_static_shape(tf.TensorShape([4, 1]), tf.TensorShape([3]))
+      TensorShape([4, 3])
     """
     return TensorShape(
         np.broadcast_shapes(
@@ -217,6 +296,11 @@ def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
 
     Raises:
       InvalidArgumentError: when they do not broadcast.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.broadcast_dynamic_shape([4, 1], [3]).numpy())
+      [4 3]
     """
     sizes = [
         tuple(int(v) for v in convert_to_tensor(s)._concrete("a shape")) for s in (shape_x, shape_y)

@@ -76,7 +76,25 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 
 @op(same=(), name="expand_dims", strings="moves")
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
-    """Adds a dimension of size 1 at `axis`."""
+    """Adds a dimension of size 1 at `axis`.
+
+    Args:
+      input: a tensor.
+      axis: where the new dimension goes; negative ones count from the end of the result.
+      name: ignored.
+
+    Returns:
+      A tensor of one dimension more.
+
+    Raises:
+      InvalidArgumentError: when `axis` is out of range.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.zeros([2, 3])
+      >>> tf.expand_dims(x, 0).shape, tf.expand_dims(x, -1).shape
+      (TensorShape([1, 2, 3]), TensorShape([2, 3, 1]))
+    """
     if isinstance(axis, tuple) and len(axis) == 1:
         axis = axis[0]
     return jnp.expand_dims(input, axis_within(axis, input.ndim + 1, "expand_dims"))
@@ -86,8 +104,19 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
 def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
     """Drops dimensions of size 1: all, or those in `axis`.
 
+    Args:
+      input: a tensor.
+      axis: the dimension or dimensions to drop; default all of size 1.
+      name: ignored.
+
     Raises:
       InvalidArgumentError: when a dimension has another size.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.zeros([1, 3, 1])
+      >>> tf.squeeze(x).shape, tf.squeeze(x, axis=0).shape
+      (TensorShape([3]), TensorShape([3, 1]))
     """
     if axis is not None and axis != ():
         axes = (axis,) if isinstance(axis, int) else axis
@@ -112,6 +141,18 @@ def transpose(
       perm: the order of the dimensions.
       conjugate: whether complex numbers are conjugated too.
       name: ignored.
+
+    Returns:
+      A tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.transpose([[1, 2, 3], [4, 5, 6]]).numpy())
+      [[1 4]
+       [2 5]
+       [3 6]]
+      >>> tf.transpose(tf.zeros([2, 3, 4]), perm=[0, 2, 1]).shape
+      TensorShape([2, 4, 3])
     """
     if perm is not None and sorted(p % max(a.ndim, 1) for p in perm) != list(range(a.ndim)):
         raise InvalidValueError(
@@ -127,5 +168,18 @@ def _bitcast(input: TensorLike, dtype: Any) -> Tensor:
 
 
 def bitcast(input: TensorLike, type: Any, name: str | None = None) -> Tensor:
-    """The same bits read as another dtype."""
+    """The same bits read as another dtype.
+
+    Args:
+      input: a tensor.
+      type: the new dtype. A smaller one adds a last dimension, a larger one takes it.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> hex(tf.bitcast(1.0, tf.int32).numpy().item())
+      '0x3f800000'
+      >>> tf.bitcast(tf.zeros([2], tf.int32), tf.uint8).shape
+      TensorShape([2, 4])
+    """
     return _bitcast(input, as_dtype(type))

@@ -37,8 +37,20 @@ def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) ->
       size: size in each dimension; -1 for all that remains (then `begin` must be known).
       name: ignored.
 
+    Returns:
+      A tensor of the sizes in `size`.
+
     Raises:
       InvalidArgumentError: when the block leaves the tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(12), [3, 4])
+      >>> print(tf.slice(x, begin=[1, 0], size=[2, 2]).numpy())
+      [[4 5]
+       [8 9]]
+      >>> print(tf.slice(x, [2, 1], [-1, -1]).numpy())
+      [[ 9 10 11]]
     """
     if hasattr(input_, "_keras_history"):
         sizes = static_value(size)
@@ -89,7 +101,29 @@ def strided_slice(
     var: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_[begin:end:strides]` in every dimension; the masks' bits change the meaning of entries."""
+    """`input_[begin:end:strides]` in every dimension; the masks' bits change the meaning of entries.
+
+    Args:
+      input_: a tensor.
+      begin: first position in each dimension.
+      end: position after the last one in each dimension.
+      strides: steps, which may be negative; default 1.
+      begin_mask: bit i: dimension i starts where it starts, whatever `begin` says.
+      end_mask: bit i: dimension i ends where it ends.
+      ellipsis_mask: bit i: entry i stands for as many whole dimensions as are left.
+      new_axis_mask: bit i: entry i is a new dimension of size 1.
+      shrink_axis_mask: bit i: entry i is one position, and its dimension goes.
+      var: ignored.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.range(10)
+      >>> print(tf.strided_slice(x, begin=[1], end=[8], strides=[3]).numpy())
+      [1 4 7]
+      >>> print(tf.strided_slice(x, [0], [8], [3], end_mask=1).numpy())
+      [0 3 6 9]
+    """
     begins, ends = static_value(begin, "begin"), static_value(end, "end")
     steps = static_value(strides, "strides") if strides is not None else (1,) * len(begins)
     key: list[Any] = []

@@ -187,7 +187,26 @@ def stateless_sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
 ) -> SampleDistortedBoundingBoxV2:
-    """`sample_distorted_bounding_box` decided by the seed (two integers) only."""
+    """`sample_distorted_bounding_box` decided by the seed (two integers) only.
+
+    Args:
+      image_size: as in `sample_distorted_bounding_box`, like all others.
+      bounding_boxes: boxes of objects, [1, n, 4].
+      seed: two integers.
+      min_object_covered: least share of an object that the part covers.
+      aspect_ratio_range: least and largest ratio of width to height.
+      area_range: least and largest share of the image.
+      max_attempts: after so many the whole image is returned.
+      use_image_if_no_bounding_boxes: whether the image is the object when there are no boxes.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> boxes = tf.constant([[[0.2, 0.2, 0.8, 0.8]]])
+      >>> begin, size, _ = tf.image.stateless_sample_distorted_bounding_box([64, 64, 3], boxes, [1, 2])
+      >>> tf.slice(tf.zeros([64, 64, 3]), begin, size).shape[2]
+      3
+    """
     return _distorted(
         random_ops.seed_key(seed), image_size, bounding_boxes, min_object_covered, aspect_ratio_range,
         area_range, max_attempts, use_image_if_no_bounding_boxes,

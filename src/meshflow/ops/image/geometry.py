@@ -63,12 +63,13 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
         return jnp.take(jnp.take(images, rows, axis=-3), columns, axis=-2)
     wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
     if wide.shape == shape:
-        return wide
+        return wide.astype(jnp.float32)
     rows, columns = (
         jnp.asarray(weights(new, old, method, antialias), wide.dtype)
         for new, old in zip((height, width), images.shape[-3:-1], strict=True)
     )
-    return jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
+    large = jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
+    return large.astype(jnp.float32)
 
 
 def _nearest(new: int, old: int) -> Any:
@@ -88,7 +89,7 @@ def _resized_spec(
     if not isinstance(images, Pending) or images.shape.rank != 3 or method not in METHODS:
         raise Unrecordable("how it is resized")
     sizes = [None, None] if preserve_aspect_ratio else [int(n) for n in static_value(size, "size")]
-    kind = images.dtype if method == "nearest" or images.dtype.name == "float64" else float32
+    kind = images.dtype if method == "nearest" else float32
     return TensorSpec([*sizes, images.shape.as_list()[-1]], kind)
 
 

@@ -89,7 +89,21 @@ def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="fc")
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x * y`, and 0 where `y` is 0 even if `x` is infinite or NaN."""
+    """`x * y`, and 0 where `y` is 0 even if `x` is infinite or NaN.
+
+    Args:
+      x: a floating or complex tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.multiply_no_nan([2.0, float("inf")], [3.0, 0.0]).numpy())
+      [6. 0.]
+    """
     return jnp.where(
         y == 0, jnp.zeros((), x.dtype), x * jnp.where(y == 0, jnp.ones((), y.dtype), y)
     )
@@ -100,6 +114,11 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Te
 
     Raises:
       ValueError: when `scalar` has dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.scalar_mul(2.0, [1.0, 3.0]).numpy())
+      [2. 6.]
     """
     scalar = convert_to_tensor(scalar, dtype_hint=getattr(x, "dtype", None))
     if scalar.shape.rank:
@@ -120,6 +139,11 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
 
     Raises:
       ValueError: for an empty list or different shapes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.add_n([[1, 2], [10, 20], [100, 200]]).numpy())
+      [111 222]
     """
     if not inputs:
         raise ValueError(
@@ -137,7 +161,13 @@ def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
 def accumulate_n(
     inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None
 ) -> Tensor:
-    """Adds all tensors of a list; the old name of `add_n`."""
+    """Adds all tensors of a list; the old name of `add_n`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.accumulate_n([[1, 2], [10, 20]]).numpy())
+      [11 22]
+    """
     return add_n(inputs)
 
 
@@ -175,8 +205,21 @@ def _pow(x: TensorLike, y: TensorLike) -> Tensor:
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x` to the power of `y`, element by element.
 
+    Args:
+      x: a numeric tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
     Raises:
       InvalidArgumentError: for integers with a negative power, when it is known.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.pow([2, 3], [3, 2]).numpy(), tf.pow([4.0, 9.0], 0.5).numpy())
+      [8 9] [2. 3.]
     """
     result = _pow(x, y)
     if isinstance(result, Tensor) and result.dtype.is_integer:
@@ -190,7 +233,21 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f", same=("x", "y"))
 def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Angle of the point (x, y), in radians."""
+    """Angle of the point (x, y), in radians.
+
+    Args:
+      y: a floating tensor.
+      x: a tensor of the same dtype, broadcasting with `y`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.atan2([1.0, 1.0], [1.0, -1.0]).numpy().round(3))
+      [0.785 2.356]
+    """
     return jnp.arctan2(y, x)
 
 
@@ -201,77 +258,237 @@ def _chosen(x: Any, y: Any, first: Any) -> Any:
 
 @op(kinds="if")
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of two elements; of equal ones `x` has the gradient."""
+    """The larger of two elements; of equal ones `x` has the gradient.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.maximum([1, 5], 3).numpy())
+      [3 5]
+    """
     return _chosen(x, y, x >= y)
 
 
 @op(kinds="if")
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of two elements; of equal ones `x` has the gradient."""
+    """The smaller of two elements; of equal ones `x` has the gradient.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.minimum([1, 5], 3).numpy())
+      [1 3]
+    """
     return _chosen(x, y, x <= y)
 
 
 @op
 def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`(x - y)^2`."""
+    """`(x - y)^2`.
+
+    Args:
+      x: a numeric tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.squared_difference([1, 5], [4, 4]).numpy())
+      [9 1]
+    """
     return jnp.square(x - y)
 
 
 @op(kinds="f")
 def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor:
-    """The next representable number after `x1` towards `x2`."""
+    """The next representable number after `x1` towards `x2`.
+
+    Args:
+      x1: float32 or float64.
+      x2: a tensor of the same dtype, broadcasting with `x1`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.math.nextafter(tf.constant(1.0, tf.float64), 2.0).numpy().item()
+      1.0000000000000002
+    """
     fixed = jax.lax.stop_gradient(x1)
     return jnp.nextafter(fixed, jax.lax.stop_gradient(x2)) + (x1 - fixed)
 
 
 @op(kinds="fc")
 def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x * log(y)`, and 0 where `x` is 0."""
+    """`x * log(y)`, and 0 where `x` is 0.
+
+    Args:
+      x: a floating or complex tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.xlogy([0.0, 2.0], [0.0, 10.0]).numpy().round(3))
+      [0.    4.605]
+    """
     safe = jnp.where(x == 0, jnp.ones((), y.dtype), y)
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x * jnp.log(safe))
 
 
 @op(kinds="fc")
 def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x * log(1 + y)`, and 0 where `x` is 0."""
+    """`x * log(1 + y)`, and 0 where `x` is 0.
+
+    Args:
+      x: a floating or complex tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.xlog1py([0.0, 2.0], [-1.0, 9.0]).numpy().round(3))
+      [0.    4.605]
+    """
     safe = jnp.where(x == 0, jnp.ones((), y.dtype), y)
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x * jnp.log1p(safe))
 
 
 @op(kinds="fc")
 def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y`, and 0 where `x` is 0."""
+    """`x / y`, and 0 where `x` is 0.
+
+    Args:
+      x: a floating or complex tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.xdivy([0.0, 6.0], [0.0, 3.0]).numpy())
+      [0. 2.]
+    """
     safe = jnp.where(x == 0, jnp.ones((), y.dtype), y)
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x / safe)
 
 
 @op(kinds="f")
 def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Lower regularized incomplete Gamma function."""
+    """Lower regularized incomplete Gamma function.
+
+    Args:
+      a: a floating tensor, positive.
+      x: a tensor of the same dtype, broadcasting with `a`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.igamma(1.0, [0.0, 1.0]).numpy().round(3))  # 1 - e^-x
+      [0.    0.632]
+    """
     return jax.scipy.special.gammainc(a, x)
 
 
 @op(kinds="f")
 def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Upper regularized incomplete Gamma function."""
+    """Upper regularized incomplete Gamma function.
+
+    Args:
+      a: a floating tensor, positive.
+      x: a tensor of the same dtype, broadcasting with `a`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.igammac(1.0, [0.0, 1.0]).numpy().round(3))  # e^-x
+      [1.    0.368]
+    """
     return jax.scipy.special.gammaincc(a, x)
 
 
 @op(kinds="f")
 def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
-    """Hurwitz zeta function."""
+    """Hurwitz zeta function.
+
+    Args:
+      x: a floating tensor.
+      q: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.zeta([2.0, 4.0], 1.0).numpy().round(3))  # pi^2 / 6, pi^4 / 90
+      [1.645 1.082]
+    """
     # As in TensorFlow, only q has a gradient.
     return jax.scipy.special.zeta(jax.lax.stop_gradient(x), q)
 
 
 @op(kinds="f")
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Polygamma function of order `a`."""
+    """Polygamma function of order `a`.
+
+    Args:
+      a: a floating tensor of whole numbers from 0.
+      x: a tensor of the same dtype, broadcasting with `a`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.polygamma([0.0, 1.0], 1.0).numpy().round(3))
+      [-0.577  1.645]
+    """
     return jax.scipy.special.polygamma(a.astype(jnp.int32), x)
 
 
 @op(kinds="f")
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """Regularized incomplete beta function."""
+    """Regularized incomplete beta function.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.betainc(2.0, 2.0, [0.0, 0.5, 1.0]).numpy().round(3))
+      [0.  0.5 1. ]
+    """
     # As in TensorFlow, only x has a gradient.
     return jax.scipy.special.betainc(jax.lax.stop_gradient(a), jax.lax.stop_gradient(b), x)

@@ -82,11 +82,23 @@ def _ends(own: Any, wanted: DType) -> tuple[Any, Any]:
 
 
 def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
-    """Converts to another dtype, clipping to its range first."""
+    """Converts to another dtype, clipping to its range first.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.saturate_cast([-5, 100, 300], tf.uint8).numpy())
+      [  0 100 255]
+    """
     return _saturate_cast(value, as_dtype(dtype))
 
 
 @op(kinds="f")
 def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
-    """Complex numbers from real and imaginary parts."""
+    """Complex numbers from real and imaginary parts.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.complex([1.0, 2.0], [0.0, 3.0]).numpy())
+      [1.+0.j 2.+3.j]
+    """
     return jax.lax.complex(*jnp.broadcast_arrays(real, imag))

@@ -42,7 +42,20 @@ def clip_by_value(
 def clip_by_norm(
     t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None
 ) -> Tensor:
-    """Scales a tensor down so that its L2 norm is at most `clip_norm`."""
+    """Scales a tensor down so that its L2 norm is at most `clip_norm`.
+
+    Args:
+      t: a tensor.
+      clip_norm: the largest norm, a positive number.
+      axes: dimensions to compute the norm over; default all.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.clip_by_norm([[3.0, 4.0], [0.3, 0.4]], 1.0, axes=1).numpy().round(3))
+      [[0.6 0.8]
+       [0.3 0.4]]
+    """
     squares = jnp.sum(t * t, axis=axes, keepdims=True)
     positive = squares > 0
     norm = jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), squares)
@@ -56,7 +69,13 @@ def _global_norm(t_list: Sequence[TensorLike]) -> Tensor:
 
 
 def global_norm(t_list: Any, name: str | None = None) -> Tensor:
-    """`sqrt(sum of squares)` over all tensors of a list; None entries count as absent."""
+    """`sqrt(sum of squares)` over all tensors of a list; None entries count as absent.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.global_norm([tf.constant([3.0]), None, tf.constant([[4.0]])]).numpy().item()
+      5.0
+    """
     return _global_norm([_dense(t) for t in t_list if t is not None])
 
 
@@ -106,7 +125,21 @@ def l2_normalize(
     name: str | None = None,
     dim: Any = None,
 ) -> Tensor:
-    """Scales to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`."""
+    """Scales to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`.
+
+    Args:
+      x: a floating tensor.
+      axis: the dimension or dimensions; default all.
+      epsilon: the least divisor, squared.
+      name: ignored.
+      dim: an older name of `axis`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.l2_normalize([[3.0, 4.0], [0.0, 2.0]], axis=1).numpy().round(3))
+      [[0.6 0.8]
+       [0.  1. ]]
+    """
     squares = jnp.sum(jnp.square(jnp.abs(x)), axis=axis if dim is None else dim, keepdims=True)
     return x * (1 / jnp.sqrt(jnp.maximum(squares, jnp.asarray(epsilon, squares.dtype)))).astype(
         x.dtype

@@ -28,37 +28,121 @@ __all__ = [
 
 @op(differentiable=False, strings="compares")
 def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether elements are equal."""
+    """Whether elements are equal.
+
+    Args:
+      x: a tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.equal([1, 2], [1, 3]).numpy(), tf.equal("a", ["a", "b"]).numpy())
+      [ True False] [ True False]
+    """
     return jnp.equal(x, y)
 
 
 @op(differentiable=False, strings="compares")
 def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether elements differ."""
+    """Whether elements differ.
+
+    Args:
+      x: a tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.not_equal([1, 2], [1, 3]).numpy())
+      [False  True]
+    """
     return jnp.not_equal(x, y)
 
 
 @op(kinds="if", differentiable=False)
 def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x < y`."""
+    """Whether `x < y`.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.less([1, 2, 3], 2).numpy())
+      [ True False False]
+    """
     return jnp.less(x, y)
 
 
 @op(kinds="if", differentiable=False)
 def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x <= y`."""
+    """Whether `x <= y`.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.less_equal([1, 2, 3], 2).numpy())
+      [ True  True False]
+    """
     return jnp.less_equal(x, y)
 
 
 @op(kinds="if", differentiable=False)
 def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x > y`."""
+    """Whether `x > y`.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.greater([1, 2, 3], 2).numpy())
+      [False False  True]
+    """
     return jnp.greater(x, y)
 
 
 @op(kinds="if", differentiable=False)
 def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether `x >= y`."""
+    """Whether `x >= y`.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.greater_equal([1, 2, 3], 2).numpy())
+      [False  True  True]
+    """
     return jnp.greater_equal(x, y)
 
 
@@ -66,31 +150,85 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 def approximate_equal(
     x: TensorLike, y: TensorLike, tolerance: float = 1e-05, name: str | None = None
 ) -> Tensor:
-    """Whether elements differ by less than `tolerance`."""
+    """Whether elements differ by less than `tolerance`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.approximate_equal([1.0, 2.0], [1.05, 2.5], tolerance=0.1).numpy())
+      [ True False]
+    """
     return jnp.abs(x - y) < tolerance
 
 
 @op(kinds="b", differentiable=False)
 def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether both elements are true."""
+    """Whether both elements are true.
+
+    Args:
+      x: booleans.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.logical_and([True, True], [True, False]).numpy())
+      [ True False]
+    """
     return jnp.logical_and(x, y)
 
 
 @op(kinds="b", differentiable=False)
 def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether either element is true."""
+    """Whether either element is true.
+
+    Args:
+      x: booleans.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.logical_or([True, False], [False, False]).numpy())
+      [ True False]
+    """
     return jnp.logical_or(x, y)
 
 
 @op(kinds="b", differentiable=False)
 def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether exactly one element is true."""
+    """Whether exactly one element is true.
+
+    Args:
+      x: booleans.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Booleans of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.logical_xor([True, True], [True, False]).numpy())
+      [False  True]
+    """
     return jnp.logical_xor(x, y)
 
 
 @op(kinds="b", differentiable=False)
 def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether the element is false."""
+    """Whether the element is false.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.logical_not([True, False]).numpy())
+      [False  True]
+    """
     return jnp.logical_not(x)
 
 

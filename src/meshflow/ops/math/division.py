@@ -47,7 +47,13 @@ def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Any:
-    """Divides as Python 3 does, see `truediv`."""
+    """Divides as Python 3 does, see `truediv`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.divide([7, 8], 2).numpy())
+      [3.5 4. ]
+    """
     return truediv(x, y)
 
 
@@ -88,7 +94,21 @@ def _floormod(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Remainder with the sign of the divisor, as in Python."""
+    """Remainder with the sign of the divisor, as in Python.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.floormod([7, -7], 3).numpy())
+      [1 2]
+    """
     return _divided(_floormod(x, y), y, "floormod")
 
 
@@ -117,13 +137,41 @@ def _truncatemod(x: TensorLike, y: TensorLike) -> Tensor:
 
 
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `truncatediv`, which has the sign of x."""
+    """The remainder of `truncatediv`, which has the sign of x.
+
+    Args:
+      x: a tensor of real numbers.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.truncatemod([7, -7], 3).numpy())
+      [ 1 -1]
+    """
     return _divided(_truncatemod(x, y), y, "truncatemod")
 
 
 @op(kinds="fc")
 def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x / y` of floats."""
+    """`x / y` of floats.
+
+    Args:
+      x: a floating or complex tensor.
+      y: a tensor of the same dtype, broadcasting with `x`.
+      name: ignored.
+
+    Returns:
+      Tensor of the shape that both broadcast to.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.realdiv([1.0, 3.0], 2.0).numpy())
+      [0.5 1.5]
+    """
     return x / y
 
 

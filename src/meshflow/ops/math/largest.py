@@ -84,6 +84,11 @@ def in_top_k(
 
     Returns:
       Booleans of shape [batch]; False for a target out of range or a prediction that is not finite.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.in_top_k([0, 0], [[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]], k=2).numpy())
+      [ True False]
     """
     if targets.shape[0] != predictions.shape[0]:
         raise InvalidValueError(
@@ -142,6 +147,12 @@ def approx_max_k(
 
     Returns:
       A pair (values, indices).
+
+    Example:
+      >>> import meshflow as tf
+      >>> values, indices = tf.math.approx_max_k([3.0, 9.0, 5.0, 7.0], k=2)
+      >>> print(values.numpy(), indices.numpy())
+      [9. 7.] [1 3]
     """
     return _approximately(
         operand,
@@ -163,7 +174,14 @@ def approx_min_k(
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> Any:
-    """About the k smallest elements of a dimension; arguments as in `approx_max_k`."""
+    """About the k smallest elements of a dimension; arguments as in `approx_max_k`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> values, indices = tf.math.approx_min_k([3.0, 9.0, 5.0, 7.0], k=2)
+      >>> print(values.numpy(), indices.numpy())
+      [3. 5.] [0 2]
+    """
     return _approximately(
         operand,
         k,

@@ -16,7 +16,13 @@ __all__ = ["cross", "matmul", "tensordot"]
 
 @op
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """Cross product along the last dimension, of size 3."""
+    """Cross product along the last dimension, of size 3.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.cross([1, 0, 0], [0, 1, 0]).numpy())
+      [0 0 1]
+    """
     if a.shape[-1:] != (3,) or a.shape != b.shape:
         raise InvalidValueError(
             "Cross-products are only defined for two tensors of one shape whose last size is 3, got "
@@ -104,5 +110,16 @@ def tensordot(a: TensorLike, b: TensorLike, axes: Any, name: str | None = None) 
       b: a tensor of the same dtype.
       axes: a number n (last n of `a` with first n of `b`) or a pair of dimension lists.
       name: ignored.
+
+    Returns:
+      Tensor with the dimensions left of `a`, then those of `b`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.reshape(tf.range(6), [2, 3])
+      >>> print(tf.tensordot(a, [1, 10, 100], axes=1).numpy())
+      [210 543]
+      >>> print(tf.tensordot(a, a, axes=[[0, 1], [0, 1]]).numpy())
+      55
     """
     return jnp.tensordot(a, b, axes)

@@ -56,10 +56,15 @@ def _define(
     name: str,
     function: Callable[..., Any],
     doc: str,
-    kinds: str | None = None,
+    gives: str,
+    kinds: str,
     differentiable: bool = True,
 ) -> Callable[..., Any]:
-    """A public reduction; all of them are one line of a table."""
+    """A public reduction; all of them are one line of a table.
+
+    `gives` is what the example in its docstring prints.
+    """
+    given = "[[True, False], [True, True]]" if kinds == "b" else "[[1.0, 2.0], [3.0, 6.0]]"
 
     def body(
         input_tensor: TensorLike, axis: Any = None, keepdims: bool = False, name: str | None = None
@@ -78,6 +83,11 @@ def _define(
 
     Returns:
       A tensor without the reduced dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.{name}({given}, axis=1).numpy(){"" if kinds == "b" else ".round(3)"})
+      {gives}
     """
     return op(body, kinds=kinds, differentiable=differentiable)
 
@@ -133,27 +143,53 @@ def _logsumexp(x: Any, axis: Any, keepdims: bool) -> Any:
     return jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims)
 
 
-reduce_sum = _define("reduce_sum", _sum, "Sum over dimensions.", kinds="ifc")
+reduce_sum = _define("reduce_sum", _sum, "Sum over dimensions.", "[3. 9.]", kinds="ifc")
 reduce_mean = _define(
-    "reduce_mean", _mean, "Mean over dimensions; of integers, rounded towards zero.", kinds="ifc"
+    "reduce_mean",
+    _mean,
+    "Mean over dimensions; of integers, rounded towards zero.",
+    "[1.5 4.5]",
+    kinds="ifc",
 )
-reduce_prod = _define("reduce_prod", _prod, "Product over dimensions.", kinds="ifc")
-reduce_max = _define("reduce_max", _max, "Maximum over dimensions.", kinds="if")
-reduce_min = _define("reduce_min", _min, "Minimum over dimensions.", kinds="if")
+reduce_prod = _define("reduce_prod", _prod, "Product over dimensions.", "[ 2. 18.]", kinds="ifc")
+reduce_max = _define("reduce_max", _max, "Maximum over dimensions.", "[2. 6.]", kinds="if")
+reduce_min = _define("reduce_min", _min, "Minimum over dimensions.", "[1. 3.]", kinds="if")
 reduce_any = _define(
-    "reduce_any", jnp.any, "Whether any element is true.", kinds="b", differentiable=False
+    "reduce_any",
+    jnp.any,
+    "Whether any element is true.",
+    "[ True  True]",
+    kinds="b",
+    differentiable=False,
 )
 reduce_all = _define(
-    "reduce_all", jnp.all, "Whether all elements are true.", kinds="b", differentiable=False
+    "reduce_all",
+    jnp.all,
+    "Whether all elements are true.",
+    "[False  True]",
+    kinds="b",
+    differentiable=False,
 )
 reduce_variance = _define(
-    "reduce_variance", _variance, "Variance over dimensions, divided by n.", kinds="fc"
+    "reduce_variance",
+    _variance,
+    "Variance over dimensions, divided by n.",
+    "[0.25 2.25]",
+    kinds="fc",
 )
-reduce_std = _define("reduce_std", _std, "Standard deviation over dimensions.", kinds="fc")
+reduce_std = _define(
+    "reduce_std", _std, "Standard deviation over dimensions.", "[0.5 1.5]", kinds="fc"
+)
 reduce_logsumexp = _define(
-    "reduce_logsumexp", _logsumexp, "`log(sum(exp(x)))`, without overflow.", kinds="f"
+    "reduce_logsumexp",
+    _logsumexp,
+    "`log(sum(exp(x)))`, without overflow.",
+    "[2.313 6.049]",
+    kinds="f",
 )
-reduce_euclidean_norm = _define("reduce_euclidean_norm", _norm, "`sqrt(sum(|x|^2))`.", kinds="ifc")
+reduce_euclidean_norm = _define(
+    "reduce_euclidean_norm", _norm, "`sqrt(sum(|x|^2))`.", "[2.236 6.708]", kinds="ifc"
+)
 
 
 @op(differentiable=False)
@@ -185,7 +221,13 @@ def argmax(
 def argmin(
     input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
 ) -> Tensor:
-    """Position of the smallest element along a dimension; arguments as in `argmax`."""
+    """Position of the smallest element along a dimension; arguments as in `argmax`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.argmin([[1, 5], [7, 2]], axis=1).numpy()
+      array([0, 1])
+    """
     return jnp.argmin(input, axis=_check_axis(axis or 0, input.ndim)).astype(
         as_dtype(output_type).dtype
     )
@@ -246,7 +288,15 @@ def cumprod(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Products up to each position along a dimension; arguments as in `cumsum`."""
+    """Products up to each position along a dimension; arguments as in `cumsum`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.cumprod([2, 3, 4]).numpy())
+      [ 2  6 24]
+      >>> print(tf.math.cumprod([2, 3, 4], exclusive=True).numpy())
+      [1 2 6]
+    """
     return _cumulative(jnp.cumprod, x, _dimension(axis, x), exclusive, reverse, 1)
 
 
@@ -258,7 +308,13 @@ def cumulative_logsumexp(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`log(cumsum(exp(x)))`, without overflow; arguments as in `cumsum`."""
+    """`log(cumsum(exp(x)))`, without overflow; arguments as in `cumsum`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.cumulative_logsumexp([1000.0, 1000.0]).numpy().round(3))
+      [1000.    1000.693]
+    """
     axis = _dimension(axis, x)
 
     def scan(v: Any, axis: int) -> Any:
@@ -274,7 +330,22 @@ def count_nonzero(
     dtype: Any = int64,
     name: str | None = None,
 ) -> Tensor:
-    """Number of elements that are not zero (of strings: not empty)."""
+    """Number of elements that are not zero (of strings: not empty).
+
+    Args:
+      input: a tensor of numbers, booleans or strings.
+      axis: the dimension or dimensions to count over; default all.
+      keepdims: whether reduced dimensions stay, with size 1; default False.
+      dtype: dtype of the counts; default int64.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.count_nonzero([[0, 3, 4], [0, 0, 5]], axis=1).numpy())
+      [2 1]
+      >>> print(tf.math.count_nonzero(["", "a"]).numpy())
+      1
+    """
     from meshflow.core.convert import convert_to_tensor
     from meshflow.ops.math.casting import cast
     from meshflow.ops.math.comparison import not_equal
@@ -287,20 +358,38 @@ def count_nonzero(
 
 @op(differentiable=False)
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
-    """Fraction of elements that are zero, float32."""
+    """Fraction of elements that are zero, float32.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nn.zero_fraction(tf.nn.relu([-2.0, -1.0, -3.0, 4.0])).numpy().item()
+      0.75
+    """
     return jnp.mean((value == 0).astype(jnp.float32))
 
 
 @op(differentiable=False)
 def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether no element is smaller than the one before."""
+    """Whether no element is smaller than the one before.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [tf.math.is_non_decreasing(x).numpy().item() for x in ([1, 1, 2], [2, 1])]
+      [True, False]
+    """
     flat = x.reshape(-1)
     return jnp.all(flat[1:] >= flat[:-1])
 
 
 @op(differentiable=False)
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether each element is larger than the one before."""
+    """Whether each element is larger than the one before.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [tf.math.is_strictly_increasing(x).numpy().item() for x in ([1, 2, 5], [1, 1, 2])]
+      [True, False]
+    """
     flat = x.reshape(-1)
     return jnp.all(flat[1:] > flat[:-1])
 
@@ -352,6 +441,14 @@ def bincount(
     Raises:
       InvalidArgumentError: for negative numbers.
       ValueError: for another axis.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.bincount([0, 2, 2, 5]).numpy())
+      [1 0 2 0 0 1]
+      >>> print(tf.math.bincount([[0, 2], [1, 1]], axis=-1, minlength=4).numpy())
+      [[1 0 1 0]
+       [0 2 0 0]]
     """
     from meshflow.core.convert import convert_to_tensor
     from meshflow.ops.math.casting import cast
@@ -399,6 +496,12 @@ def confusion_matrix(
 
     Raises:
       InvalidArgumentError: for class numbers out of range, when they are known.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.confusion_matrix(labels=[0, 1, 1], predictions=[0, 0, 1]).numpy())
+      [[1 0]
+       [1 1]]
     """
     from meshflow.core.convert import convert_to_tensor
     from meshflow.ops.math.casting import cast
@@ -434,7 +537,18 @@ def confusion_matrix(
 
 
 def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
-    """Polynomial with the given coefficients, highest power first, at `x`."""
+    """Polynomial with the given coefficients, highest power first, at `x`.
+
+    Args:
+      coeffs: a list of tensors; the last one is the constant.
+      x: a tensor.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.polyval([2, 0, 1], [3.0, 4.0]).numpy())  # 2 x^2 + 1
+      [19. 33.]
+    """
     from meshflow.core.convert import convert_to_tensor
 
     if not isinstance(coeffs, list):
@@ -456,6 +570,11 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
 
     Returns:
       Tensor of shape [...].
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.exp(tf.math.lbeta([[1.0, 2.0], [3.0, 1.0]])).numpy().round(3))
+      [0.5   0.333]
     """
     log_gamma = jax.scipy.special.gammaln
     total = jnp.sum(x, -1)

@@ -88,7 +88,9 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
     return jnp.where(shaped == 0, limits.min if kind == "max" else limits.max, result)
 
 
-def _segment(kind: str, fill_empty: bool) -> Callable[..., Any]:
+def _segment(kind: str, fill_empty: bool, gives: str) -> Callable[..., Any]:
+    """An op over sorted ids; `gives` is what the example in its docstring prints."""
+
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
         ids = convert_to_tensor(segment_ids)
         numbers = ids._concrete(
@@ -114,6 +116,14 @@ def _segment(kind: str, fill_empty: bool) -> Callable[..., Any]:
 
     Returns:
       Tensor of shape [largest id + 1, ...].
+
+    Raises:
+      InvalidArgumentError: when the ids are no vector of rising integers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.segment_{kind}([2.0, 4.0, 5.0], [0, 0, 2]).numpy())
+      {gives}
     """
     return segment
 
@@ -130,7 +140,9 @@ def _masked(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
     )
 
 
-def _unsorted(kind: str) -> Callable[..., Any]:
+def _unsorted(kind: str, gives: str) -> Callable[..., Any]:
+    """An op over ids in any order; `gives` is what the example in its docstring prints."""
+
     def segment(
         data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
     ) -> Tensor:
@@ -158,18 +170,27 @@ def _unsorted(kind: str) -> Callable[..., Any]:
 
     Returns:
       Tensor of shape [num_segments, ...].
+
+    Raises:
+      InvalidArgumentError: for an id (when it is known) that is not below `num_segments`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> data, ids = [2.0, 5.0, 6.0, 9.0], [1, 0, 1, -1]
+      >>> print(tf.math.unsorted_segment_{kind}(data, ids, num_segments=2).numpy().round(3))
+      {gives}
     """
     return segment
 
 
-segment_sum = _segment("sum", False)
-segment_mean = _segment("mean", False)
-segment_prod = _segment("prod", False)
-segment_max = _segment("max", True)
-segment_min = _segment("min", True)
-unsorted_segment_sum = _unsorted("sum")
-unsorted_segment_mean = _unsorted("mean")
-unsorted_segment_sqrt_n = _unsorted("sqrt_n")
-unsorted_segment_prod = _unsorted("prod")
-unsorted_segment_max = _unsorted("max")
-unsorted_segment_min = _unsorted("min")
+segment_sum = _segment("sum", False, "[6. 0. 5.]")
+segment_mean = _segment("mean", False, "[3. 0. 5.]")
+segment_prod = _segment("prod", False, "[8. 1. 5.]")
+segment_max = _segment("max", True, "[4. 0. 5.]")
+segment_min = _segment("min", True, "[2. 0. 5.]")
+unsorted_segment_sum = _unsorted("sum", "[5. 8.]")
+unsorted_segment_mean = _unsorted("mean", "[5. 4.]")
+unsorted_segment_sqrt_n = _unsorted("sqrt_n", "[5.    5.657]")
+unsorted_segment_prod = _unsorted("prod", "[ 5. 12.]")
+unsorted_segment_max = _unsorted("max", "[5. 6.]")
+unsorted_segment_min = _unsorted("min", "[5. 2.]")

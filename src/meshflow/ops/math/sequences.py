@@ -68,6 +68,13 @@ def sobol_sample(
 
     Returns:
       Tensor of shape [num_results, dim].
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.math.sobol_sample(dim=2, num_results=3).numpy())
+      [[0.5  0.5 ]
+       [0.75 0.25]
+       [0.25 0.75]]
     """
     from scipy.stats import qmc
 

@@ -54,7 +54,17 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if")
 def relu6(features: TensorLike, name: str | None = None) -> Tensor:
-    """`min(max(x, 0), 6)`."""
+    """`min(max(x, 0), 6)`.
+
+    Args:
+      features: a tensor of real numbers.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.relu6([-2.0, 3.0, 8.0]).numpy())
+      [0. 3. 6.]
+    """
     if jnp.issubdtype(features.dtype, jnp.integer):
         return jnp.clip(features, 0, 6)
     return jax.nn.relu6(features)
@@ -62,7 +72,18 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if")
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """x where positive, `alpha * x` elsewhere; of integers float32."""
+    """x where positive, `alpha * x` elsewhere; of integers float32.
+
+    Args:
+      features: a tensor of real numbers.
+      alpha: slope of negative numbers.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.leaky_relu([-2.0, 3.0], alpha=0.1).numpy().round(3))
+      [-0.2  3. ]
+    """
     if jnp.issubdtype(features.dtype, jnp.integer):
         features = features.astype(jnp.float32)
     return jnp.where(features > 0, features, features * jnp.asarray(alpha, features.dtype))
@@ -70,13 +91,33 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
 
 @op(kinds="f")
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
-    """x where positive, `e^x - 1` elsewhere."""
+    """x where positive, `e^x - 1` elsewhere.
+
+    Args:
+      features: a floating tensor.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.elu([-1.0, 3.0]).numpy().round(3))
+      [-0.632  3.   ]
+    """
     return jax.nn.elu(features)
 
 
 @op(kinds="f")
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
-    """Scaled ELU (Klambauer et al. 2017, arXiv:1706.02515)."""
+    """Scaled ELU (Klambauer et al. 2017, arXiv:1706.02515).
+
+    Args:
+      features: a floating tensor.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.selu([-1.0, 1.0]).numpy().round(3))
+      [-1.111  1.051]
+    """
     alpha, scale = 1.6732632423543772, 1.0507009873554805
     small = alpha * jnp.expm1(jnp.minimum(features, 0))
     return scale * jnp.where(features >= 0, features, small)
@@ -90,13 +131,28 @@ def gelu(features: TensorLike, approximate: bool = False, name: str | None = Non
       features: a tensor.
       approximate: whether the tanh approximation is used.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.gelu([-1.0, 1.0]).numpy().round(3))
+      [-0.159  0.841]
     """
     return jax.nn.gelu(features, approximate=approximate)
 
 
 @op(kinds="f")
 def silu(features: TensorLike, beta: float = 1.0) -> Tensor:
-    """`x * sigmoid(beta * x)`."""
+    """`x * sigmoid(beta * x)`.
+
+    Args:
+      features: a floating tensor.
+      beta: factor in the sigmoid.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.silu([-1.0, 1.0]).numpy().round(3))
+      [-0.269  0.731]
+    """
     return features * jax.nn.sigmoid(jnp.asarray(beta, features.dtype) * features)
 
 
@@ -105,19 +161,50 @@ swish = silu
 
 @op(kinds="f")
 def softplus(features: TensorLike, name: str | None = None) -> Tensor:
-    """`log(1 + e^x)`."""
+    """`log(1 + e^x)`.
+
+    Args:
+      features: a floating tensor.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.softplus([-1.0, 0.0, 50.0]).numpy().round(3))
+      [ 0.313  0.693 50.   ]
+    """
     return jax.nn.softplus(features)
 
 
 @op(kinds="f")
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
-    """`x / (1 + |x|)`."""
+    """`x / (1 + |x|)`.
+
+    Args:
+      features: a floating tensor.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.softsign([-1.0, 3.0]).numpy())
+      [-0.5   0.75]
+    """
     return jax.nn.soft_sign(features)
 
 
 @op(kinds="f")
 def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
-    """relu(x) and relu(-x), joined along `axis`."""
+    """relu(x) and relu(-x), joined along `axis`.
+
+    Args:
+      features: a tensor of real numbers.
+      axis: the dimension, which becomes twice as large.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.crelu([-2.0, 3.0]).numpy())
+      [0. 3. 2. 0.]
+    """
     return jnp.concatenate([jax.nn.relu(features), jax.nn.relu(-features)], axis)
 
 
@@ -135,7 +222,18 @@ def softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Te
 
 @op(kinds="f")
 def log_softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
-    """`x - log(sum(exp(x)))` along a dimension, the last by default."""
+    """`x - log(sum(exp(x)))` along a dimension, the last by default.
+
+    Args:
+      logits: a floating tensor.
+      axis: the dimension; default the last.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.log_softmax([0.0, 0.0, 1000.0]).numpy())
+      [-1000. -1000.     0.]
+    """
     return jax.nn.log_softmax(logits, axis=-1 if axis is None else axis)
 
 
@@ -153,6 +251,12 @@ def bias_add(
 
     Raises:
       ValueError: when the sizes differ.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.bias_add([[1.0, 2.0], [3.0, 4.0]], [10.0, 20.0]).numpy())
+      [[11. 22.]
+       [13. 24.]]
     """
     if data_format is not None and not (
         data_format.startswith("NC") or (data_format.startswith("N") and data_format.endswith("C"))
@@ -207,6 +311,12 @@ def dropout(
 
     Raises:
       ValueError: when rate is outside [0, 1).
+
+    Example:
+      >>> import meshflow as tf
+      >>> y = tf.nn.dropout(tf.ones([1000]), rate=0.5)
+      >>> sorted(set(y.numpy().tolist())), bool(400 < tf.math.count_nonzero(y) < 600)
+      ([0.0, 2.0], True)
     """
     dtype = getattr(x, "dtype", None)
     if dtype is not None and not as_dtype(dtype).is_floating:
@@ -247,6 +357,12 @@ def general_dropout(
 
     Returns:
       A tensor of the shape of `x`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> alternating = lambda shape, dtype: tf.constant([0.1, 0.9] * (shape[0] // 2), dtype)
+      >>> print(tf.nn.general_dropout(tf.ones([4]), 0.5, alternating).numpy())
+      [0. 2. 0. 2.]
     """
     from meshflow.ops.array import where, zeros_like
 
@@ -265,7 +381,22 @@ def stateless_dropout(
     noise_shape: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """`dropout` whose mask depends on the seed (two integers) only."""
+    """`dropout` whose mask depends on the seed (two integers) only.
+
+    Args:
+      x: a floating tensor.
+      rate: the fraction set to 0, in [0, 1).
+      seed: two integers.
+      rng_alg: ignored; the algorithm is threefry.
+      noise_shape: shape of the mask; sizes of 1 share a decision.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = (tf.nn.stateless_dropout(tf.ones([100]), 0.5, seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
     from meshflow.ops.random_ops import seed_key
 
     return dropout_from_key(x, seed_key(seed), rate, noise_shape)

@@ -172,6 +172,13 @@ def convolution(
 
     Raises:
       InvalidArgumentError: when ranks or depths do not fit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> signal = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 4, 1])
+      >>> differences = tf.reshape([-1.0, 1.0], [2, 1, 1])
+      >>> print(tf.nn.convolution(signal, differences)[0, :, 0].numpy())
+      [1. 1. 1.]
     """
     filters = convert_to_tensor(filters)
     rank = len(filters.shape) - 2
@@ -200,7 +207,24 @@ def conv1d(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolution over one spatial dimension; see `convolution`."""
+    """Convolution over one spatial dimension; see `convolution`.
+
+    Args:
+      input: tensor of shape [batch, width, in], or [batch, in, width] for 'NCW'.
+      filters: tensor of shape [width, in / groups, out].
+      stride: the step.
+      padding: 'SAME', 'VALID' or an explicit pair.
+      data_format: 'NWC' or 'NCW'.
+      dilations: spacing of filter elements; default 1.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 4, 1])
+      >>> sums = tf.ones([2, 1, 1])
+      >>> print(tf.nn.conv1d(x, sums, stride=2, padding="VALID")[0, :, 0].numpy())
+      [3. 7.]
+    """
     return convolution(input, filters, stride, padding, data_format, dilations)
 
 
@@ -232,12 +256,43 @@ def conv3d(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolution over three spatial dimensions; see `convolution`."""
+    """Convolution over three spatial dimensions; see `convolution`.
+
+    Args:
+      input: tensor of shape [batch, depth, height, width, in], or channels first for 'NCDHW'.
+      filters: tensor of shape [depth, height, width, in / groups, out].
+      strides: one step, or one for each dimension.
+      padding: 'SAME', 'VALID' or explicit pairs.
+      data_format: 'NDHWC' or 'NCDHW'.
+      dilations: spacing of filter elements; default 1.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> y = tf.nn.conv3d(tf.ones([1, 3, 3, 3, 1]), tf.ones([2, 2, 2, 1, 4]), [1] * 5, "VALID")
+      >>> y.shape, tf.reduce_max(y).numpy().item()
+      (TensorShape([1, 2, 2, 2, 4]), 8.0)
+    """
     return convolution(input, filters, strides, padding, data_format, dilations)
 
 
 def atrous_conv2d(
     value: TensorLike, filters: TensorLike, rate: int, padding: str, name: str | None = None
 ) -> Tensor:
-    """2-D convolution with filter elements `rate` apart."""
+    """2-D convolution with filter elements `rate` apart.
+
+    Args:
+      value: tensor of shape [batch, height, width, in].
+      filters: tensor of shape [height, width, in, out].
+      rate: spacing of filter elements.
+      padding: 'SAME' or 'VALID'.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(5.0), [1, 1, 5, 1])
+      >>> filters = tf.ones([1, 2, 1, 1])
+      >>> print(tf.nn.atrous_conv2d(x, filters, rate=3, padding="VALID")[0, 0, :, 0].numpy())
+      [3. 5.]
+    """
     return convolution(value, filters, 1, padding, "NHWC", rate)

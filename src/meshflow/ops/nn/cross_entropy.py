@@ -12,6 +12,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.kernels import cross_entropy
 from meshflow.ops.math.elementwise import magnitude
 
 __all__ = [
@@ -50,6 +51,13 @@ def softmax_cross_entropy_with_logits(
 
     Returns:
       The loss, without the class dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> labels, logits = [[1.0, 0.0], [0.5, 0.5]], [[0.0, 0.0], [-4.0, 4.0]]
+      >>> loss = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
+      >>> print(loss.numpy().round(3))
+      [0.693 4.   ]
     """
     labels, logits = _like_logits(labels, logits)
     return _softmax_cross_entropy(labels, logits, axis)
@@ -65,7 +73,7 @@ def _like_logits(labels: Any, logits: Any) -> tuple[Any, Any]:
     return labels, logits
 
 
-@op(name="sparse_softmax_cross_entropy_with_logits", same=("logits",), kinds="f")
+@op(name="sparse_softmax_cross_entropy_with_logits", same=("logits",), kinds="f", heavy=True)
 def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Tensor:
     classes = logits.shape[-1]
     if labels.shape != logits.shape[:-1]:
@@ -82,25 +90,14 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
 @jax.custom_jvp
 def _negative_log(logits: jax.Array, index: jax.Array) -> jax.Array:
     """`-log(softmax(logits)[index])` along the last dimension."""
-    return _value_and_log_softmax(logits, index)[0]
-
-
-def _value_and_log_softmax(logits: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
-    shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
-    log_total = jnp.log(jnp.exp(shifted).sum(-1, keepdims=True))
-    chosen = jnp.take_along_axis(shifted, index[..., None], axis=-1)
-    return (log_total - chosen)[..., 0], shifted - log_total
+    return cross_entropy.losses(logits, index)[0]
 
 
 @_negative_log.defjvp
 def _negative_log_jvp(primals: Any, tangents: Any) -> Any:
-    # softmax - one_hot, written so that XLA makes one loop of it; a gather's derivative is a scatter.
-    # Other exponentials than the sum's: to share them they would have to be written to memory.
     logits, index = primals
-    value, log_softmax = _value_and_log_softmax(logits, index)
-    classes = jax.lax.broadcasted_iota(index.dtype, logits.shape, logits.ndim - 1)
-    slope = jnp.exp(log_softmax) - (classes == index[..., None]).astype(logits.dtype)
-    return value, (slope * tangents[0]).sum(-1)
+    value, high, total = cross_entropy.losses(logits, index)
+    return value, cross_entropy.tangents(logits, index, high, total, tangents[0])
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -174,6 +171,12 @@ def sigmoid_cross_entropy_with_logits(
 
     Raises:
       ValueError: when an argument is missing or the shapes differ.
+
+    Example:
+      >>> import meshflow as tf
+      >>> loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0, 0.0], logits=[0.0, 10.0])
+      >>> print(loss.numpy().round(3))
+      [ 0.693 10.   ]
     """
     if labels is None or logits is None:
         raise ValueError(
@@ -187,7 +190,20 @@ def sigmoid_cross_entropy_with_logits(
 def weighted_cross_entropy_with_logits(
     labels: TensorLike, logits: TensorLike, pos_weight: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Sigmoid cross entropy in which positive labels count `pos_weight` times."""
+    """Sigmoid cross entropy in which positive labels count `pos_weight` times.
+
+    Args:
+      labels: probabilities, of the shape of `logits`.
+      logits: unnormalized log-probabilities.
+      pos_weight: weight of positive labels, broadcasting with `logits`.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> loss = tf.nn.weighted_cross_entropy_with_logits([1.0, 0.0], [0.0, 0.0], pos_weight=3.0)
+      >>> print(loss.numpy().round(3))
+      [2.079 0.693]
+    """
     if labels.shape != logits.shape:
         raise ValueError(
             f"`logits` and `labels` must have the same shape, got {logits.shape} and {labels.shape}."
@@ -213,6 +229,11 @@ def log_poisson_loss(
 
     Returns:
       The losses, of the shape of `log_input`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.nn.log_poisson_loss([2.0, 0.0], [0.0, 1.0]).numpy().round(3))
+      [1.    2.718]
     """
     from meshflow.ops.array import where, zeros_like
     from meshflow.ops.math import exp, log
@@ -228,7 +249,13 @@ def log_poisson_loss(
 
 @op(kinds="f")
 def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
-    """`sum(t^2) / 2`."""
+    """`sum(t^2) / 2`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nn.l2_loss([3.0, 4.0]).numpy().item()
+      12.5
+    """
     return jnp.sum(jnp.square(t)) / 2
 
 
@@ -274,7 +301,13 @@ def compute_average_loss(
 
 
 def scale_regularization_loss(regularization_loss: TensorLike) -> Tensor:
-    """The sum of a regularization loss divided by the number of replicas."""
+    """The sum of a regularization loss divided by the number of replicas.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nn.scale_regularization_loss([1.0, 2.0]).numpy().item()
+      3.0
+    """
     from meshflow.ops.math import reduce_sum
 
     loss = reduce_sum(convert_to_tensor(regularization_loss))

@@ -150,6 +150,12 @@ def collapse_repeated(labels: TensorLike, seq_length: TensorLike, name: str | No
 
     Returns:
       A pair: sequences [batch, longest result], filled with 0, and their lengths.
+
+    Example:
+      >>> import meshflow as tf
+      >>> labels, lengths = tf.nn.collapse_repeated([[1, 1, 2, 2, 1]], seq_length=[5])
+      >>> print(labels.numpy(), lengths.numpy())
+      [[1 2 1]] [3]
     """
     labels = convert_to_tensor(labels)
     collapsed, lengths = _collapse(labels, seq_length)
@@ -182,5 +188,11 @@ def ctc_unique_labels(labels: TensorLike, name: str | None = None) -> Any:
     Returns:
       A pair of tensors [batch, length]: the different labels of each row in order, filled with 0, and
       each label's number among them.
+
+    Example:
+      >>> import meshflow as tf
+      >>> labels, places = tf.nn.ctc_unique_labels([[7, 3, 7, 0]])
+      >>> print(labels.numpy(), places.numpy())
+      [[7 3 0 0]] [[0 1 0 2]]
     """
     return _unique_labels(labels)

@@ -54,6 +54,13 @@ def ctc_greedy_decoder(
     Returns:
       A pair: a list of one sparse tensor with the labels, and [batch, 1] sums of the negative largest
       logits.
+
+    Example:
+      >>> import meshflow as tf
+      >>> logits = tf.one_hot([[0], [0], [2], [1]], 3)  # 0, 0, blank, 1
+      >>> (labels,), _ = tf.nn.ctc_greedy_decoder(logits, sequence_length=[4])
+      >>> print(tf.sparse.to_dense(labels).numpy())
+      [[0 1]]
     """
     logits, lengths = _known(inputs, sequence_length, "ctc_greedy_decoder")
     classes = logits.shape[2]
@@ -114,6 +121,13 @@ def ctc_beam_search_decoder(
 
     Raises:
       InvalidArgumentError: when there are fewer sequences than `top_paths`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> frame = tf.math.log([[[0.4, 0.6]]])  # of label 0 and of the blank
+      >>> paths, logs = tf.nn.ctc_beam_search_decoder(tf.repeat(frame, 2, axis=0), [2], top_paths=2)
+      >>> [p.values.numpy().tolist() for p in paths], str(tf.exp(logs).numpy().round(2))
+      ([[0], []], '[[0.64 0.36]]')
     """
     logits, lengths = _known(inputs, sequence_length, "ctc_beam_search_decoder")
     if top_paths > beam_width:

@@ -45,6 +45,13 @@ def depthwise_conv2d(
 
     Returns:
       A tensor with in * multiplier channels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[[1.0, 10.0], [2.0, 20.0]]]])
+      >>> sums = tf.ones([1, 2, 2, 1])
+      >>> print(tf.nn.depthwise_conv2d(x, sums, [1, 1, 1, 1], "VALID")[0, 0, 0].numpy())
+      [ 3. 30.]
     """
     from meshflow.ops.array import reshape
 
@@ -73,7 +80,25 @@ def depthwise_conv2d_backprop_input(
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """Gradient of `depthwise_conv2d` with respect to an input of shape `input_sizes`."""
+    """Gradient of `depthwise_conv2d` with respect to an input of shape `input_sizes`.
+
+    Args:
+      input_sizes: shape of the input.
+      filter: as in `depthwise_conv2d`.
+      out_backprop: gradient of the result.
+      strides: as in `depthwise_conv2d`.
+      padding: as in `depthwise_conv2d`.
+      data_format: as in `depthwise_conv2d`.
+      dilations: as in `depthwise_conv2d`.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> g = tf.nn.depthwise_conv2d_backprop_input(
+      ...     [1, 1, 3, 1], 5.0 * tf.ones([1, 2, 1, 1]), tf.ones([1, 1, 2, 1]), [1, 1, 1, 1], "VALID")
+      >>> print(g[0, 0, :, 0].numpy())
+      [ 5. 10.  5.]
+    """
     from meshflow.ops.array import zeros
 
     sizes = static_value(input_sizes, "input_sizes")
@@ -95,7 +120,26 @@ def depthwise_conv2d_backprop_filter(
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """Gradient of `depthwise_conv2d` with respect to a filter of shape `filter_sizes`."""
+    """Gradient of `depthwise_conv2d` with respect to a filter of shape `filter_sizes`.
+
+    Args:
+      input: as in `depthwise_conv2d`.
+      filter_sizes: shape of the filter.
+      out_backprop: gradient of the result.
+      strides: as in `depthwise_conv2d`.
+      padding: as in `depthwise_conv2d`.
+      data_format: as in `depthwise_conv2d`.
+      dilations: as in `depthwise_conv2d`.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 2.0, 4.0], [1, 1, 3, 1])
+      >>> g = tf.nn.depthwise_conv2d_backprop_filter(
+      ...     x, [1, 2, 1, 1], tf.ones([1, 1, 2, 1]), [1, 1, 1, 1], "VALID")
+      >>> print(g[0, :, 0, 0].numpy())
+      [3. 6.]
+    """
     from meshflow.ops.array import zeros
 
     sizes = static_value(filter_sizes, "filter_sizes")
@@ -126,6 +170,27 @@ def separable_conv2d(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """A depthwise convolution, then one over channels only."""
+    """A depthwise convolution, then one over channels only.
+
+    Args:
+      input: tensor of shape [batch, height, width, in] (or channels first).
+      depthwise_filter: tensor of shape [height, width, in, multiplier].
+      pointwise_filter: tensor of shape [1, 1, in * multiplier, out].
+      strides: four steps, of which the outer ones are 1.
+      padding: 'SAME', 'VALID' or explicit pairs.
+      data_format: 'NHWC' or 'NCHW'.
+      dilations: spacing of filter elements.
+      name: ignored.
+
+    Returns:
+      A tensor with `out` channels.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([[[[1.0, 10.0], [2.0, 20.0]]]])
+      >>> sums, total = tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 2, 1])
+      >>> tf.nn.separable_conv2d(x, sums, total, [1, 1, 1, 1], "VALID").numpy().item()
+      33.0
+    """
     x = depthwise_conv2d(input, depthwise_filter, strides, padding, data_format, dilations)
     return convolution(x, pointwise_filter, 1, "VALID", data_format)

@@ -76,6 +76,14 @@ def embedding_lookup_sparse(
     Raises:
       ValueError: for another combiner.
       TypeError: when `sp_ids` or `sp_weights` is not sparse.
+
+    Example:
+      >>> import meshflow as tf
+      >>> table = tf.constant([[1.0, 1.0], [10.0, 20.0], [30.0, 40.0]])
+      >>> ids = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], [1, 2, 0], [2, 2])
+      >>> print(tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum").numpy())
+      [[40. 60.]
+       [ 1.  1.]]
     """
     combiner = combiner or "mean"
     if combiner not in ("mean", "sqrtn", "sum"):
@@ -120,6 +128,15 @@ def safe_embedding_lookup_sparse(
 
     Returns:
       Tensor [..., *rows' shape].
+
+    Example:
+      >>> import meshflow as tf
+      >>> table = tf.constant([[1.0, 1.0], [10.0, 20.0]])
+      >>> ids = tf.SparseTensor([[0, 0], [2, 0]], [1, -1], [3, 1])
+      >>> print(tf.nn.safe_embedding_lookup_sparse(table, ids, default_id=0).numpy())
+      [[10. 20.]
+       [ 1.  1.]
+       [ 1.  1.]]
     """
     shape = sparse_ids.shape.as_list()
     count = int(np.prod(shape[:-1], dtype=int))

@@ -88,6 +88,13 @@ def dilation2d(
     Raises:
       ValueError: for another data format.
       InvalidArgumentError: for another padding, or shapes that do not fit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 5.0, 2.0], [1, 1, 3, 1])
+      >>> y = tf.nn.dilation2d(x, tf.zeros([1, 2, 1]), [1] * 4, "VALID", "NHWC", [1] * 4)
+      >>> print(y[0, 0, :, 0].numpy())
+      [5. 5.]
     """
     if data_format != "NHWC":
         raise ValueError(
@@ -121,6 +128,13 @@ def erosion2d(
 
     Returns:
       Tensor [batch, new height, new width, depth].
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 5.0, 2.0], [1, 1, 3, 1])
+      >>> y = tf.nn.erosion2d(x, tf.zeros([1, 2, 1]), [1] * 4, "VALID", "NHWC", [1] * 4)
+      >>> print(y[0, 0, :, 0].numpy())
+      [1. 2.]
     """
     turned = array.reverse(convert_to_tensor(filters), [0, 1])
     return -dilation2d(-convert_to_tensor(value), turned, strides, padding, data_format, dilations)

@@ -55,6 +55,12 @@ def moments(
 
     Returns:
       (mean, variance).
+
+    Example:
+      >>> import meshflow as tf
+      >>> mean, variance = tf.nn.moments([[1.0, 2.0], [3.0, 6.0]], axes=[0])
+      >>> print(mean.numpy(), variance.numpy())
+      [2. 4.] [1. 4.]
     """
     return tuple(_moments(x, axes if isinstance(axes, int) else list(axes), keepdims))
 
@@ -66,7 +72,24 @@ def weighted_moments(
     keepdims: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Mean and variance in which elements count by weight."""
+    """Mean and variance in which elements count by weight.
+
+    Args:
+      x: a tensor.
+      axes: dimensions.
+      frequency_weights: weights, broadcasting with `x`.
+      keepdims: whether the dimensions stay, with size 1.
+      name: ignored.
+
+    Returns:
+      (mean, variance).
+
+    Example:
+      >>> import meshflow as tf
+      >>> mean, variance = tf.nn.weighted_moments([0.0, 4.0], axes=[0], frequency_weights=[3.0, 1.0])
+      >>> mean.numpy().item(), variance.numpy().item()
+      (1.0, 3.0)
+    """
     from meshflow.ops.math import cast, divide_no_nan, reduce_sum, square
 
     x = convert_to_tensor(x)
@@ -84,7 +107,21 @@ def weighted_moments(
 def sufficient_statistics(
     x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
 ) -> Any:
-    """Count, sum, sum of squares and shift, from which `normalize_moments` makes mean and variance."""
+    """Count, sum, sum of squares and shift, from which `normalize_moments` makes mean and variance.
+
+    Args:
+      x: a tensor.
+      axes: dimensions.
+      shift: a number near the mean, subtracted first; None for 0.
+      keepdims: whether the dimensions stay, with size 1.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> count, total, squares, shift = tf.nn.sufficient_statistics([1.0, 2.0, 3.0], axes=[0])
+      >>> count.numpy().item(), total.numpy().item(), squares.numpy().item(), shift
+      (3.0, 6.0, 14.0, None)
+    """
     from meshflow.ops.math import reduce_sum, square
 
     x = convert_to_tensor(x)
@@ -107,7 +144,25 @@ def normalize_moments(
     shift: Any,
     name: str | None = None,
 ) -> Any:
-    """Mean and variance from sufficient statistics."""
+    """Mean and variance from sufficient statistics.
+
+    Args:
+      counts: number of elements.
+      mean_ss: their sum, less the shift.
+      variance_ss: sum of their squares, less the shift.
+      shift: what was subtracted, or None.
+      name: ignored.
+
+    Returns:
+      (mean, variance).
+
+    Example:
+      >>> import meshflow as tf
+      >>> statistics = tf.nn.sufficient_statistics([1.0, 3.0], axes=[0])
+      >>> mean, variance = tf.nn.normalize_moments(*statistics)
+      >>> mean.numpy().item(), variance.numpy().item()
+      (2.0, 1.0)
+    """
     from meshflow.ops.math import square
 
     mean_ss, variance_ss = convert_to_tensor(mean_ss), convert_to_tensor(variance_ss)
@@ -152,6 +207,14 @@ def batch_normalization(
       scale: likewise, or None.
       variance_epsilon: a small number against division by zero.
       name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([1.0, 3.0])
+      >>> y = tf.nn.batch_normalization(
+      ...     x, mean=2.0, variance=1.0, offset=10.0, scale=5.0, variance_epsilon=0.0)
+      >>> print(y.numpy())
+      [ 5. 15.]
     """
     return _batch_normalization(x, mean, variance, offset, scale, float(variance_epsilon))
 
@@ -166,7 +229,24 @@ def batch_norm_with_global_normalization(
     scale_after_normalization: bool,
     name: str | None = None,
 ) -> Tensor:
-    """An older form of `batch_normalization`: offset `beta`, and scale `gamma` only when asked for."""
+    """An older form of `batch_normalization`: offset `beta`, and scale `gamma` only when asked for.
+
+    Args:
+      input: a tensor.
+      mean: broadcasting to `input`.
+      variance: likewise.
+      beta: likewise.
+      gamma: likewise.
+      variance_epsilon: a small number against division by zero.
+      scale_after_normalization: whether `gamma` is used.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> y = tf.nn.batch_norm_with_global_normalization([1.0, 3.0], 2.0, 4.0, 10.0, 5.0, 0.0, False)
+      >>> print(y.numpy())
+      [ 9.5 10.5]
+    """
     scale = gamma if scale_after_normalization else None
     return batch_normalization(input, mean, variance, beta, scale, variance_epsilon)
 
@@ -180,7 +260,22 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """Divides by the summed squares of neighbouring channels (Krizhevsky et al. 2012)."""
+    """Divides by the summed squares of neighbouring channels (Krizhevsky et al. 2012).
+
+    Args:
+      input: float tensor [batch, height, width, channels].
+      depth_radius: how many channels on each side count.
+      bias: added to the sum, against division by zero.
+      alpha: factor of the sum.
+      beta: exponent.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([3.0, 0.0, 4.0], [1, 1, 1, 3])
+      >>> print(tf.nn.lrn(x, depth_radius=1, bias=0.0, alpha=1.0, beta=1.0)[0, 0, 0].numpy().round(3))
+      [0.333 0.    0.25 ]
+    """
     squares = jnp.pad(
         jnp.square(input), [(0, 0)] * (input.ndim - 1) + [(depth_radius, depth_radius)]
     )

@@ -185,7 +185,14 @@ def avg_pool(
     data_format: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The mean of each window; arguments as in `max_pool`. Padding does not count."""
+    """The mean of each window; arguments as in `max_pool`. Padding does not count.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 3.0, 5.0, 9.0], [1, 2, 2, 1])
+      >>> tf.nn.avg_pool(x, ksize=2, strides=2, padding="VALID").numpy().item()
+      4.5
+    """
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, None)
 
 
@@ -197,7 +204,14 @@ def max_pool1d(
     data_format: str = "NWC",
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` over one dimension."""
+    """`max_pool` over one dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 3.0, 2.0, 5.0], [1, 4, 1])
+      >>> print(tf.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID")[0, :, 0].numpy())
+      [3. 5.]
+    """
     return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 1)
 
 
@@ -209,7 +223,15 @@ def max_pool2d(
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` over two dimensions."""
+    """`max_pool` over two dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
+      >>> print(tf.nn.max_pool2d(x, ksize=2, strides=1, padding="VALID")[0, :, :, 0].numpy())
+      [[4. 5.]
+       [7. 8.]]
+    """
     return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 2)
 
 
@@ -221,7 +243,14 @@ def max_pool3d(
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` over three dimensions."""
+    """`max_pool` over three dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
+      >>> tf.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
+      7.0
+    """
     return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 3)
 
 
@@ -233,7 +262,14 @@ def avg_pool1d(
     data_format: str = "NWC",
     name: str | None = None,
 ) -> Tensor:
-    """`avg_pool` over one dimension."""
+    """`avg_pool` over one dimension.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 3.0, 2.0], [1, 3, 1])
+      >>> print(tf.nn.avg_pool1d(x, ksize=2, strides=2, padding="SAME")[0, :, 0].numpy())
+      [2. 2.]
+    """
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 1)
 
 
@@ -245,7 +281,15 @@ def avg_pool2d(
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`avg_pool` over two dimensions."""
+    """`avg_pool` over two dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
+      >>> print(tf.nn.avg_pool2d(x, ksize=2, strides=1, padding="VALID")[0, :, :, 0].numpy())
+      [[2. 3.]
+       [5. 6.]]
+    """
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 2)
 
 
@@ -257,7 +301,14 @@ def avg_pool3d(
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`avg_pool` over three dimensions."""
+    """`avg_pool` over three dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
+      >>> tf.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
+      3.5
+    """
     return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 3)
 
 
@@ -342,6 +393,12 @@ def pool(
 
     Raises:
       ValueError: for another pooling type, or dilations together with strides.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 9.0, 2.0, 5.0], [1, 4, 1])
+      >>> print(tf.nn.pool(x, [2], "MAX", dilations=[2])[0, :, 0].numpy())
+      [2. 9.]
     """
     rank = len(static_value(window_shape, "window_shape"))
     first = channels_first(data_format)

@@ -123,6 +123,13 @@ def uniform_candidate_sampler(
     Returns:
       A named tuple: sampled_candidates int64 [num_sampled], true_expected_count [batch, num_true] and
       sampled_expected_count [num_sampled].
+
+    Example:
+      >>> import meshflow as tf
+      >>> true = tf.constant([[0], [3]], tf.int64)
+      >>> sampled, _, _ = tf.random.uniform_candidate_sampler(true, 1, 5, True, range_max=5)
+      >>> sorted(sampled.numpy().tolist())
+      [0, 1, 2, 3, 4]
     """
     even = np.full(range_max, 1 / range_max)
     return _candidates(true_classes, num_true, num_sampled, unique, even, seed)
@@ -141,6 +148,22 @@ def log_uniform_candidate_sampler(
 
     Class k has the probability (log(k + 2) - log(k + 1)) / log(range_max + 1); arguments and result
     as in `uniform_candidate_sampler`.
+
+    Args:
+      true_classes: int64 [batch, num_true].
+      num_true: true classes per example.
+      num_sampled: size of the sample.
+      unique: whether the sampled classes are all different.
+      range_max: number of classes.
+      seed: seed of this op.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> true = tf.constant([[0]], tf.int64)
+      >>> sampled, _, _ = tf.random.log_uniform_candidate_sampler(true, 1, 4, True, range_max=4)
+      >>> sorted(sampled.numpy().tolist())
+      [0, 1, 2, 3]
     """
     zipf = np.diff(np.log(np.arange(1, range_max + 2))) / np.log(range_max + 1)
     return _candidates(true_classes, num_true, num_sampled, unique, zipf, seed)
@@ -180,6 +203,14 @@ def fixed_unigram_candidate_sampler(
 
     Returns:
       As `uniform_candidate_sampler`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> true = tf.constant([[0]], tf.int64)
+      >>> sampled, at_true, _ = tf.nn.fixed_unigram_candidate_sampler(
+      ...     true, 1, 3, False, range_max=3, unigrams=[1.0, 0.0, 1.0])
+      >>> 1 in sampled.numpy(), at_true.numpy().round(3).tolist()
+      (False, [[1.5]])
     """
     counts = list(unigrams)
     if vocab_file:
@@ -202,7 +233,14 @@ def all_candidate_sampler(
     seed: Any = None,
     name: str | None = None,
 ) -> Candidates:
-    """All classes, each once: for tests of sampled losses; arguments as in `uniform_candidate_sampler`."""
+    """All classes, each once: for tests of sampled losses; arguments as in `uniform_candidate_sampler`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> sampled, _, _ = tf.nn.all_candidate_sampler(tf.constant([[1]], tf.int64), 1, 3, True)
+      >>> sorted(sampled.numpy().tolist())
+      [0, 1, 2]
+    """
     once = array.ones([num_sampled])
     return Candidates(
         math.cast(array.range(num_sampled), int64),
@@ -230,6 +268,13 @@ def compute_accidental_hits(
     Returns:
       (indices, ids, weights): of each hit, the row int32, the place in the sample int64, and the
       lowest float32.
+
+    Example:
+      >>> import meshflow as tf
+      >>> true, sampled = tf.constant([[4], [7]], tf.int64), tf.constant([7, 2, 4], tf.int64)
+      >>> rows, places, _ = tf.nn.compute_accidental_hits(true, sampled, num_true=1)
+      >>> rows.numpy().tolist(), places.numpy().tolist()
+      ([0, 1], [2, 0])
     """
     true = convert_to_tensor(true_classes)._concrete("true_classes of compute_accidental_hits")
     sampled = convert_to_tensor(sampled_candidates)._concrete("sampled_candidates")
@@ -314,6 +359,13 @@ def nce_loss(
 
     Returns:
       Losses [batch].
+
+    Example:
+      >>> import meshflow as tf
+      >>> weights, biases = tf.zeros([10, 3]), tf.zeros([10])
+      >>> labels = tf.constant([[1], [2]], tf.int64)
+      >>> tf.nn.nce_loss(weights, biases, labels, tf.ones([2, 3]), num_sampled=4, num_classes=10).shape
+      TensorShape([2])
     """
     logits, targets = _sampled_logits(
         *(weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values),
@@ -352,6 +404,13 @@ def sampled_softmax_loss(
 
     Returns:
       Losses [batch].
+
+    Example:
+      >>> import meshflow as tf
+      >>> weights, biases = tf.zeros([10, 3]), tf.zeros([10])
+      >>> labels = tf.constant([[1], [2]], tf.int64)
+      >>> tf.nn.sampled_softmax_loss(weights, biases, labels, tf.ones([2, 3]), 4, 10).shape
+      TensorShape([2])
     """
     logits, targets = _sampled_logits(
         *(weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values),

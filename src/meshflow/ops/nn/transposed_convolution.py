@@ -30,7 +30,16 @@ def atrous_conv2d_transpose(
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """The transpose of `atrous_conv2d`; filters are [height, width, out, in]."""
+    """The transpose of `atrous_conv2d`; filters are [height, width, out, in].
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 2.0], [1, 1, 2, 1])
+      >>> filters = tf.reshape([1.0, 10.0], [1, 2, 1, 1])
+      >>> y = tf.nn.atrous_conv2d_transpose(x, filters, [1, 1, 4, 1], rate=2, padding="VALID")
+      >>> print(y[0, 0, :, 0].numpy())
+      [ 1.  2. 10. 20.]
+    """
     return conv_transpose(value, filters, output_shape, 1, padding, "NHWC", rate)
 
 
@@ -99,6 +108,13 @@ def conv_transpose(
 
     Returns:
       A tensor of `output_shape`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 2.0], [1, 2, 1])
+      >>> filters = tf.reshape([1.0, 10.0], [2, 1, 1])
+      >>> print(tf.nn.conv_transpose(x, filters, output_shape=[1, 4, 1], strides=2)[0, :, 0].numpy())
+      [ 1. 10.  2. 20.]
     """
     rank = len(convert_to_tensor(filters).shape) - 2
     first = channels_first(data_format)
@@ -126,7 +142,16 @@ def conv1d_transpose(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Transposed convolution over one dimension; see `conv_transpose`."""
+    """Transposed convolution over one dimension; see `conv_transpose`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.reshape([1.0, 2.0], [1, 2, 1])
+      >>> filters = tf.reshape([1.0, 10.0], [2, 1, 1])
+      >>> y = tf.nn.conv1d_transpose(x, filters, [1, 3, 1], strides=1, padding="VALID")
+      >>> print(y[0, :, 0].numpy())
+      [ 1. 12. 20.]
+    """
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
 
 
@@ -140,7 +165,15 @@ def conv2d_transpose(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Transposed convolution over two dimensions; see `conv_transpose`."""
+    """Transposed convolution over two dimensions; see `conv_transpose`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> filters = tf.ones([2, 2, 1, 3])  # 3 channels in, 1 out
+      >>> y = tf.nn.conv2d_transpose(tf.ones([1, 2, 2, 3]), filters, [1, 4, 4, 1], strides=2)
+      >>> y.shape, tf.reduce_max(y).numpy().item()
+      (TensorShape([1, 4, 4, 1]), 3.0)
+    """
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)
 
 
@@ -154,5 +187,13 @@ def conv3d_transpose(
     dilations: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Transposed convolution over three dimensions; see `conv_transpose`."""
+    """Transposed convolution over three dimensions; see `conv_transpose`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> filters = tf.ones([2, 2, 2, 1, 3])  # 3 channels in, 1 out
+      >>> y = tf.nn.conv3d_transpose(tf.ones([1, 2, 2, 2, 3]), filters, [1, 4, 4, 4, 1], strides=2)
+      >>> y.shape, tf.reduce_max(y).numpy().item()
+      (TensorShape([1, 4, 4, 4, 1]), 3.0)
+    """
     return conv_transpose(input, filters, output_shape, strides, padding, data_format, dilations)

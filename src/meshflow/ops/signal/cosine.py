@@ -106,5 +106,12 @@ def idct(
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Inverse of `dct` up to a factor (none for norm='ortho'); same arguments."""
+    """Inverse of `dct` up to a factor (none for norm='ortho'); same arguments.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant([1.0, 2.0, 3.0])
+      >>> print(tf.signal.idct(tf.signal.dct(x, norm="ortho"), norm="ortho").numpy().round(3))
+      [1. 2. 3.]
+    """
     return dct(input, {2: 3, 3: 2}.get(type, type), n, axis, norm)

@@ -34,6 +34,21 @@ __all__ = [
     "rfft3d",
 ]
 
+# What the examples in docstrings take and print: the zeros have no sign after `+ 0`.
+_EXAMPLES = {
+    "fft": ("[1, 2, 3, 4]", "[(10+0j), (-2+2j), (-2+0j), (-2-2j)]"),
+    "fft2d": ("[[1, 2], [3, 4]]", "[[(10+0j), (-2+0j)], [(-4+0j), 0j]]"),
+    "fft3d": ("[[[1, 2], [3, 4]]]", "[[[(10+0j), (-2+0j)], [(-4+0j), 0j]]]"),
+    "ifft": ("[10, -2 + 2j, -2, -2 - 2j]", "[(1+0j), (2+0j), (3+0j), (4+0j)]"),
+    "ifft2d": ("[[10, -2], [-4, 0]]", "[[(1+0j), (2+0j)], [(3+0j), (4+0j)]]"),
+    "ifft3d": ("[[[10, -2], [-4, 0]]]", "[[[(1+0j), (2+0j)], [(3+0j), (4+0j)]]]"),
+    "rfft": ("[1, 2, 3, 4]", "[(10+0j), (-2+2j), (-2+0j)]"),
+    "rfft2d": ("[[1, 2], [3, 4]]", "[[(10+0j), (-2+0j)], [(-4+0j), 0j]]"),
+    "rfft3d": ("[[[1, 2], [3, 4]]]", "[[[(10+0j), (-2+0j)], [(-4+0j), 0j]]]"),
+    "irfft": ("[10, -2 + 2j, -2]", "[1.0, 2.0, 3.0, 4.0]"),
+    "irfft2d": ("[[10, -2], [-4, 0]]", "[[1.0, 2.0], [3.0, 4.0]]"),
+    "irfft3d": ("[[[10, -2], [-4, 0]]]", "[[[1.0, 2.0], [3.0, 4.0]]]"),
+}
 _WORDS = {1: "last dimension", 2: "last two dimensions", 3: "last three dimensions"}
 
 
@@ -61,6 +76,14 @@ def _complex(name: str, function: Callable[..., Any], rank: int, what: str) -> C
 
     Returns:
       A tensor of the same shape and dtype.
+
+    Raises:
+      InvalidArgumentError: when there are fewer dimensions.
+
+    Example:
+      >>> import meshflow as tf
+      >>> (tf.signal.{name}({_EXAMPLES[name][0]}).numpy().round(3) + 0).tolist()
+      {_EXAMPLES[name][1]}
     """
     return _preferring(op(body, kinds="c"), complex64)
 
@@ -115,6 +138,14 @@ def _real(
 
     Returns:
       {"Real" if kinds == "c" else "Complex"} numbers of the same precision.
+
+    Raises:
+      InvalidArgumentError: when there are fewer dimensions, or not as many sizes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> (tf.signal.{name}({_EXAMPLES[name][0]}).numpy().round(3) + 0).tolist()
+      {_EXAMPLES[name][1]}
     """
     return _preferring(op(body, kinds=kinds), complex64 if kinds == "c" else float32)
 
@@ -165,7 +196,13 @@ def fftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor
 
 
 def ifftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
-    """The inverse of `fftshift`; same arguments."""
+    """The inverse of `fftshift`; same arguments.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.signal.ifftshift([-2, -1, 0, 1, 2]).numpy()
+      array([ 0,  1,  2, -2, -1], dtype=int32)
+    """
     x = convert_to_tensor(x)
     chosen, halves = _shifts(x, axes)
     return roll(x, [-h for h in halves], chosen)

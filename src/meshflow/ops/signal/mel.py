@@ -44,6 +44,13 @@ def linear_to_mel_weight_matrix(
 
     Raises:
       ValueError: for numbers that make no triangles, or a dtype that is not floating.
+
+    Example:
+      >>> import meshflow as tf
+      >>> weights = tf.signal.linear_to_mel_weight_matrix(num_mel_bins=20, num_spectrogram_bins=129)
+      >>> spectra = tf.ones([50, 129])
+      >>> (spectra @ weights).shape
+      TensorShape([50, 20])
     """
     bins, rate = static_value(num_spectrogram_bins, "bins"), static_value(sample_rate, "rate")
     kind = as_dtype(dtype)
@@ -87,6 +94,11 @@ def mfccs_from_log_mel_spectrograms(
 
     Raises:
       ValueError: when num_mel_bins is 0.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.signal.mfccs_from_log_mel_spectrograms(tf.ones([1, 4])).numpy().round(3) + 0)
+      [[2.828 0.    0.    0.   ]]
     """
     spectra = convert_to_tensor(log_mel_spectrograms)
     count = int(spectra.shape[-1]) if len(spectra.shape) else 0

@@ -109,6 +109,12 @@ def overlap_and_add(signal: TensorLike, frame_step: Any, name: str | None = None
 
     Raises:
       ValueError: when `signal` has fewer than 2 dimensions or `frame_step` is not an integer.
+
+    Example:
+      >>> import meshflow as tf
+      >>> frames = [[1, 1, 1], [10, 10, 10]]
+      >>> print(tf.signal.overlap_and_add(frames, frame_step=2).numpy())
+      [ 1  1 11 10 10]
     """
     signal = signal if hasattr(signal, "_keras_history") else convert_to_tensor(signal)
     if len(signal.shape) < 2:
@@ -173,6 +179,15 @@ def inverse_stft_window_fn(
 
     Returns:
       A function of (frame_length, dtype).
+
+    Example:
+      >>> import meshflow as tf
+      >>> window = tf.signal.inverse_stft_window_fn(frame_step=4)
+      >>> signal = tf.range(16.0)
+      >>> spectra = tf.signal.stft(signal, frame_length=8, frame_step=4)
+      >>> back = tf.signal.inverse_stft(spectra, 8, 4, window_fn=window)
+      >>> print(back[4:8].numpy().round(3))  # samples that lie in two frames
+      [4. 5. 6. 7.]
     """
 
     def inverse_window_fn(frame_length: Any, dtype: DType) -> Tensor:
@@ -209,6 +224,12 @@ def inverse_stft(
 
     Returns:
       Real tensor [..., samples].
+
+    Example:
+      >>> import meshflow as tf
+      >>> spectra = tf.signal.stft([1.0, 2.0, 3.0, 4.0], frame_length=2, frame_step=2, window_fn=None)
+      >>> print(tf.signal.inverse_stft(spectra, 2, 2, window_fn=None).numpy().round(3))
+      [1. 2. 3. 4.]
     """
     length = static_value(frame_length, "frame_length")
     size = static_value(fft_length, "fft_length")
@@ -245,6 +266,11 @@ def mdct(
 
     Raises:
       ValueError: when frame_length is no multiple of 4.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.signal.mdct(tf.range(16.0), frame_length=8).shape
+      TensorShape([3, 4])
     """
     length = static_value(frame_length, "frame_length")
     if length % 4:
@@ -278,6 +304,12 @@ def inverse_mdct(
 
     Returns:
       Tensor [..., samples].
+
+    Example:
+      >>> import meshflow as tf
+      >>> spectra = tf.signal.mdct(tf.range(16.0), frame_length=8, norm="ortho")
+      >>> print(tf.signal.inverse_mdct(spectra, norm="ortho")[4:8].numpy().round(3))
+      [4. 5. 6. 7.]
     """
     mdcts = convert_to_tensor(mdcts)
     half = int(mdcts.shape[-1])

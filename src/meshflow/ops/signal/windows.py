@@ -78,7 +78,13 @@ def hann_window(
 def hamming_window(
     window_length: Any, periodic: Any = True, dtype: Any = float32, name: str | None = None
 ) -> Tensor:
-    """The Hamming window, a raised cosine that ends at 0.08; arguments as in `hann_window`."""
+    """The Hamming window, a raised cosine that ends at 0.08; arguments as in `hann_window`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.signal.hamming_window(4).numpy().round(3))
+      [0.08 0.54 1.   0.54]
+    """
     return _raised_cosine("hamming_window", window_length, periodic, dtype, 0.54, 0.46)
 
 
@@ -99,6 +105,11 @@ def kaiser_window(
 
     Returns:
       A vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.signal.kaiser_window(5, beta=2.0).numpy().round(3))
+      [0.439 0.835 1.    0.835 0.439]
     """
     kind = _floating(dtype, "kaiser_window")
     return _window(_kaiser(_length(window_length), float(static_value(beta, "beta"))), kind)
@@ -107,7 +118,14 @@ def kaiser_window(
 def kaiser_bessel_derived_window(
     window_length: Any, beta: float = 12.0, dtype: Any = float32, name: str | None = None
 ) -> Tensor:
-    """The window for `mdct` derived from the Kaiser window; arguments as there, of even length."""
+    """The window for `mdct` derived from the Kaiser window; arguments as there, of even length.
+
+    Example:
+      >>> import meshflow as tf
+      >>> window = tf.signal.kaiser_bessel_derived_window(4)
+      >>> print((window[:2] ** 2 + window[2:] ** 2).numpy().round(3))
+      [1. 1.]
+    """
     kind = _floating(dtype, "kaiser_bessel_derived_window")
     half = _length(window_length) // 2
     sums = np.cumsum(_kaiser(half + 1, float(static_value(beta, "beta"))))
@@ -125,6 +143,11 @@ def vorbis_window(window_length: Any, dtype: Any = float32, name: str | None = N
 
     Returns:
       A vector.
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.signal.vorbis_window(4).numpy().round(3))
+      [0.228 0.974 0.974 0.228]
     """
     kind, size = _floating(dtype, "vorbis_window"), _length(window_length)
     inner = np.sin(np.pi * (np.arange(size) + 0.5) / size) ** 2

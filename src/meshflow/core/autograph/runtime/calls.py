@@ -20,7 +20,7 @@ from meshflow.core.autograph.runtime.iterables import (
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operands import unify
-from meshflow.core.operation import Op
+from meshflow.core.operation import CAST, Op
 from meshflow.core.staging.logic import is_symbolic, scalar_bool
 from meshflow.core.tensor import Tensor
 
@@ -98,7 +98,6 @@ def _with_converted_function(original: Callable[..., Any]) -> Callable[..., Any]
 
 # ---- numbers -----------------------------------------------------------------------------------
 
-_cast = Op("cast", lambda o, static: o[0].astype(static[0]))
 _maximum = Op("maximum", lambda o, _: jnp.maximum(*o))
 _minimum = Op("minimum", lambda o, _: jnp.minimum(*o))
 _reduce_max = Op("reduce_max", lambda o, _: jnp.max(o[0], axis=0))
@@ -113,7 +112,7 @@ def _number(original: type, dtype: str) -> Callable[..., Any]:
             tensor = convert_to_tensor(args[0])
             integer = tensor.dtype.is_integer and dtype == "int32"
             floating = tensor.dtype.is_floating and dtype == "float32"
-            return tensor if integer or floating else apply(_cast, (tensor,), (dtype,))
+            return tensor if integer or floating else apply(CAST, (tensor,), (dtype,))
         return original(*args, **kwargs)
 
     return convert

@@ -15,7 +15,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidArgumentError, ValueNeededError
-from meshflow.core.operation import Op
+from meshflow.core.operation import CAST, Op
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements, Stream
 from meshflow.core.tensor import Tensor
@@ -28,7 +28,6 @@ _range_count = Op(
     lambda o, _: jnp.maximum(-((o[0] - o[1]) // o[2]), 0).astype(jnp.int32),
     differentiable=False,
 )
-_cast = Op("cast", lambda o, static: jnp.asarray(o[0]).astype(static[0]))
 _range_item = Op("range_item", lambda o, _: o[0] + o[1].astype(o[0].dtype) * o[2])
 
 
@@ -54,7 +53,7 @@ class StagedRange(Staged):
         start, limit, delta = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
         wanted = like if dtype is None else as_dtype(dtype)
         parts = [convert_to_tensor(b, dtype_hint=like) for b in (start, limit, delta)]
-        self.start, self.limit, self.delta = (apply(_cast, (p,), (wanted.dtype,)) for p in parts)
+        self.start, self.limit, self.delta = (apply(CAST, (p,), (wanted.dtype,)) for p in parts)
 
     def __autograph_for__(self) -> Elements:
         count = apply(_range_count, (self.start, self.limit, self.delta))

@@ -16,6 +16,11 @@ class SyncBatchNormalization(BatchNormalization):
 
     Args:
       **kwargs: arguments of `BatchNormalization`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.experimental.SyncBatchNormalization().synchronized
+      True
     """
 
     def __init__(self, **kwargs: Any) -> None:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from meshflow.core.errors import InvalidArgumentError
+from meshflow.keras import backend
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer
 from meshflow.keras.layers.preprocessing.encoding import (
     encoded,
@@ -52,6 +53,8 @@ class CategoryEncoding(EncodingLayer):
             num_tokens = kwargs.pop("max_tokens")
         mode = mode_of(output_mode, ("count", "one_hot", "multi_hot"), "CategoryEncoding")
         refuse_sparse(sparse, mode)
+        # As the other encoding layers it has its own dtype, whatever the global policy is.
+        kwargs.setdefault("dtype", backend.floatx())
         super().__init__(**kwargs)
         if num_tokens is None:
             raise ValueError(

@@ -113,6 +113,12 @@ class CenterCrop(_Sized):
       height: height of the part.
       width: width of the part.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> image = tf.reshape(tf.range(16.0), [4, 4, 1])
+      >>> tf.keras.layers.CenterCrop(2, 2)(image).numpy()[..., 0].tolist()
+      [[5.0, 6.0], [9.0, 10.0]]
     """
 
     def __init__(self, height: int, width: int, **kwargs: Any) -> None:

@@ -155,8 +155,11 @@ class Normalization(PreprocessingLayer):
         return (inputs - self.mean) / deviation
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """The input's shape."""
-        return TensorShape(input_shape)
+        """The input's shape, of the sizes along `axis` that were learnt."""
+        sizes = TensorShape(input_shape).as_list()
+        for d in getattr(self, "_kept", ()):
+            sizes[d] = self._broadcast[d]
+        return TensorShape(sizes)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

@@ -63,6 +63,12 @@ class RandomBrightness(RandomImageLayer):
 
     Raises:
       ValueError: for factors outside [-1, 1], or a range that is not two ascending numbers.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.RandomBrightness((0.5, 0.5), value_range=(0, 1))
+      >>> layer(tf.constant([[[0.25, 0.75]]]), training=True).numpy().tolist()
+      [[[0.75, 1.0]]]
     """
 
     def __init__(

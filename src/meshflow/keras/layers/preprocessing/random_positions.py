@@ -29,6 +29,11 @@ class RandomCrop(RandomImageLayer):
       width: width of the part.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.RandomCrop(2, 3)(tf.ones([5, 8, 8, 1]), training=True).shape
+      TensorShape([5, 2, 3, 1])
     """
 
     def __init__(self, height: int, width: int, seed: int | None = None, **kwargs: Any) -> None:
@@ -67,6 +72,13 @@ class RandomFlip(RandomImageLayer):
 
     Raises:
       ValueError: for another mode.
+
+    Example:
+      >>> import meshflow as tf
+      >>> images = tf.reshape(tf.range(2.0), [1, 1, 2, 1])
+      >>> flipped = tf.keras.layers.RandomFlip("horizontal", seed=1)(images, training=True)
+      >>> sorted(flipped.numpy().ravel().tolist())
+      [0.0, 1.0]
     """
 
     def __init__(
@@ -202,6 +214,13 @@ class RandomRotation(_Warp):
     Raises:
       ValueError: for a negative number, or a pair that does not ascend.
       NotImplementedError: for an unknown mode or interpolation.
+
+    Example:
+      >>> import meshflow as tf
+      >>> image = tf.reshape(tf.range(4.0), [1, 2, 2, 1])
+      >>> turned = tf.keras.layers.RandomRotation((0.25, 0.25))(image, training=True)
+      >>> turned.numpy()[0, ..., 0].round(2).tolist()
+      [[1.0, 3.0], [0.0, 2.0]]
     """
 
     def __init__(
@@ -252,6 +271,12 @@ class RandomZoom(_Warp):
     Raises:
       ValueError: for factors outside [-1, 1].
       NotImplementedError: for an unknown mode or interpolation.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.RandomZoom((1.0, 1.0), fill_mode="constant")
+      >>> layer(tf.ones([1, 4, 4, 1]), training=True).numpy()[0, ..., 0].round(2).tolist()
+      [[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
     """
 
     def __init__(

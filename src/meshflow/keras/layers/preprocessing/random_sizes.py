@@ -81,10 +81,21 @@ class RandomHeight(_Stretch):
     Raises:
       ValueError: for a factor below -1.
       NotImplementedError: where it would be compiled, as the size is not known then.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.RandomHeight((0.5, 0.5))(tf.ones([1, 4, 6, 3]), training=True).shape
+      TensorShape([1, 6, 6, 3])
     """
 
 
 class RandomWidth(_Stretch):
-    """Stretches images to a random width; arguments and errors as for `RandomHeight`."""
+    """Stretches images to a random width; arguments and errors as for `RandomHeight`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.layers.RandomWidth((0.5, 0.5))(tf.ones([1, 4, 6, 3]), training=True).shape
+      TensorShape([1, 4, 9, 3])
+    """
 
     along = "width"

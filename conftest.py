@@ -1,6 +1,7 @@
-"""The world tests run in: four virtual CPU devices, no compile cache of the user's, fixed seeds."""
+"""The world tests and examples in docstrings run in: four virtual CPU devices, fixed seeds, no compile cache."""
 
 import os
+import pathlib
 
 DEVICES = 4
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -21,19 +22,20 @@ import meshflow as tf
 collect_ignore_glob = [
     "*/scripts/*",
     "*/workers/*",
-    "dtensor/articles.py",
-    "dtensor/in_two_processes.py",
-    "dtensor/on_eight_devices.py",
+    "tests/dtensor/articles.py",
+    "tests/dtensor/in_two_processes.py",
+    "tests/dtensor/on_eight_devices.py",
 ]
 
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.
 NAN_CHECKED = {"core", "data", "keras", "kernels", "passes"}
+TESTS = pathlib.Path(__file__).parent / "tests"
 
 
 @pytest.fixture(autouse=True)
 def _fresh_state(request):
     """Seeds, layer names and switches as at the start of a program; NaN checks where they help."""
-    checked = NAN_CHECKED & set(request.path.parts[-3:-1])
+    checked = TESTS in request.path.parents and NAN_CHECKED & set(request.path.parts[-3:-1])
     wanted = bool(checked) and request.node.get_closest_marker("nan_expected") is None
     jax.config.update("jax_debug_nans", wanted)
     np.random.seed(0)

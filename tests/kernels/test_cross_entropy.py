@@ -1,0 +1,149 @@
+"""The cross entropy by the kernel's loops gives what its definition gives, with derivatives of any order."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import meshflow as tf
+from meshflow import kernels
+from meshflow.kernels import cross_entropy, library
+from meshflow.kernels.library import Library
+from meshflow.ops.nn.cross_entropy import _negative_log
+
+compiled = pytest.mark.skipif(
+    not isinstance(kernels.status(), Library) or kernels.status().cross_entropy is None,
+    reason="the CPU kernels are not built here",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_size():
+    saved, cross_entropy.LEAST_SIZE = cross_entropy.LEAST_SIZE, 0
+    yield
+    cross_entropy.LEAST_SIZE = saved
+
+
+RNG = np.random.default_rng(0)
+# More than one part of a row, and a last part that is no whole vector.
+X = jnp.asarray(RNG.standard_normal((6, 1037)) * 5, jnp.float32)
+INDEX = jnp.asarray([0, 1036, 5, 1023, 1024, 5])
+WEIGHTS = jnp.asarray([1.0, -2.0, 0.5, 0.0, 3.0, 1.0], jnp.float32)
+
+
+def defined(x, index):
+    return -jnp.take_along_axis(jax.nn.log_softmax(x), index[..., None], -1)[..., 0]
+
+
+def total(function, x):
+    return (function(x, INDEX) * WEIGHTS.astype(x.dtype)).sum()
+
+
+def squared_slope(function):
+    return jax.grad(lambda x: (jax.grad(function)(x) ** 2).sum())
+
+
+def forward(function):
+    return lambda x: jax.jvp(function, (x,), (jnp.cos(x),))[1]
+
+
+TRANSFORMS = {
+    "values": lambda f: f,
+    "gradient": jax.grad,
+    "gradient of a gradient": squared_slope,
+    "forward": forward,
+    "forward of a gradient": lambda f: forward(jax.grad(f)),
+    "gradient of a tangent": lambda f: jax.grad(forward(f)),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_derivatives_are_those_of_the_definition(transform):
+    of = TRANSFORMS[transform]
+    got = jax.jit(of(functools.partial(total, _negative_log)))(X)
+    wanted = of(functools.partial(total, defined))(X.astype(jnp.float64))
+    np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+@compiled
+def test_the_handler_runs_for_loss_and_gradient():
+    step = jax.jit(jax.value_and_grad(functools.partial(total, _negative_log)))
+    assert step.lower(X).as_text().count("@meshflow_cross_entropy") == 2
+    many = jax.jit(jax.vmap(_negative_log, in_axes=(1, None))).lower(X[:, None] * 2, INDEX)
+    assert many.as_text().count("@meshflow_cross_entropy") == 1
+
+
+@compiled
+def test_exponentials_are_exact_to_the_last_digits():
+    shift = jnp.linspace(-110, 0, 4001, dtype=jnp.float32)
+    rows = jnp.stack([jnp.zeros_like(shift), shift], 1)
+    one = jnp.ones(len(shift), jnp.float32)
+    _, high, _ = cross_entropy.losses(rows, jnp.zeros(len(shift), jnp.int32))
+    slope = cross_entropy.gradient_p.bind(
+        *(rows, jnp.zeros(len(shift), jnp.int32), high, 0 * high, one),
+        dtype=np.dtype("float32"),
+        result=np.dtype("float32"),
+    )[:, 1]
+    wanted = np.where(shift < -87.3, 0, np.exp(np.asarray(shift, np.float64)))
+    np.testing.assert_allclose(slope, wanted, rtol=2.5e-7, atol=0)
+
+
+@pytest.mark.nan_expected
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_no_number_is_kept_and_infinity_counts_nothing(dtype):
+    x = X.at[0, 7].set(jnp.nan).at[1, 1].set(jnp.inf).at[2, :4].set(-jnp.inf).at[3].set(-jnp.nan)
+    x = x.astype(dtype)
+    both = jax.jit(jax.value_and_grad(functools.partial(total, _negative_log)))
+    slope = np.asarray(both(x)[1], np.float32)
+    assert np.isnan(slope[[0, 1, 3]]).all()
+    assert not np.isnan(slope[[2, 4, 5]]).any() and (slope[2, :4] == 0).all()
+    assert np.isnan(both(x)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_other_types_are_left_to_xla(dtype):
+    both = jax.jit(jax.value_and_grad(functools.partial(total, _negative_log)))
+    assert "meshflow_cross_entropy" not in both.lower(X.astype(dtype)).as_text()
+    got, wanted = both(X.astype(dtype))[1], jax.grad(functools.partial(total, defined))(X)
+    assert got.dtype == dtype
+    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, atol=1e-2)
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: None)
+    both = jax.jit(jax.value_and_grad(lambda x: total(_negative_log, x)))
+    assert "meshflow_cross_entropy" not in both.lower(X).as_text()
+    np.testing.assert_allclose(
+        both(X)[1], jax.grad(functools.partial(total, defined))(X), atol=2e-6
+    )
+
+
+def test_on_a_mesh():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("batch",))
+    rows = PartitionSpec("batch")
+    split = jax.device_put(X, NamedSharding(mesh, rows))
+    slope = lambda x, i: jax.grad(lambda x: _negative_log(x, i).sum())(x)
+    mapped = jax.shard_map(slope, mesh=mesh, in_specs=(rows, rows), out_specs=rows)
+    wanted = jax.grad(lambda x: defined(x, INDEX).sum())(X)
+    for function in (slope, mapped):
+        np.testing.assert_allclose(jax.jit(function)(split, INDEX), wanted, atol=2e-6)
+
+
+def test_logits_in_16_bits_are_converted_on_the_way():
+    @tf.function
+    def step(x, labels):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(x, tf.float32))
+        return losses, tape.gradient(losses, x)
+
+    x = tf.constant(np.asarray(X), tf.bfloat16)
+    losses, slope = step(x, tf.constant(INDEX))
+    assert losses.dtype == tf.float32 and slope.dtype == tf.bfloat16
+    exact = jnp.asarray(x.numpy(), jnp.float64)
+    np.testing.assert_allclose(losses.numpy(), defined(exact, INDEX), rtol=1e-6)
+    wanted = jax.grad(lambda x: defined(x, INDEX).sum())(exact)
+    np.testing.assert_allclose(slope.numpy().astype(np.float64), wanted, rtol=5e-3, atol=1e-30)

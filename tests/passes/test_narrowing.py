@@ -1,0 +1,44 @@
+"""Losses take in the conversions around them, and only those."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.ops.nn.cross_entropy import _negative_log
+from meshflow.passes.narrowing import narrowed
+
+X = jnp.asarray(np.random.default_rng(0).standard_normal((4, 9)), jnp.bfloat16)
+INDEX = jnp.asarray([0, 8, 3, 3], jnp.int32)
+
+
+def found(function, *args):
+    return [e for e in narrowed(jax.make_jaxpr(function)(*args)).jaxpr.eqns]
+
+
+def types(eqns, name):
+    (eqn,) = (e for e in eqns if e.primitive.name == name)
+    return eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
+
+
+def loss(x):
+    return _negative_log(x.astype(jnp.float32), INDEX).sum()
+
+
+def test_logits_are_read_and_their_gradient_is_written_in_16_bits():
+    eqns = found(jax.value_and_grad(loss), X)
+    assert types(eqns, "cross_entropy") == (jnp.bfloat16, jnp.float32)
+    assert types(eqns, "cross_entropy_gradient") == (jnp.bfloat16, jnp.bfloat16)
+
+
+def test_a_gradient_that_is_read_in_float32_stays_so():
+    def both(x):
+        slope = jax.grad(lambda x: _negative_log(x, INDEX).sum())(x.astype(jnp.float32))
+        return slope, slope.astype(jnp.bfloat16)
+
+    assert types(found(both, X), "cross_entropy_gradient") == (jnp.bfloat16, jnp.float32)
+
+
+def test_programs_in_float32_and_of_other_conversions_stay():
+    for x in (X.astype(jnp.float32), X.astype(jnp.float16)):
+        closed = jax.make_jaxpr(jax.grad(loss))(x)
+        assert narrowed(closed) is closed
