@@ -156,7 +156,7 @@ def test_indexing_with_a_mask_picks_elements_and_has_a_gradient():
     with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible"):
         x[tf.constant([True, False, True])]
     with pytest.raises(TypeError, match="mask"):
-        tf.function(lambda x: x[x > 1.0])(x)
+        tf.function(lambda x: x[x > 1.0], jit_compile=True)(x)
 
 
 def test_indices_as_arrays_and_lists():

@@ -465,6 +465,22 @@ def test_names_of_metrics_are_known_with_the_first_batch():
     assert model.metrics_names == ["loss", "accuracy"]
 
 
+def test_steps_of_a_dataset_of_dictionaries_are_given_the_dictionary():
+    class Own(tf.keras.Model):
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(data["a"])}
+
+        test_step = train_step
+
+    values = np.arange(4, dtype="float32")
+    for extra in ({}, {"text": ["w", "x", "y", "z"]}):
+        dataset = tf.data.Dataset.from_tensor_slices({"a": values, **extra}).batch(4)
+        model = Own()
+        model.compile("sgd")
+        assert model.fit(dataset, verbose=0).history["loss"] == [1.5]
+        assert model.evaluate(dataset, verbose=0) == 1.5
+
+
 def test_datasets_that_end_before_the_steps_do():
     x, y = np.zeros((8, 2), "float32"), np.zeros((8, 1), "float32")
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)

@@ -298,6 +298,22 @@ def test_schedules_keep_their_first_names():
     assert tf.keras.__version__ == tf.version.VERSION
 
 
+def test_own_updates_may_pass_on_whether_to_lock():
+    class Plain(tf.keras.optimizers.Optimizer):
+        def __init__(self):
+            super().__init__("Plain")
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            return var.assign_sub(grad, use_locking=self._use_locking)
+
+        def get_config(self):
+            return super().get_config()
+
+    variable = tf.Variable([1.0, 2.0])
+    Plain().apply_gradients([(tf.constant([0.5, 0.5]), variable)])
+    assert variable.numpy().tolist() == [0.5, 1.5]
+
+
 @pytest.mark.parametrize("decorate", [lambda f: f, tf.function])
 def test_threads_may_share_an_optimizer(decorate):
     v = tf.Variable([0.0])

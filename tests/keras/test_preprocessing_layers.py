@@ -278,6 +278,13 @@ def test_symbolic_shapes():
     assert model.predict(data, verbose=0).shape == (2, 2)
 
 
+def test_a_lookup_of_single_strings_begins_a_sequential_model():
+    lookup = tf.keras.layers.StringLookup(mask_token=None)
+    lookup.adapt(tf.data.Dataset.from_tensor_slices(["a", "b", "a"]))
+    model = tf.keras.Sequential([lookup, tf.keras.layers.Embedding(3, 2)])
+    assert model(tf.constant(["a", "b", "c"])).shape == (3, 2)
+
+
 def test_a_model_that_begins_with_an_adapted_layer():
     table = np.arange(12.0).reshape(4, 3)
     layer = tf.keras.layers.Normalization(axis=-1)

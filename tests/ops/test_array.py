@@ -115,7 +115,9 @@ def test_where_and_masks():
     with pytest.raises(ValueError, match="both"):
         tf.where(x > 0, x)
     with pytest.raises(tf.errors.OperatorNotAllowedInGraphError, match="depends"):
-        tf.function(lambda m: tf.boolean_mask(x, m))(tf.constant([True, False, True] * 1))
+        tf.function(lambda m: tf.boolean_mask(x, m), jit_compile=True)(
+            tf.constant([True, False, True] * 1)
+        )
 
 
 def test_ordering():

@@ -374,3 +374,19 @@ def test_sizes_of_programs_for_any_size():
     np.testing.assert_array_equal(same, x)
     assert int(count) == 12
     np.testing.assert_allclose(shared, x / 4)
+
+
+def test_two_inputs_of_any_equal_sizes_with_an_assertion_and_a_range(tmp_path):
+    class Masked(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+        def __call__(self, ids, mask):
+            tf.debugging.assert_less(ids, 100)
+            columns = ids.shape.as_list()[1]
+            filled = tf.fill([ids.shape[0], columns], 1) * tf.range(columns)
+            return ids * mask + filled
+
+    tf.saved_model.save(Masked(), str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for columns in (2, 3):
+        ids, mask = tf.ones([2, columns], tf.int32), tf.ones([2, columns], tf.int32)
+        assert loaded(ids, mask)[1].numpy().tolist() == [1 + c for c in range(columns)]

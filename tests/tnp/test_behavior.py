@@ -99,7 +99,7 @@ class TestEnabled:
             tnp.ones([2, 3])[index]
 
     def test_a_mask_of_unknown_values_says_so(self):
-        @tf.function
+        @tf.function(jit_compile=True)
         def positive(x):
             return x[x > 0]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from meshflow.core.guesses import Guess
     from meshflow.core.trace import TraceContext
 
 
@@ -45,6 +46,8 @@ class Context(threading.local):
       on_host: whether ops on host arrays may be computed by NumPy, which gives host arrays.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
       recording: keeps what a map function does with strings and images while it is looked at, or None.
+      exporting: whether what is traced is saved, for a machine without Python: assertions are left out.
+      guess: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
     """
 
@@ -60,6 +63,8 @@ class Context(threading.local):
         self.on_host = False
         self.autocast: Any = None
         self.recording: Any = None
+        self.exporting = False
+        self.guess: Guess | None = None
         self.replicas: Any = None
 
 

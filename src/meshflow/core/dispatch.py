@@ -37,6 +37,7 @@ from meshflow.core.operands import (
 from meshflow.core.operation import Op, is_inexact
 from meshflow.core.places import about_places, different_places
 from meshflow.core.settled import all_settled, remember
+from meshflow.core.symbolic_sizes import any_symbolic
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -212,7 +213,10 @@ def _on_host(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
     """Runs an op on known operands while tracing; None when the result is better left traced."""
     with jax.ensure_compile_time_eval():
         shapes = jax.eval_shape(op.bound(static), *[_values(o) for o in operands])
-        if sum(leaf.size for leaf in jax.tree.leaves(shapes)) > HOST_CONSTANT_SIZE:
+        leaves = jax.tree.leaves(shapes)
+        if any(any_symbolic(leaf.shape) for leaf in leaves):
+            return None  # a constant of any size, as in an exported program
+        if sum(leaf.size for leaf in leaves) > HOST_CONSTANT_SIZE:
             return None
         outputs = op.compiled(static)(*[_values(o) for o in operands])
         return jax.tree.map(lambda o: Tensor(np.asarray(o)), outputs)

@@ -345,5 +345,13 @@ class OperatorNotAllowedInGraphError(TypeError):
     """
 
 
+class ValueNeededError(OperatorNotAllowedInGraphError):
+    """An op needs a value, mostly for the size of its result, that only the running program knows.
+
+    XLA compiles programs of static sizes. A `tf.function` or a training step that meets this error while it is
+    traced runs op by op instead.
+    """
+
+
 class InaccessibleTensorError(ValueError):
     """A tensor made while a function was traced is used outside that function."""

@@ -26,6 +26,7 @@ from meshflow.core.call_arguments import (
 from meshflow.core.concrete_function import ConcreteFunction, Settings
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import ValueNeededError
 from meshflow.core.identity import IdentityWeakDict
 from meshflow.core.shapes import TensorShape
 from meshflow.core.sized_later import SizedLater
@@ -62,6 +63,7 @@ class Function:
         reduce_retracing: bool = False,
         name: str | None = None,
         instance: weakref.ref[Any] | None = None,
+        jit_compile: bool = False,
     ) -> None:
         self.python_function = python_function
         self._instance = instance
@@ -80,6 +82,8 @@ class Function:
         self._recent_traces: list[int] = []
         self._created_variables = False
         self._plain_on_host = False
+        self._jit_compile = jit_compile
+        self._op_by_op = False
         self._traceable: Callable[..., Any] | None = None
         del reduce_retracing  # every shape is compiled for itself under XLA
         functools.update_wrapper(self, python_function, updated=())
@@ -98,6 +102,7 @@ class Function:
                 self._autograph,
                 name=self._name,
                 instance=weakref.ref(instance),
+                jit_compile=self._jit_compile,
             )
             self._bound[instance] = bound
         return bound
@@ -115,6 +120,8 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if Settings.run_eagerly or (self._plain_on_host and context.on_host):
             return self._call_python(self.python_function, args, kwargs)
+        if self._op_by_op and context.trace is None:
+            return self._call_python(self.python_function, args, kwargs)
         if self.input_signature is not None:
             args, kwargs = self._arguments.fit(args, kwargs)
         self._calls += 1
@@ -131,6 +138,13 @@ class Function:
                     if context.trace is not None:
                         raise  # the outermost function runs eagerly
                     return self._first_call(args, kwargs)
+                except ValueNeededError as error:
+                    if context.trace is not None or self._jit_compile:
+                        raise  # as above
+                    if not context.on_host:
+                        warn_op_by_op(self._name, error)
+                        self._op_by_op = True
+                    return self._call_python(self.python_function, args, kwargs)
                 except Exception:
                     if not context.on_host or context.trace is not None:
                         raise
@@ -303,6 +317,13 @@ class Function:
         return f"<meshflow.function {self._name}>"
 
 
+def warn_op_by_op(name: str, error: ValueNeededError) -> None:
+    """Says that a function is not compiled, and why."""
+    _log.warning(
+        "%s runs op by op, not compiled, as sizes in compiled programs are static: %s", name, error
+    )
+
+
 def _zeros_of(leaf: Any) -> Any:
     if isinstance(leaf, TensorSpec):
         return Tensor(jax.numpy.zeros(tuple(leaf.shape.as_list()), leaf.dtype.dtype))
@@ -347,14 +368,16 @@ def function(
 
     The function is traced when it is called with a new signature: the shapes and dtypes of its
     tensor arguments and the values of all others. Later calls run the compiled program.
-    Everything runs through XLA, so `jit_compile` changes nothing. Sizes are static under XLA: an
-    `input_signature` with None sizes is accepted, and each size met is traced and compiled once.
+    Everything runs through XLA. Sizes are static under XLA: an `input_signature` with None sizes is accepted,
+    and each size met is traced and compiled once. A function with an op whose result's size depends on values
+    (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by op, with a warning,
+    unless `jit_compile` forbids it.
 
     Args:
       func: the function; None to use `tf.function(...)` as a decorator with arguments.
       input_signature: a sequence of `TensorSpec`s (or structures of them) that arguments must fit.
       autograph: whether Python `if`, `while`, `for` on tensors become XLA control flow.
-      jit_compile: accepted; always compiled.
+      jit_compile: whether a function that XLA cannot compile is an error.
       reduce_retracing: accepted.
       experimental_implements: ignored.
       experimental_autograph_options: ignored.
@@ -391,9 +414,11 @@ def function(
                 f"{spec!r} of type {type(spec).__name__}."
             )
 
+    must_compile = bool(jit_compile or experimental_compile)
+
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):
             raise TypeError(f"tf.function takes a callable, got {target!r}.")
-        return Function(target, input_signature, autograph)
+        return Function(target, input_signature, autograph, jit_compile=must_compile)
 
     return decorate if func is None else decorate(func)

@@ -101,10 +101,9 @@ def _bound(value: Any) -> int | None:
     if isinstance(value, Variable) or hasattr(value, "_as_tensor"):
         value = value._as_tensor()
     if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
-        raise TypeError(
-            "A slice bound must be known when the function is traced, as it decides the shape of the "
-            "result; got a symbolic tensor. Use tf.gather, tf.where, or jax.lax.dynamic_slice via tf.slice "
-            "with a static size."
+        value = value._concrete(
+            "a bound of a slice, which decides the shape of the result (tf.slice takes a computed begin with a "
+            "known size),"
         )
     if isinstance(value, (float, str)):
         raise TypeError(f"Slice bounds must be integers or None, got {value!r}.")

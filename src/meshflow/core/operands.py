@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core import convert, errors
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType, float32, string
+from meshflow.core.guesses import guessed
 from meshflow.core.settled import settled_value
 from meshflow.core.tensor import Tensor
 
@@ -113,7 +114,7 @@ def static_value(value: Any, name: str = "argument") -> Any:
     """A hashable Python value for a static argument; known tensors become numbers and tuples.
 
     Raises:
-      TypeError: when the value is a tensor that is only known at run time.
+      ValueNeededError: when the value is a tensor that is only known at run time.
     """
     kind = type(value)
     if value is None or kind in (int, str, bool, float, DType):
@@ -128,7 +129,9 @@ def static_value(value: Any, name: str = "argument") -> Any:
                 return value._sizes
             known = settled_value(value)
             if known is None:
-                raise TypeError(
+                known = guessed(value)
+            if known is None:
+                raise errors.ValueNeededError(
                     f"`{name}` must be known when the function is traced (shapes and axes are static "
                     f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
                     f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."

@@ -198,14 +198,22 @@ class Tensor(_Operators):
         return _on_device(self._value).__dlpack_device__()
 
     def _concrete(self, use: str) -> np.ndarray:
-        """The value on the host, or TensorFlow's error when the trace's arguments decide on it."""
+        """The value on the host; an error that leads to running op by op when the trace's arguments decide on it."""
         if isinstance(self._value, jax.core.Tracer):
+            from meshflow.core.guesses import guessed
             from meshflow.core.settled import settled_value
 
             known = settled_value(self)
-            if known is not None:
-                return known
-        return self._python_value(use)
+            if known is None:
+                known = guessed(self)
+            if known is None:
+                raise errors.ValueNeededError(
+                    f"The value of a symbolic tf.Tensor (shape={self.shape}, dtype={self.dtype.name}) is needed as "
+                    f"{use}, but only known when the traced function runs. Use tf.where with x and y, masks and known "
+                    "sizes, or call tf.config.run_functions_eagerly(True)."
+                )
+            return known
+        return to_host(self._value)
 
     def _python_value(self, use: str) -> np.ndarray:
         """The value on the host, or TensorFlow's error for any traced tensor."""

@@ -12,7 +12,8 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.core import nest
-from meshflow.core.errors import UnimplementedError
+from meshflow.core.context import context
+from meshflow.core.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.specs import TensorSpec
 from meshflow.core.trace import Traced, trace
 
@@ -32,6 +33,15 @@ def traced_for_export(function: Callable[..., Any], args: Any, kwargs: Any) -> T
     Raises:
       UnimplementedError: when the function needs to know a size while it is traced.
     """
+    try:
+        return _traced(function, args, kwargs, shared=False)
+    except InvalidArgumentError:
+        # Perhaps they meet: ids and a mask of as many columns.
+        return _traced(function, args, kwargs, shared=True)
+
+
+def _traced(function: Callable[..., Any], args: Any, kwargs: Any, shared: bool) -> Traced:
+    """Traced with symbols for unknown sizes; `shared`: one for all of the same dimension."""
     names = (f"d{i}" for i in itertools.count())
     scope = jax.export.SymbolicScope()
     # All first dimensions are the batch's: tensors that meet must have equal sizes.
@@ -49,13 +59,19 @@ def traced_for_export(function: Callable[..., Any], args: Any, kwargs: Any) -> T
             if size is not None
             else batch
             if place == 0
-            else jax.export.symbolic_shape(next(names), scope=scope)[0]
+            else jax.export.symbolic_shape(f"size{place}" if shared else next(names), scope=scope)[
+                0
+            ]
             for place, size in enumerate(leaf.shape)
         ]
         return TensorSpec(sizes, leaf.dtype, leaf.name)
 
     known = nest.map_structure(sized, (args, kwargs))
-    return trace(function, *known, isolated=True)
+    saved, context.exporting = context.exporting, True
+    try:
+        return trace(function, *known, isolated=True)
+    finally:
+        context.exporting = saved
 
 
 def exported(traced: Traced) -> bytes:

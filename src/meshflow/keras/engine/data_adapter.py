@@ -453,9 +453,7 @@ class IterableSource:
             return
         if hasattr(self._x, "placed_batches"):
             for item in self._x.placed_batches():
-                yield nest.map_structure(
-                    _expand_placed, item if isinstance(item, tuple) else (item,)
-                )
+                yield nest.map_structure(_expand_placed, _of_dataset(item))
             return
         for item in items:
             yield _as_batch(item)
@@ -467,8 +465,8 @@ class IterableSource:
         batches = ahead(self._x._elements(Run(self._x, counts=True)), 2)
         try:
             for item in batches:
-                parts = item if isinstance(item, tuple) else (item,)
-                if all([type(part) is np.ndarray for part in parts]):
+                parts = _of_dataset(item)
+                if type(parts) is tuple and all([type(part) is np.ndarray for part in parts]):
                     yield tuple([_expand_generated(part) for part in parts])
                     continue
                 yield nest.map_structure(
@@ -482,6 +480,11 @@ class IterableSource:
         hook = getattr(self._x, "on_epoch_end", None)
         if hook is not None:
             hook()
+
+
+def _of_dataset(item: Any) -> Any:
+    """An element as a batch: custom steps are given a dictionary as the dataset has it."""
+    return item if isinstance(item, (tuple, dict)) else (item,)
 
 
 def _as_batch(item: Any) -> tuple[Any, ...]:

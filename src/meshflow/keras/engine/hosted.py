@@ -137,13 +137,14 @@ class HostedStep:
     def __call__(self, batch: Any) -> Any:
         """Runs one step on a structure of arrays."""
         graph = self._model._current_graph()
-        if graph is None or not (isinstance(batch, tuple) and batch):
+        if graph is None or not (isinstance(batch, (tuple, dict)) and batch):
             return self._function(as_tensors(batch))
         if self._part is None or self._part.graph is not graph:
             self._part = HostPart.of(graph)
         if self._part is None:
             return self._function(as_tensors(batch))
-        values = self._part.values(as_tensors(batch[0]))
+        inputs = batch[0] if isinstance(batch, tuple) else batch
+        values = self._part.values(as_tensors(inputs))
         return self.compiled((values, nest.map_structure(_without_text, batch)))
 
     def _rest(self, given: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,15 @@ class LayerGraph:
                 for layer, losses, metrics in saved:
                     layer._losses, layer._own_metrics = losses, metrics
 
-        return shape_inference.infer(run, (inputs, *args), kwargs)
+        says = overrides(self, "compute_output_shape", LayerGraph)
+        declared = functools.partial(self._declared_outputs, inputs) if says else None
+        return shape_inference.infer(run, (inputs, *args), kwargs, declared)
+
+    def _declared_outputs(self, inputs: Any) -> Any:
+        """The output as the author's `compute_output_shape` says, where sizes depend on values."""
+        shapes = self.compute_output_shape(nest.map_structure(lambda t: t.shape, inputs))
+        dtype = self.compute_dtype or backend.floatx()
+        return shape_inference.map_shapes(lambda s: KerasTensor(TensorSpec(s, dtype)), shapes)
 
     def _quick_output_spec(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The output from `compute_output_shape`, for built-in layers on one floating input.

@@ -87,6 +87,10 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
             return unique([*own, *(layer for layer in self._tracked.layers if layer is not self)])
         return self._tracked.layers
 
+    def _layer_groups(self) -> list[list[Layer]]:
+        """The direct layers, those of one list or dictionary among the attributes together."""
+        return self._tracked.groups if self._graph is None else [[layer] for layer in self.layers]
+
     def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Any:
         if include_self:
             yield self
@@ -129,9 +133,15 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def weights(self) -> list[Any]:
-        """All weights, layer by layer."""
+        """All weights, layer by layer; of layers in a list or dictionary the trainable ones first."""
         own = self._tracked.variables
-        nested = [w for layer in self.layers for w in layer.weights]
+        nested: list[Any] = []
+        for group in self._layer_groups():
+            if len(group) == 1:
+                nested += group[0].weights
+            else:
+                nested += [w for layer in group for w in layer.trainable_weights]
+                nested += [w for layer in group for w in layer.non_trainable_weights]
         return unique([*nested, *own])
 
     @property

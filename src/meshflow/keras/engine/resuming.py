@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshflow.core import random
+from meshflow.core.errors import ValueNeededError
 from meshflow.core.variable_creation import VariableNeedsEagerError
 
 if TYPE_CHECKING:
@@ -148,5 +149,5 @@ def prepare(model: Any, batch: Any) -> None:
     if trace is not None:
         try:
             trace(batch)
-        except VariableNeedsEagerError:
+        except (VariableNeedsEagerError, ValueNeededError):
             return

@@ -46,6 +46,9 @@ class Sequential(Model):
         """The layers, without an `InputLayer`."""
         return list(self._stack)
 
+    def _layer_groups(self) -> list[list[Layer]]:
+        return [[layer] for layer in self._stack]
+
     def add(self, layer: Any) -> None:
         """Puts a layer on top of the stack.
 
@@ -252,7 +255,8 @@ def _first_shape(layer: Layer) -> Any:
     """The batch input shape that the first layer (or the first layer of a nested model) declares."""
     shape = getattr(layer, "_batch_input_shape", None)
     if shape is not None:
-        return shape
+        # A layer that has seen single elements says nothing of batches.
+        return shape or None
     graph = layer._current_graph() if isinstance(layer, Model) else None
     if graph is not None and len(graph.flat_inputs) == 1:
         return as_tuples(graph.flat_inputs[0].shape)

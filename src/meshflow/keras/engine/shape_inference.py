@@ -1,5 +1,6 @@
 """What a layer returns, found by tracing its `call` on stand-ins for symbolic tensors.
 
+A result's size that depends on values is unknown too: the two traces make up different values.
 Unknown sizes get a concrete stand-in. When there are any, the call is traced twice with different
 stand-ins; output sizes that change are unknown in the result. The stand-ins divide well, so that
 reshapes and strides inside the layer go through.
@@ -14,6 +15,7 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.dtypes import string
+from meshflow.core.guesses import Guess, guessing
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
@@ -25,28 +27,58 @@ _STAND_INS = (720, 5040)
 _SMALL_STAND_INS = (6, 12)
 
 
-def infer(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result structure of `call`, with a `KerasTensor` for each tensor."""
+def infer(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    declared: Callable[[], Any] | None = None,
+) -> Any:
+    """The result structure of `call`, with a `KerasTensor` for each tensor.
+
+    Args:
+      call: what is traced.
+      args: its positional arguments, with `KerasTensor`s.
+      kwargs: its named arguments.
+      declared: gives the result when `call` fails with values that were made up.
+    """
+    guesses = Guess(0), Guess(1)
+    try:
+        return _infer(call, args, kwargs, guesses)
+    except Exception:
+        if declared is None or not any(guess.used for guess in guesses):
+            raise
+        return declared()
+
+
+def _infer(call: Callable[..., Any], args: Any, kwargs: Any, guesses: tuple[Guess, Guess]) -> Any:
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
     if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
-        first, _, masks = _specs(call, args, kwargs, _STAND_INS[0])
+        first, _, masks = _specs(call, args, kwargs, _STAND_INS[0], guesses[0])
+        if guesses[0].used:
+            return _with_unknown(call, args, kwargs, _STAND_INS, guesses)
         return _masked(nest.map_structure(_as_keras_tensor, first), masks)
     try:
-        return _with_unknown(call, args, kwargs, _STAND_INS)
+        return _with_unknown(call, args, kwargs, _STAND_INS, guesses)
     except Exception as error:
         if any(t._known for t in symbolic):
             # Their values are known for the large stand-ins only.
             raise
         try:
-            return _with_unknown(call, args, kwargs, _SMALL_STAND_INS)
+            return _with_unknown(call, args, kwargs, _SMALL_STAND_INS, guesses)
         except Exception:
             raise error from None
 
 
-def _with_unknown(call: Callable[..., Any], args: Any, kwargs: Any, sizes: tuple[int, int]) -> Any:
+def _with_unknown(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    sizes: tuple[int, int],
+    guesses: tuple[Guess, Guess],
+) -> Any:
     """The result structure of `call`, with the sizes unknown that differ between two stand-ins."""
-    first, known, masks = _specs(call, args, kwargs, sizes[0])
-    second, also_known, also_masks = _specs(call, args, kwargs, sizes[1])
+    first, known, masks = _specs(call, args, kwargs, sizes[0], guesses[0])
+    second, also_known, also_masks = _specs(call, args, kwargs, sizes[1], guesses[1])
     result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
     masks = {i: _common(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
     for index, tensor in enumerate(nest.flatten(_masked(result, masks))):
@@ -56,7 +88,7 @@ def _with_unknown(call: Callable[..., Any], args: Any, kwargs: Any, sizes: tuple
 
 
 def _specs(
-    call: Callable[..., Any], args: Any, kwargs: Any, size: int
+    call: Callable[..., Any], args: Any, kwargs: Any, size: int, guess: Guess
 ) -> tuple[Any, dict[int, np.ndarray], dict[int, TensorSpec]]:
     """Specs of the results for one stand-in, the values of those that are known, and specs of masks.
 
@@ -91,7 +123,8 @@ def _specs(
         return outputs
 
     filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
-    return trace_shapes(run, (given, filled_args, filled_kwargs), {}), known, masks
+    with guessing(guess):
+        return trace_shapes(run, (given, filled_args, filled_kwargs), {}), known, masks
 
 
 def _masked(result: Any, masks: dict[int, TensorSpec]) -> Any:

@@ -21,6 +21,8 @@ from meshflow.core.autograph.status import switched
 from meshflow.core.concrete_function import ConcreteFunction, Settings
 from meshflow.core.context import writing
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import ValueNeededError
+from meshflow.core.function import warn_op_by_op
 from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
@@ -52,6 +54,7 @@ class CompiledStep:
         self._name = name
         self._concrete: dict[Any, ConcreteFunction] = {}
         self._loops: dict[Any, Loop] = {}
+        self._op_by_op = False
 
     def __call__(self, batch: Any) -> Any:
         """Runs one step on a structure of arrays."""
@@ -61,16 +64,22 @@ class CompiledStep:
         key = tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
         concrete = self._concrete.get(key)
         if concrete is None:
-            if any(is_text(leaf) for leaf in leaves):
-                # XLA has no strings.
-                with self.around():
-                    return self._function(as_tensors(batch))
+            if self._op_by_op or any(is_text(leaf) for leaf in leaves):
+                # XLA has no strings, and no sizes that depend on values.
+                return self._run_plainly(batch)
             try:
                 concrete = self._concrete[key] = self._trace(batch)
             except VariableNeedsEagerError:
-                with self.around():
-                    return self._function(as_tensors(batch))
+                return self._run_plainly(batch)
+            except ValueNeededError as error:
+                warn_op_by_op(self._name, error)
+                self._op_by_op = True
+                return self._run_plainly(batch)
         return concrete.run_arrays([_shared(leaf) for leaf in leaves])
+
+    def _run_plainly(self, batch: Any) -> Any:
+        with self.around():
+            return self._function(as_tensors(batch))
 
     def prepare(self, batch: Any) -> None:
         """Traces the step for a batch, which makes its variables, without running it."""

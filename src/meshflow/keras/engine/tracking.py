@@ -33,6 +33,7 @@ class Tracker:
     Attributes:
       variables: the layer's own variables: from `add_weight`, then from attributes.
       layers: sublayers.
+      groups: the same layers, those of one list, tuple or dictionary together.
       metrics: metric objects.
     """
 
@@ -41,26 +42,33 @@ class Tracker:
 
         self.variables: list[Variable] = list(owner._own_weights)
         self.layers: list[Any] = []
+        self.groups: list[list[Any]] = []
         self.metrics: list[Any] = []
         seen = {id(v) for v in self.variables} | {id(owner)}
-        for value in _values(owner):
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            if isinstance(value, Variable):
-                self.variables.append(value)
-            elif isinstance(value, LayerClass):
-                self.layers.append(value)
-            elif getattr(value, "_is_metric", False):
-                self.metrics.append(value)
-            elif isinstance(value, Module):
-                self.variables.extend(v for v in value.variables if id(v) not in seen)
+        for values in _values(owner):
+            group: list[Any] = []
+            for value in values:
+                if id(value) in seen:
+                    continue
+                seen.add(id(value))
+                if isinstance(value, Variable):
+                    self.variables.append(value)
+                elif isinstance(value, LayerClass):
+                    group.append(value)
+                elif getattr(value, "_is_metric", False):
+                    self.metrics.append(value)
+                elif isinstance(value, Module):
+                    self.variables.extend(v for v in value.variables if id(v) not in seen)
+            if group:
+                self.layers += group
+                self.groups.append(group)
 
 
-def _values(owner: Any) -> Iterator[Any]:
+def _values(owner: Any) -> Iterator[Iterator[Any]]:
+    """What each attribute holds."""
     for name, value in owner.__dict__.items():
         if name not in _SKIPPED:
-            yield from _leaves(value, 0)
+            yield _leaves(value, 0)
 
 
 def attributes(owner: Any) -> Iterator[tuple[str, Any]]:

@@ -25,6 +25,9 @@ from meshflow.ops import math
 class UpdateHooks(Hyperparameters):
     """The methods of `Optimizer` that update one variable; a base class of it."""
 
+    # What optimizers of others pass on to `assign`.
+    _use_locking = True
+
     def _prepare(self, var_list: Sequence[Variable]) -> dict[Any, dict[str, Any]]:
         """Scalars of this step, once for each device and dtype."""
         state: dict[Any, dict[str, Any]] = {}

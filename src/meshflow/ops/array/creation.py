@@ -209,8 +209,8 @@ def eye(
       >>> tf.eye(2, batch_shape=[5]).shape
       TensorShape([5, 2, 2])
     """
-    rows = int(num_rows)
-    columns = rows if num_columns is None else int(num_columns)
+    rows = int(static_value(num_rows, "num_rows"))
+    columns = rows if num_columns is None else int(static_value(num_columns, "num_columns"))
     batch = () if batch_shape is None else as_sizes(batch_shape)
     return apply(_EYE, (), (rows, columns, batch, as_dtype(dtype).name))
 
@@ -254,7 +254,8 @@ def range(
     if any(isinstance(v, tuple) for v in values):
         raise InvalidValueError(f"tf.range takes numbers, got {values}. [Op:Range]")
     if dtype is None:
-        kinds = [convert_to_tensor(v).dtype for v in (start, limit, delta)]
+        given = [0 if any_symbolic([v]) else v for v in (start, limit, delta)]
+        kinds = [convert_to_tensor(v).dtype for v in given]
         order = [
             dtypes.int32,
             dtypes.int64,
@@ -273,6 +274,8 @@ def range(
         raise InvalidValueError(
             f"Requires start {sign[0]} limit when delta {sign[1]} 0: {values[0]}/{values[1]} [Op:Range]"
         )
+    if any_symbolic(values):
+        return Tensor(jnp.arange(values[0], values[1], values[2], dtype=kind.dtype))
     array = np.arange(*values).astype(kind.dtype)
     return convert.from_python(array, kind)
 

@@ -91,7 +91,7 @@ def gather(
       >>> tf.gather([10, 20, 30], [2, 0]).numpy()
       array([30, 10], dtype=int32)
     """
-    axis = None if axis is None else int(axis)
+    axis = None if axis is None else int(static_value(axis, "axis"))
     if not hasattr(indices, "_keras_history"):
         indices = convert_to_tensor(indices)
         if not indices.dtype.is_integer:

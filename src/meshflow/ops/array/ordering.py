@@ -12,6 +12,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype, int32
 from meshflow.core.errors import InvalidValueError
+from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = [
@@ -239,10 +240,10 @@ def histogram_fixed_width_bins(
       >>> tf.histogram_fixed_width_bins([0.0, 1.0, 9.0], [0.0, 5.0], 5).numpy()
       array([0, 1, 4], dtype=int32)
     """
-    low, high = (float(v) for v in value_range)
+    low, high = (float(v) for v in static_value(value_range, "value_range"))
     if low >= high:
         raise InvalidValueError(f"value_range must rise, got [{low}, {high}].")
-    return _bins(values, low, high, int(nbins), as_dtype(dtype))
+    return _bins(values, low, high, int(static_value(nbins, "nbins")), as_dtype(dtype))
 
 
 def histogram_fixed_width(
@@ -267,7 +268,7 @@ def histogram_fixed_width(
       [2 0 1 2]
     """
     bins = histogram_fixed_width_bins(values, value_range, nbins)
-    return _histogram(bins, int(nbins), as_dtype(dtype))
+    return _histogram(bins, int(static_value(nbins, "nbins")), as_dtype(dtype))
 
 
 @op(same=("indices", "dims"), differentiable=False)

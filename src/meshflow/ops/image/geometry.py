@@ -14,6 +14,7 @@ from meshflow.core.dtypes import float32
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.specs import TensorSpec
+from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.image.resampling import METHODS, resized, weights
 from meshflow.ops.pending import Pending, Unrecordable, waits
@@ -194,7 +195,7 @@ def resize_with_pad(
 def crop_to_bounding_box(
     image: TensorLike, offset_height: int, offset_width: int, target_height: int, target_width: int
 ) -> Tensor:
-    """The part of an image at an offset.
+    """The part of an image at an offset, which may be computed at run time.
 
     Args:
       image: [height, width, channels] or a batch of them.
@@ -213,7 +214,18 @@ def crop_to_bounding_box(
       [[3 4]
        [6 7]]
     """
+    from meshflow.ops.array import slice
+
     image = convert_to_tensor(image)
+    target_height = static_value(target_height, "target_height")
+    target_width = static_value(target_width, "target_width")
+    if is_symbolic(offset_height) or is_symbolic(offset_width):
+        before = [0] * (image.ndim - 3)
+        return slice(
+            image,
+            [*before, offset_height, offset_width, 0],
+            [*image.shape[:-3], target_height, target_width, image.shape[-1]],
+        )
     if (
         min(offset_height, offset_width) < 0
         or offset_height + target_height > image.shape[-3]
@@ -254,6 +266,9 @@ def pad_to_bounding_box(
     from meshflow.ops.array import pad
 
     image = convert_to_tensor(image)
+    offset_height, offset_width, target_height, target_width = static_value(
+        (offset_height, offset_width, target_height, target_width), "offset and target"
+    )
     below, right = (
         target_height - offset_height - image.shape[-3],
         target_width - offset_width - image.shape[-2],

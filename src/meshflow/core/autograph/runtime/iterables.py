@@ -14,7 +14,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.errors import InvalidArgumentError, ValueNeededError
 from meshflow.core.operation import CAST, Op
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements, Stream
@@ -59,8 +59,27 @@ class StagedRange(Staged):
         count = apply(_range_count, (self.start, self.limit, self.delta))
         return Elements(count, lambda i: apply(_range_item, (self.start, i, self.delta)))
 
+    def _as_tensor(self) -> Tensor:
+        raise ValueNeededError(
+            f"{self} cannot be a tensor: how many numbers it has is only known when the traced function runs."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return self._as_tensor() if hasattr(Tensor, name) else object.__getattribute__(self, name)
+
     def __repr__(self) -> str:
         return f"tf.range({self.start}, {self.limit}, {self.delta})"
+
+
+def _for_tensors(name: str) -> Any:
+    return lambda self, *_: getattr(self._as_tensor(), name)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    setattr(StagedRange, f"__{_name}__", _for_tensors(_name))
+    setattr(StagedRange, f"__r{_name}__", _for_tensors(_name))
+for _name in ("neg", "lt", "le", "gt", "ge", "getitem"):
+    setattr(StagedRange, f"__{_name}__", _for_tensors(_name))
 
 
 class Enumerated(Staged):
