@@ -44,3 +44,9 @@ def test_version_and_help():
 
     assert command("--version") == (0, f"{tf.__version__}\n")
     assert "doctor" in command("--help")[1]
+
+
+def test_an_unknown_choice_of_kernels_is_named():
+    code, text = command("doctor", MESHFLOW_KERNELS="fast")
+    assert code == 1 and "must be 'auto', 'onednn' or 'xla', got 'fast'" in text
+    assert "Traceback" not in text

@@ -233,3 +233,18 @@ def test_error_in_a_thread_comes_in_its_turn():
     assert [int(next(iterator)) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="five"):
         next(iterator)
+
+
+def test_no_thread_works_ahead_when_the_interpreter_ends():
+    program = """
+import atexit, threading
+atexit.register(lambda: print([t.name for t in threading.enumerate() if "tf.data" in t.name]))
+import meshflow as tf
+elements = iter(tf.data.Dataset.range(10**9).map(lambda x: x, num_parallel_calls=2).prefetch(2))
+next(elements)
+print([t.name for t in threading.enumerate() if t.name == "tf.data prefetch"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, after = done.stdout.splitlines()
+    assert "tf.data prefetch" in before and after == "[]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -31,7 +32,11 @@ def root(
 def doctor() -> None:
     """Show devices, CPU kernels, versions and precisions, and what would make it faster."""
     console = Console()
-    for title, rows in examination.report().items():
+    try:
+        findings = examination.report()
+    except ValueError as error:
+        sys.exit(str(error))
+    for title, rows in findings.items():
         table = Table(title=title, title_justify="left", show_header=False, min_width=60)
         for row in rows:
             table.add_row(*map(escape, row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import functools
 import itertools
@@ -229,7 +230,12 @@ def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None,
         finally:
             close(source)
 
+    def stop() -> None:
+        stopped.set()
+        places.put(False)
+
     thread = threading.Thread(target=work, name="tf.data prefetch", daemon=True)
+    _stops[thread] = stop
     thread.start()
     try:
         while True:
@@ -241,9 +247,24 @@ def _ahead(items: Iterator[Any], source: Any, size: int) -> Generator[Any, None,
             places.put(True)
             yield item
     finally:
-        stopped.set()
-        places.put(False)
+        stop()
         thread.join(timeout=5)
+        _stops.pop(thread, None)
+
+
+# How to end each thread that works ahead.
+_stops: dict[threading.Thread, Callable[[], None]] = {}
+
+
+@atexit.register
+def _stop_all() -> None:
+    # A thread that the interpreter's end finds inside a compiled program takes the process down with it.
+    running = dict(_stops)
+    for stop in running.values():
+        stop()
+    until = time.monotonic() + 5
+    for thread in running:
+        thread.join(timeout=max(0.0, until - time.monotonic()))
 
 
 def in_threads(
