@@ -100,7 +100,7 @@ def tridiagonal_solve(
     Example:
       >>> import meshflow as tf
       >>> diagonals = [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]]
-      >>> print(tf.linalg.tridiagonal_solve(diagonals, [5.0, 6.0, 5.0]).numpy().round(3))
+      >>> print(tf.linalg.tridiagonal_solve(tf.constant(diagonals), [5.0, 6.0, 5.0]).numpy().round(3))
       [1. 1. 1.]
     """
     if perturb_singular:
@@ -151,7 +151,7 @@ def tridiagonal_matmul(
     Example:
       >>> import meshflow as tf
       >>> diagonals = [[1.0, 1.0, 0.0], [4.0, 4.0, 4.0], [0.0, 1.0, 1.0]]
-      >>> print(tf.linalg.tridiagonal_matmul(diagonals, tf.ones([3, 1]))[:, 0].numpy())
+      >>> print(tf.linalg.tridiagonal_matmul(tf.constant(diagonals), tf.ones([3, 1]))[:, 0].numpy())
       [5. 6. 5.]
     """
     return _tridiagonal_matmul(_compact(diagonals, diagonals_format, "tridiagonal_matmul"), rhs)

@@ -409,7 +409,7 @@ def eig(tensor: TensorLike, name: str | None = None) -> Any:
 
     Example:
       >>> import meshflow as tf
-      >>> e, v = tf.linalg.eig([[0.0, -1.0], [1.0, 0.0]])
+      >>> e, v = tf.linalg.eig(tf.constant([[0.0, -1.0], [1.0, 0.0]]))
       >>> sorted(tf.math.imag(e).numpy().round(3).tolist()), v.shape
       ([-1.0, 1.0], TensorShape([2, 2]))
     """
@@ -422,7 +422,7 @@ def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
 
     Example:
       >>> import meshflow as tf
-      >>> e = tf.linalg.eigvals([[0.0, -1.0], [1.0, 0.0]])
+      >>> e = tf.linalg.eigvals(tf.constant([[0.0, -1.0], [1.0, 0.0]]))
       >>> sorted(tf.math.imag(e).numpy().round(3).tolist())
       [-1.0, 1.0]
     """

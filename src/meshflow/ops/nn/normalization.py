@@ -243,7 +243,8 @@ def batch_norm_with_global_normalization(
 
     Example:
       >>> import meshflow as tf
-      >>> y = tf.nn.batch_norm_with_global_normalization([1.0, 3.0], 2.0, 4.0, 10.0, 5.0, 0.0, False)
+      >>> x = tf.constant([1.0, 3.0])
+      >>> y = tf.nn.batch_norm_with_global_normalization(x, 2.0, 4.0, 10.0, 5.0, 0.0, False)
       >>> print(y.numpy())
       [ 9.5 10.5]
     """
