@@ -14,7 +14,7 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array
-from meshflow.ops.diagonal import diag_part, set_diag
+from meshflow.ops.linalg.diagonal import diag_part, set_diag
 
 __all__ = [
     "banded_triangular_solve",

@@ -1,0 +1,83 @@
+"""Functions of whole matrices: the exponential, the square root."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.dispatch import op
+from meshflow.core.tensor import Tensor, TensorLike
+
+__all__ = [
+    "expm",
+    "sqrtm",
+]
+
+
+@op(kinds="fc")
+def expm(input: TensorLike, name: str | None = None) -> Tensor:
+    """Matrix exponentials of square matrices [..., n, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.expm([[0.0, 1.0], [0.0, 0.0]]).numpy().round(3).tolist()
+      [[1.0, 1.0], [0.0, 1.0]]
+    """
+    return jax.scipy.linalg.expm(input)
+
+
+def _t(x: Any) -> Any:
+    return jnp.swapaxes(x, -1, -2)
+
+
+@jax.custom_vjp
+def _sylvester(a: Any, b: Any, c: Any) -> Any:
+    """The solution x of `a @ x + x @ b = c`."""
+    return jax.scipy.linalg.solve_sylvester(a, b, c).astype(c.dtype)
+
+
+def _sylvester_forward(a: Any, b: Any, c: Any) -> Any:
+    x = _sylvester(a, b, c)
+    return x, (a, b, x)
+
+
+def _sylvester_backward(residuals: Any, g: Any) -> Any:
+    a, b, x = residuals
+    part = _sylvester(_t(a), _t(b), g)
+    return -part @ _t(x), -_t(x) @ part, part
+
+
+_sylvester.defvjp(_sylvester_forward, _sylvester_backward)
+
+
+@jax.custom_vjp
+def _sqrtm(matrix: Any) -> Any:
+    root = jnp.vectorize(jax.scipy.linalg.sqrtm, signature="(n,n)->(n,n)")(matrix)
+    return root if jnp.iscomplexobj(matrix) else jnp.real(root).astype(matrix.dtype)
+
+
+def _sqrtm_forward(matrix: Any) -> Any:
+    root = _sqrtm(matrix)
+    return root, root
+
+
+def _sqrtm_backward(root: Any, g: Any) -> Any:
+    # From root @ root = matrix: root @ d(root) + d(root) @ root = d(matrix).
+    return (_sylvester(_t(root), _t(root), g),)
+
+
+_sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)
+
+
+@op(kinds="fc")
+def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
+    """Matrix square roots (of positive results, real input gives real output); on CPU.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.sqrtm([[4.0, 0.0], [0.0, 9.0]]).numpy().round(3).tolist()
+      [[2.0, 0.0], [0.0, 3.0]]
+    """
+    return _sqrtm(input)

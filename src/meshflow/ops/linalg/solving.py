@@ -1,0 +1,228 @@
+"""Systems of linear equations: solutions, inverses, determinants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.linalg.products import conjugate_transpose
+
+__all__ = [
+    "cholesky_solve",
+    "det",
+    "inv",
+    "logdet",
+    "lstsq",
+    "pinv",
+    "slogdet",
+    "solve",
+    "triangular_solve",
+]
+
+
+@op(kinds="fc", name="inv")
+def _inv(input: TensorLike, adjoint: bool) -> Tensor:
+    return jnp.linalg.inv(conjugate_transpose(input) if adjoint else input)
+
+
+def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """Inverses of matrices.
+
+    Args:
+      input: square matrices [..., n, n].
+      adjoint: whether those of the adjoint matrices are wanted.
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: eagerly, for a singular matrix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy().tolist()
+      [[0.5, 0.0], [0.0, 0.25]]
+    """
+    return _regular(_inv(input, adjoint), "Input is not invertible. [Op:MatrixInverse]", input)
+
+
+def _regular(result: Any, message: str, *operands: Any) -> Any:
+    """The result, unless finite operands gave numbers that are not: then a matrix was singular."""
+    if isinstance(result, Tensor) and not isinstance(result._value, jax.core.Tracer):
+        arrays = [convert_to_tensor(o)._value for o in operands]
+        finite = [bool(jnp.all(jnp.isfinite(a))) for a in (result._value, *arrays)]
+        if not finite[0] and all(finite[1:]):
+            raise InvalidArgumentError(message)
+    return result
+
+
+@op(kinds="fc")
+def det(input: TensorLike, name: str | None = None) -> Tensor:
+    """Determinants [...] of matrices [..., n, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.linalg.det([[1.0, 2.0], [3.0, 4.0]]).numpy().round(3))
+      -2.0
+    """
+    return jnp.linalg.det(input)
+
+
+@op(kinds="fc", name="slogdet")
+def _slogdet(input: TensorLike) -> Any:
+    sign, logarithm = jnp.linalg.slogdet(input)
+    return sign, logarithm.astype(input.dtype)
+
+
+def slogdet(input: TensorLike, name: str | None = None) -> Any:
+    """Signs and logarithms of the absolute determinants of matrices [..., n, n], both [...].
+
+    Example:
+      >>> import meshflow as tf
+      >>> sign, log = tf.linalg.slogdet([[0.0, 1.0], [1.0, 0.0]])
+      >>> sign.numpy().item(), log.numpy().item()
+      (-1.0, 0.0)
+    """
+    return _slogdet(input)
+
+
+@op(kinds="fc")
+def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
+    """Logarithms [...] of determinants of positive definite matrices [..., n, n].
+
+    Example:
+      >>> import meshflow as tf
+      >>> print(tf.exp(tf.linalg.logdet([[2.0, 0.0], [0.0, 3.0]])).numpy().round(3))
+      6.0
+    """
+    return 2 * jnp.sum(
+        jnp.log(jnp.real(jnp.diagonal(jnp.linalg.cholesky(matrix), axis1=-2, axis2=-1))), axis=-1
+    )
+
+
+@op(kinds="fc")
+def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
+    """Solutions of `chol @ chol^H @ x = rhs` for right sides [..., n, k]; `chol` is what `cholesky` gives.
+
+    Example:
+      >>> import meshflow as tf
+      >>> chol = tf.linalg.cholesky([[4.0, 0.0], [0.0, 9.0]])
+      >>> tf.linalg.cholesky_solve(chol, [[8.0], [9.0]]).numpy().round(3).tolist()
+      [[2.0], [1.0]]
+    """
+    first = jax.lax.linalg.triangular_solve(chol, rhs, left_side=True, lower=True)
+    return jax.lax.linalg.triangular_solve(
+        chol, first, left_side=True, lower=True, transpose_a=True, conjugate_a=True
+    )
+
+
+@op(kinds="fc", name="solve")
+def _solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool) -> Tensor:
+    if matrix.ndim != rhs.ndim:
+        raise InvalidValueError("All input tensors must have the same rank. [Op:MatrixSolve]")
+    return jnp.linalg.solve(conjugate_transpose(matrix) if adjoint else matrix, rhs)
+
+
+def solve(
+    matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
+) -> Tensor:
+    """Solutions of `matrix @ x = rhs`.
+
+    Args:
+      matrix: square matrices [..., n, n].
+      rhs: right sides [..., n, k].
+      adjoint: whether the equations are those of the adjoint matrices.
+      name: ignored.
+
+    Raises:
+      InvalidArgumentError: for different ranks; eagerly, for a singular matrix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.solve([[2.0, 0.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
+      [[2.0], [3.0]]
+    """
+    found = _solve(matrix, rhs, adjoint)
+    return _regular(found, "Input matrix is not invertible. [Op:MatrixSolve]", matrix, rhs)
+
+
+@op(kinds="fc")
+def triangular_solve(
+    matrix: TensorLike,
+    rhs: TensorLike,
+    lower: bool = True,
+    adjoint: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Solutions with triangular matrices.
+
+    Args:
+      matrix: square matrices [..., n, n]; the other triangle is not read.
+      rhs: right sides [..., n, k].
+      lower: whether the lower triangle counts.
+      adjoint: whether the equations are those of the adjoint matrices.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.triangular_solve([[2.0, 99.0], [1.0, 1.0]], [[4.0], [5.0]]).numpy().round(3).tolist()
+      [[2.0], [3.0]]
+    """
+    lead = jnp.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
+    matrix = jnp.broadcast_to(matrix, (*lead, *matrix.shape[-2:]))
+    rhs = jnp.broadcast_to(rhs, (*lead, *rhs.shape[-2:]))
+    return jax.lax.linalg.triangular_solve(
+        matrix, rhs, left_side=True, lower=lower, transpose_a=adjoint, conjugate_a=adjoint
+    )
+
+
+@op(kinds="fc")
+def lstsq(
+    matrix: TensorLike,
+    rhs: TensorLike,
+    l2_regularizer: float = 0.0,
+    fast: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """Least-squares solutions of `matrix @ x = rhs`.
+
+    Args:
+      matrix: matrices [..., m, n].
+      rhs: right sides [..., m, k].
+      l2_regularizer: weight of the squared norm of the solution.
+      fast: whether the normal equations are solved, which is less exact.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> ones = tf.ones([3, 1])
+      >>> tf.linalg.lstsq(ones, [[1.0], [2.0], [6.0]]).numpy().round(3).item()  # the mean
+      3.0
+    """
+    if l2_regularizer or (fast and matrix.shape[-2] >= matrix.shape[-1]):
+        gram = conjugate_transpose(matrix) @ matrix + l2_regularizer * jnp.eye(
+            matrix.shape[-1], dtype=matrix.dtype
+        )
+        return jnp.linalg.solve(gram, conjugate_transpose(matrix) @ rhs)
+    return jnp.linalg.pinv(matrix) @ rhs
+
+
+@op(kinds="fc")
+def pinv(a: TensorLike, rcond: Any = None, name: str | None = None) -> Tensor:
+    """Moore-Penrose inverses.
+
+    Args:
+      a: matrices [..., m, n].
+      rcond: singular values below it times the largest count as 0; default from the dtype and the sizes.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).numpy().round(3).tolist()
+      [[0.5, 0.0], [0.0, 0.0]]
+    """
+    return jnp.linalg.pinv(a, rtol=rcond)
