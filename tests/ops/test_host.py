@@ -6,7 +6,8 @@ import pytest
 import meshflow as tf
 import meshflow.data
 from meshflow.core.context import context
-from meshflow.ops import host, random_ops
+from meshflow.ops import host
+from meshflow.ops import random as random_ops
 
 
 @pytest.fixture

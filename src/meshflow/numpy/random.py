@@ -9,7 +9,7 @@ from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import as_array_dtype, asarray
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
-from meshflow.ops import random_ops as ops
+from meshflow.ops import random as ops
 
 __all__ = [
     "choice",

@@ -14,10 +14,10 @@ import numpy as np
 
 from meshflow.core import indexing
 from meshflow.core.operation import Op
-from meshflow.ops import random_ops
 from meshflow.ops.array import gather_scatter, shaping
 from meshflow.ops.image import geometry
 from meshflow.ops.math import arithmetic, casting, clipping, comparison, division
+from meshflow.ops.random import from_keys
 
 # What a compiled program is worth its call for.
 _MOST = 1 << 22
@@ -124,7 +124,7 @@ _TABLE: list[tuple[Any, Callable[..., Any]]] = [
     (gather_scatter._select, _select),
     (geometry.flip_left_right, _flip(-2)),
     (geometry.flip_up_down, _flip(-3)),
-    (random_ops._uniform, _uniform),
+    (from_keys._uniform, _uniform),
     (shaping.reshape, _reshape),
 ]
 

@@ -34,7 +34,7 @@ class TestCase(MoreAssertions):
 
     def setUp(self) -> None:
         """Sets the seeds; a subclass that overrides this calls it first."""
-        from meshflow.ops.random_ops import set_seed
+        from meshflow.ops.random import set_seed
 
         super().setUp()
         python_random.seed(_SEED)

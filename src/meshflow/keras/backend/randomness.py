@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras.backend.settings import floatx
-from meshflow.ops import array, random_ops
+from meshflow.ops import array
+from meshflow.ops import random as random_ops
 
 __all__ = [
     "random_bernoulli",

@@ -9,7 +9,8 @@ from meshflow.core.shapes import TensorShape
 from meshflow.keras import backend
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_spec import InputSpec
-from meshflow.ops import array, math, random_ops
+from meshflow.ops import array, math
+from meshflow.ops import random as random_ops
 from meshflow.ops.nn.activation import dropout_from_key
 
 __all__ = [

@@ -13,7 +13,7 @@ from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.random import op_key
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops import random_ops
+from meshflow.ops import random as random_ops
 
 __all__ = ["sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box"]
 

@@ -10,7 +10,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.random import op_key
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops import random_ops
+from meshflow.ops import random as random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
 from meshflow.ops.image import codecs, color, geometry

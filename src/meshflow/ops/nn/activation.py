@@ -397,6 +397,6 @@ def stateless_dropout(
       >>> tf.reduce_all(a == b).numpy().item()
       True
     """
-    from meshflow.ops.random_ops import seed_key
+    from meshflow.ops.random import seed_key
 
     return dropout_from_key(x, seed_key(seed), rate, noise_shape)

@@ -10,7 +10,8 @@ from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.layers.preprocessing.images import as_images
-from meshflow.ops import array, random_ops
+from meshflow.ops import array
+from meshflow.ops import random as random_ops
 from meshflow.ops.control_flow import cond
 
 __all__ = ["RandomImageLayer"]

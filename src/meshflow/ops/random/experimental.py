@@ -1,13 +1,13 @@
 """`tf.random.experimental`: earlier names of generators and of ops on seeds."""
 
-from meshflow.ops.generator import (
+from meshflow.ops.random import stateless_fold_in, stateless_shuffle, stateless_split
+from meshflow.ops.random.generator import (
     Algorithm,
     Generator,
     create_rng_state,
     get_global_generator,
     set_global_generator,
 )
-from meshflow.ops.random_ops import stateless_fold_in, stateless_shuffle, stateless_split
 
 __all__ = [
     "Algorithm",

@@ -13,7 +13,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.random import SeedStream, global_seed, seed_words
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
-from meshflow.ops import random_ops
+from meshflow.ops.random import from_keys
 
 __all__ = [
     "Algorithm",
@@ -158,7 +158,7 @@ class Generator:
         name: Any = None,
     ) -> Tensor:
         """Normally distributed numbers."""
-        return random_ops.normal_from_key(self._stream.next_key(), shape, mean, stddev, dtype)
+        return from_keys.normal_from_key(self._stream.next_key(), shape, mean, stddev, dtype)
 
     def truncated_normal(
         self,
@@ -169,7 +169,7 @@ class Generator:
         name: Any = None,
     ) -> Tensor:
         """Normally distributed numbers within two standard deviations."""
-        return random_ops.truncated_normal_from_key(
+        return from_keys.truncated_normal_from_key(
             self._stream.next_key(), shape, mean, stddev, dtype
         )
 
@@ -182,17 +182,17 @@ class Generator:
         name: Any = None,
     ) -> Tensor:
         """Uniformly distributed numbers in [minval, maxval)."""
-        return random_ops.uniform_from_key(self._stream.next_key(), shape, minval, maxval, dtype)
+        return from_keys.uniform_from_key(self._stream.next_key(), shape, minval, maxval, dtype)
 
     def uniform_full_int(self, shape: Any, dtype: Any = "uint64", name: Any = None) -> Tensor:
         """Integers over the whole range of the dtype."""
-        return random_ops.bits_from_key(self._stream.next_key(), shape, dtype)
+        return from_keys.bits_from_key(self._stream.next_key(), shape, dtype)
 
     def binomial(
         self, shape: Any, counts: Any, probs: Any, dtype: Any = "int32", name: Any = None
     ) -> Tensor:
         """Numbers of successes in `counts` trials with probability `probs`."""
-        return random_ops.binomial_from_key(self._stream.next_key(), shape, counts, probs, dtype)
+        return from_keys.binomial_from_key(self._stream.next_key(), shape, counts, probs, dtype)
 
 
 def create_rng_state(seed: Any, alg: Any = None) -> np.ndarray:

@@ -1,0 +1,219 @@
+"""Distributions drawn from the global seed's stream: other numbers at each call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core import dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.random import op_key
+from meshflow.core.symbolic import also_symbolic
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.random.from_keys import (
+    categorical_from_key,
+    gamma_from_key,
+    normal_from_key,
+    poisson_from_key,
+    shuffle_from_key,
+    truncated_normal_from_key,
+    uniform_from_key,
+)
+
+__all__ = [
+    "categorical",
+    "gamma",
+    "normal",
+    "poisson",
+    "shuffle",
+    "truncated_normal",
+    "uniform",
+]
+
+
+@also_symbolic
+def normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Normally distributed random numbers.
+
+    Args:
+      shape: sizes of the result.
+      mean: mean.
+      stddev: standard deviation.
+      dtype: a floating dtype.
+      seed: seed of this op, combined with the global one.
+      name: ignored.
+
+    Returns:
+      A tensor.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.normal([2, 3]).shape
+      TensorShape([2, 3])
+    """
+    return normal_from_key(op_key(seed), shape, mean, stddev, dtype)
+
+
+@also_symbolic
+def truncated_normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Normally distributed numbers within two standard deviations; arguments as in `normal`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.truncated_normal([1000], mean=10.0)
+      >>> bool(tf.reduce_min(x) >= 8), bool(tf.reduce_max(x) <= 12)
+      (True, True)
+    """
+    return truncated_normal_from_key(op_key(seed), shape, mean, stddev, dtype)
+
+
+@also_symbolic
+def uniform(
+    shape: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Uniformly distributed random numbers.
+
+    Args:
+      shape: sizes of the result.
+      minval: lower end, included.
+      maxval: upper end, excluded; default 1 for floats, required for integers.
+      dtype: a floating or integer dtype.
+      seed: seed of this op, combined with the global one.
+      name: ignored.
+
+    Returns:
+      A tensor.
+
+    Raises:
+      ValueError: for integers without `maxval`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.uniform([1000], minval=1, maxval=7, dtype=tf.int32)
+      >>> sorted(set(x.numpy().tolist()))
+      [1, 2, 3, 4, 5, 6]
+    """
+    return uniform_from_key(op_key(seed), shape, minval, maxval, dtype)
+
+
+def gamma(
+    shape: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = dtypes.float32,
+    seed: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Gamma distributed numbers, of shape [*shape, *broadcast of alpha and beta].
+
+    Args:
+      shape: sizes of the result, before those of the parameters.
+      alpha: shape parameters, positive.
+      beta: inverse scales; default 1.
+      dtype: a floating dtype.
+      seed: seed of this op.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.gamma([5], alpha=[0.5, 1.5]).shape
+      TensorShape([5, 2])
+    """
+    return gamma_from_key(
+        op_key(seed),
+        convert_to_tensor(alpha, dtype),
+        convert_to_tensor(1 if beta is None else beta, dtype),
+        as_sizes(shape),
+    )
+
+
+def poisson(
+    shape: Any, lam: Any, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+) -> Tensor:
+    """Poisson distributed numbers, of shape [*shape, *lam.shape].
+
+    Args:
+      shape: sizes of the result, before those of `lam`.
+      lam: means, not negative.
+      dtype: dtype of the result.
+      seed: seed of this op.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.poisson([5], lam=[3.0, 100.0]).shape
+      TensorShape([5, 2])
+    """
+    return poisson_from_key(
+        op_key(seed),
+        convert_to_tensor(lam, dtype_hint=dtypes.float32),
+        as_sizes(shape),
+        as_dtype(dtype),
+    )
+
+
+def categorical(
+    logits: TensorLike,
+    num_samples: Any,
+    dtype: Any = None,
+    seed: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """Class numbers drawn by unnormalized log-probabilities.
+
+    Args:
+      logits: shape [batch, classes].
+      num_samples: draws per row.
+      dtype: default int64.
+      seed: seed of this op.
+      name: ignored.
+
+    Returns:
+      Tensor of shape [batch, num_samples].
+
+    Example:
+      >>> import meshflow as tf
+      >>> never = float("-inf")
+      >>> print(tf.random.categorical([[0.0, never, never], [never, never, 0.0]], 4).numpy())
+      [[0 0 0 0]
+       [2 2 2 2]]
+    """
+    return categorical_from_key(
+        op_key(seed), logits, int(num_samples), as_dtype(dtype or dtypes.int64)
+    )
+
+
+def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
+    """Puts the rows of a tensor in random order.
+
+    Args:
+      value: a tensor.
+      seed: seed of this op.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> sorted(tf.random.shuffle([1, 2, 3, 4]).numpy().tolist())
+      [1, 2, 3, 4]
+    """
+    return shuffle_from_key(op_key(seed), value)

@@ -1,0 +1,256 @@
+"""Distributions that depend on an explicit seed only, and seeds made from seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core import dtypes
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op
+from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import InvalidValueError
+from meshflow.core.random import random_key
+from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.random.from_keys import (
+    binomial_from_key,
+    bits_from_key,
+    categorical_from_key,
+    gamma_from_key,
+    normal_from_key,
+    poisson_from_key,
+    seed_key,
+    shuffle_from_key,
+    truncated_normal_from_key,
+    uniform_from_key,
+)
+
+__all__ = [
+    "stateless_binomial",
+    "stateless_categorical",
+    "stateless_fold_in",
+    "stateless_gamma",
+    "stateless_normal",
+    "stateless_poisson",
+    "stateless_shuffle",
+    "stateless_split",
+    "stateless_truncated_normal",
+    "stateless_uniform",
+]
+
+
+def stateless_normal(
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+    alg: Any = None,
+) -> Tensor:
+    """Normal numbers that depend on the seed only.
+
+    Args:
+      shape: sizes of the result.
+      seed: two integers.
+      mean: mean.
+      stddev: standard deviation.
+      dtype: a floating dtype.
+      name: ignored.
+      alg: ignored; the algorithm is threefry.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = (tf.random.stateless_normal([3], seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
+    return normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
+
+
+def stateless_truncated_normal(
+    shape: Any,
+    seed: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+    alg: Any = None,
+) -> Tensor:
+    """Truncated normal numbers that depend on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.stateless_truncated_normal([1000], seed=[1, 2])
+      >>> bool(tf.reduce_max(tf.abs(x)) <= 2)
+      True
+    """
+    return truncated_normal_from_key(seed_key(seed), shape, mean, stddev, dtype)
+
+
+def stateless_uniform(
+    shape: Any,
+    seed: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+    alg: Any = None,
+) -> Tensor:
+    """Uniform numbers that depend on the seed only; arguments as in `uniform`.
+
+    Integers cover the whole range of the dtype when both `minval` and `maxval` are None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.stateless_uniform([1000], seed=[1, 2], minval=0, maxval=3, dtype=tf.int32)
+      >>> sorted(set(x.numpy().tolist()))
+      [0, 1, 2]
+    """
+    if minval is None and maxval is None and as_dtype(dtype).is_integer:
+        return bits_from_key(seed_key(seed), shape, dtype)
+    return uniform_from_key(seed_key(seed), shape, minval, maxval, dtype)
+
+
+def stateless_gamma(
+    shape: Any,
+    seed: Any,
+    alpha: Any,
+    beta: Any = None,
+    dtype: Any = dtypes.float32,
+    name: str | None = None,
+) -> Tensor:
+    """Gamma numbers of exactly `shape` that depend on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.stateless_gamma([5, 2], seed=[1, 2], alpha=[0.5, 1.5]).shape
+      TensorShape([5, 2])
+    """
+    a = convert_to_tensor(alpha, dtype)
+    b = convert_to_tensor(1 if beta is None else beta, dtype)
+    sizes = as_sizes(shape)
+    common = np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
+    return gamma_from_key(seed_key(seed), a, b, _leading(sizes, common))
+
+
+def _leading(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes before those of the parameters, which must be the last ones."""
+    lead = len(sizes) - len(parameters)
+    if lead < 0 or tuple(sizes[lead:]) != parameters:
+        raise InvalidValueError(
+            f"shape {list(sizes)} must end with the shape of the parameters, {list(parameters)}."
+        )
+    return tuple(sizes[:lead])
+
+
+def stateless_poisson(
+    shape: Any, seed: Any, lam: Any, dtype: Any = dtypes.int32, name: str | None = None
+) -> Tensor:
+    """Poisson numbers of exactly `shape` that depend on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.random.stateless_poisson([5, 2], seed=[1, 2], lam=[3.0, 100.0]).dtype
+      tf.int32
+    """
+    lam = convert_to_tensor(lam, dtype_hint=dtypes.float32)
+    lead = _leading(as_sizes(shape), tuple(lam.shape))
+    return poisson_from_key(seed_key(seed), lam, lead, as_dtype(dtype))
+
+
+def stateless_binomial(
+    shape: Any,
+    seed: Any,
+    counts: Any,
+    probs: Any,
+    output_dtype: Any = dtypes.int32,
+    name: str | None = None,
+) -> Tensor:
+    """Binomial numbers that depend on the seed only.
+
+    Args:
+      shape: sizes of the result.
+      seed: two integers.
+      counts: numbers of trials, broadcasting with the end of `shape`.
+      probs: probabilities, likewise.
+      output_dtype: dtype of the result.
+      name: ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.random.stateless_binomial([1000], seed=[1, 2], counts=3, probs=0.5)
+      >>> sorted(set(x.numpy().tolist()))
+      [0, 1, 2, 3]
+    """
+    return binomial_from_key(seed_key(seed), shape, counts, probs, output_dtype)
+
+
+def stateless_categorical(
+    logits: TensorLike,
+    num_samples: Any,
+    seed: Any,
+    dtype: Any = dtypes.int64,
+    name: str | None = None,
+) -> Tensor:
+    """Class numbers that depend on the seed only; arguments as in `categorical`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> never = float("-inf")
+      >>> print(tf.random.stateless_categorical([[never, 0.0]], 3, seed=[1, 2]).numpy())
+      [[1 1 1]]
+    """
+    return categorical_from_key(seed_key(seed), logits, int(num_samples), as_dtype(dtype))
+
+
+def stateless_shuffle(
+    value: TensorLike, seed: Any, alg: Any = None, name: str | None = None
+) -> Tensor:
+    """Rows in an order that depends on the seed only.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a, b = (tf.random.experimental.stateless_shuffle(tf.range(10), seed=[1, 2]) for _ in range(2))
+      >>> tf.reduce_all(a == b).numpy().item()
+      True
+    """
+    return shuffle_from_key(seed_key(seed), value)
+
+
+@op(same=(), differentiable=False, name="stateless_split")
+def _split(key: TensorLike, num: int) -> Tensor:
+    return jax.random.key_data(jax.random.split(random_key(key), num)).astype(jnp.int32)
+
+
+def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
+    """`num` new seeds from one, shape [num, 2].
+
+    Example:
+      >>> import meshflow as tf
+      >>> first, second = tf.random.split([1, 2], num=2)
+      >>> first.shape, tf.reduce_all(first == second).numpy().item()
+      (TensorShape([2]), False)
+    """
+    return _split(seed_key(seed), num)
+
+
+@op(same=(), differentiable=False, name="stateless_fold_in")
+def _fold_in(key: TensorLike, data: TensorLike) -> Tensor:
+    return jax.random.key_data(jax.random.fold_in(random_key(key), data)).astype(jnp.int32)
+
+
+def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:
+    """A new seed from a seed and a number.
+
+    Example:
+      >>> import meshflow as tf
+      >>> seeds = [tf.random.fold_in([1, 2], step) for step in range(2)]
+      >>> seeds[0].shape, tf.reduce_all(seeds[0] == seeds[1]).numpy().item()
+      (TensorShape([2]), False)
+    """
+    return _fold_in(seed_key(seed), data)
