@@ -266,3 +266,26 @@ def test_integers_are_cast_where_numbers_are_weighed_or_normalized(dtype):
     outputs = norms[0](x, training=True)
     np.testing.assert_array_equal(outputs, norms[1](as_float, training=True))
     np.testing.assert_array_equal(norms[0].moving_mean, norms[1].moving_mean)
+
+
+def test_weights_made_in_a_name_scope_have_the_layers_name_once():
+    class Embeddings(tf.keras.layers.Layer):
+        def build(self, input_shape):
+            with tf.name_scope("words"):
+                self.weight = self.add_weight(name="weight", shape=[2, 2])
+            self.bias = self.add_weight(name="bias", shape=[2])
+
+        def call(self, inputs):
+            return inputs @ self.weight + self.bias
+
+    class Outer(tf.keras.layers.Layer):
+        def __init__(self):
+            super().__init__(name="outer")
+            self.inner = Embeddings(name="inner")
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    layer = Outer()
+    layer(tf.ones([1, 2]))
+    assert [w.name for w in layer.weights] == ["outer/inner/words/weight:0", "outer/inner/bias:0"]

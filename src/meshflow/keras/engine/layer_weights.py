@@ -278,8 +278,8 @@ def _weight_shape(layer: str, name: str | None, shape: Any) -> tuple[int, ...]:
 
 
 def _weight_name(layer: Any, name: str | None) -> str:
-    # While a layer is being called or built, its name is an open scope already.
-    if context.names and context.names[-1] == layer._name:
+    # While a layer is being called or built, its name is an open scope already, perhaps with others inside.
+    if layer._name in context.names:
         return name or "Variable"
     return f"{layer._name}/{name or 'Variable'}" if call_state.layers else (name or "Variable")
 
