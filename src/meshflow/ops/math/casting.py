@@ -11,10 +11,14 @@ import numpy as np
 from meshflow.core.composite import IndexedSlices, SparseTensor
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
-from meshflow.core.dtypes import DType, as_dtype
+from meshflow.core.dtypes import DType, as_dtype, string
+from meshflow.core.errors import UnimplementedError
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = ["cast", "complex", "saturate_cast"]
+
+# As TensorFlow's messages call them.
+_OLD_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
 
 @op(same=(), name="cast")
@@ -39,14 +43,21 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
     Returns:
       A tensor of the shape of `x`; `x` itself when it has the dtype.
 
+    Raises:
+      UnimplementedError: from strings to numbers or back; see `tf.strings.to_number`, `tf.strings.as_string`.
+
     Example:
       >>> import meshflow as tf
       >>> tf.cast([1.8, -1.8], tf.int32).numpy()
       array([ 1, -1], dtype=int32)
     """
     wanted = as_dtype(dtype)
-    if isinstance(x, Tensor) and x.dtype is wanted:
-        return x
+    if isinstance(x, Tensor):
+        if x.dtype is wanted:
+            return x
+        if string in (x.dtype, wanted):
+            names = [_OLD_NAMES.get(d.name, d.name) for d in (x.dtype, wanted)]
+            raise UnimplementedError(f"Cast {names[0]} to {names[1]} is not supported [Op:Cast]")
     if isinstance(x, (SparseTensor, IndexedSlices)):
         return x.with_values(cast(x.values, wanted))
     return _cast(convert_to_tensor(x) if x is None else x, wanted)
