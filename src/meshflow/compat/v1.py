@@ -13,6 +13,7 @@ from typing import Any
 import meshflow as _tf
 from meshflow.compat import renamed as _renamed
 from meshflow.core.errors import NotAvailableError as _NotAvailableError
+from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
 
 # Lets its namespaces be imported by their paths.
@@ -132,10 +133,8 @@ def to_int64(x: Any, name: str = "ToInt64") -> Any:
     return _tf.cast(x, _tf.int64)
 
 
-random_uniform = _tf.random.uniform
-random_normal = _tf.random.normal
-random_shuffle = _tf.random.shuffle
-truncated_normal = _tf.random.truncated_normal
+random_uniform, random_normal = _random.uniform, _random.normal
+random_shuffle, truncated_normal = _random.shuffle, _random.truncated_normal
 
 
 def _version_1(check: Any, operands: int) -> Any:
