@@ -154,7 +154,7 @@ def test_staged_programs_do_what_python_does(seed):
         assert int(got) == program(*case), f"{source}\nwith {case}"
 
 
-@pytest.mark.parametrize("seed", range(2000, 2015))
+@pytest.mark.parametrize("seed", range(2000, 2008))
 def test_gradients_of_staged_programs_are_those_of_the_eager_tape(seed):
     source = Writer(seed, floats=True).function()
     program = build(source, f"floats {seed}", R=lambda n: tf.range(0, n, dtype=tf.float32))
