@@ -16,9 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from meshflow.kernels import library, lowerings
+from meshflow.kernels.composed import in_front
+from meshflow.kernels.composed import register as register_composed
 
 # Smaller logits cost less than the call: elements.
 LEAST_SIZE = 1 << 15
@@ -60,47 +62,28 @@ def _tangent(logits: Any, index: Any, high: Any, total: Any, t: Any, *, dtype: A
     return (_slope(logits, index, high, total, dtype) * t).sum(-1)
 
 
-def _choose(context: Any, name: str, operands: Any, dtype: Any) -> Any:
+def _choose(operands: Any, results: Any, parameters: Any) -> Any:
     """A function that calls the handler with result types, or None where XLA's code is taken."""
-    logits = context.avals_in[0]
-    types = {np.dtype(a.dtype).name for a in (logits, *context.avals_out)} | {np.dtype(dtype).name}
-    known = types <= {"float32", "bfloat16"} and np.dtype(dtype) == np.float32
+    logits, dtype = operands[0], np.dtype(parameters["dtype"])
+    types = {np.dtype(a.dtype).name for a in (logits, *results)}
+    known = types <= {"float32", "bfloat16"} and dtype == np.float32
     loaded = library.load() if known and logits.size >= LEAST_SIZE else None
-    if name == tangent_p.name or loaded is None or not lowerings.is_ours(context):
-        return None
-    if loaded.cross_entropy is None:
+    if loaded is None or loaded.cross_entropy is None:
         return None
     plan = [math.prod(logits.shape[:-1]), logits.shape[-1]]
-    x, index, *rest = operands
-    operands = [x, index.astype(np.int32), *rest]
-    results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in context.avals_out]
-    many = name == loss_p.name
-    return lowerings.run(plan, operands, results if many else results[0], library.CROSS_ENTROPY)
+    found = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
 
+    def call(x: Any, index: Any, *rest: Any) -> Any:
+        arrays = [x, index.astype(np.int32), *rest]
+        # The gradient is the only result of its primitive.
+        shapes = found if len(found) > 1 else found[0]
+        return lowerings.run(plan, arrays, shapes, library.CROSS_ENTROPY)
 
-def _lowering(primitive: Any, composed: Any) -> Any:
-    def lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
-        def call(*arrays: Any) -> Any:
-            made = _choose(context, primitive.name, arrays, parameters["dtype"])
-            return composed(*arrays, **parameters) if made is None else made
-
-        return mlir.lower_fun(call, multiple_results=primitive.multiple_results)(context, *operands)
-
-    return lowered
-
-
-def _jvp(composed: Any, primals: Any, tangents: Any, **parameters: Any) -> Any:
-    tangents = [ad.instantiate_zeros(t) for t in tangents]
-    return jax.jvp(functools.partial(composed, **parameters), tuple(primals), tuple(tangents))
+    return call
 
 
 def _batched(primitive: Any, arrays: Any, axes: Any, **parameters: Any) -> Any:
-    count = next(a.shape[i] for a, i in zip(arrays, axes, strict=True) if i is not None)
-    front = [
-        jnp.broadcast_to(a, (count, *a.shape)) if i is None else jnp.moveaxis(a, i, 0)
-        for a, i in zip(arrays, axes, strict=True)
-    ]
-    found = primitive.bind(*front, **parameters)
+    found = primitive.bind(*in_front(arrays, axes), **parameters)
     return found, [0] * len(found) if primitive.multiple_results else 0
 
 
@@ -121,17 +104,16 @@ def _transposed(ct: Any, *operands: Any, dtype: Any) -> Any:
 def register() -> None:
     """Makes the primitives known to JAX."""
     for primitive, composed in ((loss_p, _loss), (gradient_p, _gradient), (tangent_p, _tangent)):
-        many = primitive.multiple_results
+        abstract = functools.partial(_abstract, composed, primitive.multiple_results)
+        choose = _choose if primitive is not tangent_p else lambda *_: None
+        register_composed(primitive, composed, abstract, choose)
 
         def run(*arrays: Any, primitive: Any = primitive, **parameters: Any) -> Any:
             return jax.jit(functools.partial(primitive.bind, **parameters))(*arrays)
 
+        # Eagerly, and under vmap, it stays one primitive, which there is code for.
         primitive.def_impl(run)
-        primitive.def_abstract_eval(functools.partial(_abstract, composed, many))
-        ad.primitive_jvps[primitive] = functools.partial(_jvp, composed)
         batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
-        mlir.register_lowering(primitive, mlir.lower_fun(composed, multiple_results=many))
-        mlir.register_lowering(primitive, _lowering(primitive, composed), platform="cpu")
     ad.primitive_transposes[tangent_p] = _transposed
 
 

@@ -7,15 +7,14 @@ equations it stands for. Derivatives and vmap are those of these equations.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core as jex_core
-from jax.interpreters import ad, batching, mlir
 
 from meshflow.kernels import library, lowerings, plans
+from meshflow.kernels.composed import register as register_composed
 
 # Operands: image, kernel (also in float32, rounded), (bias), (gate); parameters: the convolution's, and `finish`, `bias` and `turned`.
 finished_p = jex_core.Primitive("finished_convolution")
@@ -39,18 +38,6 @@ def composed(
     if finish == "gate":
         return jax.lax.select(rest[-1] > zero, y, jax.lax.full_like(y, 0))
     return y
-
-
-def _lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
-    """A call of our own code where there is some for the CPU."""
-
-    def call(*arrays: Any) -> Any:
-        made = None
-        if lowerings.is_ours(context):
-            made = fast(context.avals_in, context.avals_out[0], parameters)
-        return composed(*arrays, **parameters) if made is None else made(*arrays)
-
-    return mlir.lower_fun(call, multiple_results=False)(context, *operands)
 
 
 def fast(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
@@ -86,15 +73,6 @@ def fast(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
     return None
 
 
-def _jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
-    tangents = [ad.instantiate_zeros(t) for t in tangents]
-    return jax.jvp(functools.partial(composed, **parameters), tuple(primals), tuple(tangents))
-
-
-def _batched(operands: Any, axes: Any, **parameters: Any) -> Any:
-    return jax.vmap(functools.partial(composed, **parameters), in_axes=tuple(axes))(*operands), 0
-
-
 def _result(*avals: Any, finish: Any, bias: Any, turned: Any, **parameters: Any) -> Any:
     image, kernel = avals[0], avals[1].update(dtype=avals[0].dtype)
     return jax.lax.conv_general_dilated_p.abstract_eval(image, kernel, **parameters)[0]
@@ -102,9 +80,4 @@ def _result(*avals: Any, finish: Any, bias: Any, turned: Any, **parameters: Any)
 
 def register() -> None:
     """Makes the primitive known to JAX."""
-    finished_p.def_impl(lambda *xs, **ps: jax.jit(functools.partial(composed, **ps))(*xs))
-    finished_p.def_abstract_eval(_result)
-    ad.primitive_jvps[finished_p] = _jvp
-    batching.primitive_batchers[finished_p] = _batched
-    mlir.register_lowering(finished_p, mlir.lower_fun(composed, multiple_results=False))
-    mlir.register_lowering(finished_p, _lowered, platform="cpu")
+    register_composed(finished_p, composed, _result, lambda xs, ys, ps: fast(xs, ys[0], ps))

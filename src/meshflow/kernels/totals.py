@@ -7,15 +7,14 @@ equations it stands for. Derivatives and vmap are those of these equations.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core as jex_core
-from jax.interpreters import ad, batching, mlir
 
 from meshflow.kernels import library, lowerings, plans
+from meshflow.kernels.composed import register as register_composed
 
 # Operands: image, the result's gradient; results: those of the kernel and the bias; parameters: the convolution's.
 totalled_p = jex_core.Primitive("totalled_convolution")
@@ -31,18 +30,6 @@ def composed(image: Any, gradient: Any, **parameters: Any) -> list[Any]:
     """The equations that it stands for."""
     kernel = jax.lax.conv_general_dilated_p.bind(image, gradient, **parameters)
     return [kernel, jax.lax.reduce_sum(gradient, summed_axes(parameters))]
-
-
-def _lowered(context: Any, *operands: Any, **parameters: Any) -> Any:
-    """A call of our own code where there is some for the CPU."""
-
-    def call(*arrays: Any) -> Any:
-        made = None
-        if lowerings.is_ours(context):
-            made = fast(context.avals_in, context.avals_out, parameters)
-        return composed(*arrays, **parameters) if made is None else made(*arrays)
-
-    return mlir.lower_fun(call, multiple_results=True)(context, *operands)
 
 
 def fast(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
@@ -72,16 +59,6 @@ def fast(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
     return None
 
 
-def _jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
-    tangents = [ad.instantiate_zeros(t) for t in tangents]
-    return jax.jvp(functools.partial(composed, **parameters), tuple(primals), tuple(tangents))
-
-
-def _batched(operands: Any, axes: Any, **parameters: Any) -> Any:
-    found = jax.vmap(functools.partial(composed, **parameters), in_axes=tuple(axes))(*operands)
-    return found, [0, 0]
-
-
 def _results(image: Any, gradient: Any, **parameters: Any) -> Any:
     kernel = jax.lax.conv_general_dilated_p.abstract_eval(image, gradient, **parameters)[0]
     features = gradient.shape[parameters["dimension_numbers"].rhs_spec[0]]
@@ -90,9 +67,4 @@ def _results(image: Any, gradient: Any, **parameters: Any) -> Any:
 
 def register() -> None:
     """Makes the primitive known to JAX."""
-    totalled_p.def_impl(lambda *xs, **ps: jax.jit(functools.partial(composed, **ps))(*xs))
-    totalled_p.def_abstract_eval(_results)
-    ad.primitive_jvps[totalled_p] = _jvp
-    batching.primitive_batchers[totalled_p] = _batched
-    mlir.register_lowering(totalled_p, mlir.lower_fun(composed, multiple_results=True))
-    mlir.register_lowering(totalled_p, _lowered, platform="cpu")
+    register_composed(totalled_p, composed, _results, fast)

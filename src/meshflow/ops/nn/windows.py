@@ -24,6 +24,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from meshflow.kernels import pooling
+from meshflow.kernels.composed import in_front
 
 UNROLLED = 32
 
@@ -226,14 +227,9 @@ def _primitive(name: str, call: Any) -> Any:
         return jax.make_jaxpr(functools.partial(run, windows=windows))(*avals).out_avals[0]
 
     def batched(arrays: Any, axes: Any, windows: Windows) -> Any:
-        count = next(a.shape[i] for a, i in zip(arrays, axes, strict=True) if i is not None)
-        front = [
-            jnp.broadcast_to(a, (count, *a.shape)) if i is None else jnp.moveaxis(a, i, 0)
-            for a, i in zip(arrays, axes, strict=True)
-        ]
         size, strides, pads, dilations = windows
         more = Windows((1, *size), (1, *strides), ((0, 0), *pads), (1, *dilations))
-        return primitive.bind(*front, windows=more), 0
+        return primitive.bind(*in_front(arrays, axes), windows=more), 0
 
     primitive.def_impl(lambda *arrays, windows: compiled(windows)(*arrays))
     primitive.def_abstract_eval(abstract)
