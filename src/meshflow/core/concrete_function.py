@@ -7,7 +7,7 @@ so that XLA updates them in place.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -229,10 +229,7 @@ class ConcreteFunction(Signed):
         traced = self.traced
         if self._donated:
             with writing:
-                for variable in self._donated:
-                    # A buffer that somebody else holds (a tensor read earlier) must survive the call.
-                    if sys.getrefcount(variable._value) > 2:
-                        variable._value = jax.numpy.array(variable._value, copy=True)
+                keep_shared(self._donated)
                 results = self._launch(arrays, [c._value for c in traced.captures])
         else:
             with writing:
@@ -276,6 +273,13 @@ class ConcreteFunction(Signed):
                 raise
         self._compile(ordered=False)
         return host_calls.finish(self._compiled, *arrays)
+
+
+def keep_shared(variables: Iterable[Variable]) -> None:
+    """Copies buffers that somebody else holds too (a tensor read earlier), before they are given to a program."""
+    for variable in variables:
+        if sys.getrefcount(variable._value) > 2:
+            variable._value = jax.numpy.array(variable._value, copy=True)
 
 
 def _named(traced: Traced, ordered: bool = True) -> Callable[..., Any]:

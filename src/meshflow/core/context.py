@@ -75,6 +75,11 @@ context = Context()
 writing = threading.RLock()
 
 
+def alone() -> contextlib.AbstractContextManager[Any]:
+    """No other thread writes variables inside; nothing to wait for while a function is traced."""
+    return writing if context.trace is None else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def as_stored() -> Iterator[None]:
     """Variables are read in their own dtype inside, also while a mixed-precision layer is running."""

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshflow.core.context import context
+from meshflow.core.settled import settled_value
 from meshflow.core.tensor import Tensor
 
-__all__ = ["Guess", "guessed", "guessing"]
+__all__ = ["Guess", "foreseen", "guessing"]
 
 
 class Guess:
@@ -51,7 +52,7 @@ def guessing(guess: Guess) -> Iterator[None]:
         context.guess = saved
 
 
-def guessed(tensor: Tensor) -> np.ndarray | None:
-    """A made up value for a traced tensor; None unless values are being guessed."""
-    guess = context.guess
-    return None if guess is None else guess.value(tensor)
+def foreseen(tensor: Tensor) -> np.ndarray | None:
+    """The value of a traced tensor where it is settled, a made up one while values are guessed, or None."""
+    known, guess = settled_value(tensor), context.guess
+    return known if known is not None or guess is None else guess.value(tensor)

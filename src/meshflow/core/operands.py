@@ -11,8 +11,7 @@ import numpy as np
 from meshflow.core import convert, errors
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import DType, float32, string
-from meshflow.core.guesses import guessed
-from meshflow.core.settled import settled_value
+from meshflow.core.guesses import foreseen
 from meshflow.core.tensor import Tensor
 
 
@@ -127,9 +126,7 @@ def static_value(value: Any, name: str = "argument") -> Any:
         if isinstance(value._value, jax.core.Tracer):
             if hasattr(value, "_sizes"):
                 return value._sizes
-            known = settled_value(value)
-            if known is None:
-                known = guessed(value)
+            known = foreseen(value)
             if known is None:
                 raise errors.ValueNeededError(
                     f"`{name}` must be known when the function is traced (shapes and axes are static "

@@ -200,12 +200,9 @@ class Tensor(_Operators):
     def _concrete(self, use: str) -> np.ndarray:
         """The value on the host; an error that leads to running op by op when the trace's arguments decide on it."""
         if isinstance(self._value, jax.core.Tracer):
-            from meshflow.core.guesses import guessed
-            from meshflow.core.settled import settled_value
+            from meshflow.core.guesses import foreseen
 
-            known = settled_value(self)
-            if known is None:
-                known = guessed(self)
+            known = foreseen(self)
             if known is None:
                 raise errors.ValueNeededError(
                     f"The value of a symbolic tf.Tensor (shape={self.shape}, dtype={self.dtype.name}) is needed as "

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.context import as_stored, context, writing
+from meshflow.core.context import alone, as_stored, context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import CAST, Op
@@ -276,11 +276,7 @@ class Variable(VariableRows, _Operators):
     def _as_tensor(self) -> Tensor:
         """The present value, cast when a mixed-precision layer is running; seen by tapes."""
         trace = context.trace
-        if trace is None:
-            with writing:
-                tensor = Tensor(self._value)
-        else:
-            tensor = trace.read(self)
+        tensor = Tensor(self._current()) if trace is None else trace.read(self)
         for tape in context.tapes:
             tape.variable_read(self, tensor)
         if self._autocast and context.autocast is not None and context.autocast is not self._dtype:
@@ -382,20 +378,15 @@ class Variable(VariableRows, _Operators):
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
         tensor = self._checked(delta, method)
-        if context.trace is not None:
-            return self._updated(op, tensor, method)
-        with writing:
-            return self._updated(op, tensor, method)
-
-    def _updated(self, op: Op, tensor: Tensor, method: str) -> Variable:
-        with as_stored():
-            result = apply(op, (self._as_tensor(), tensor))
-        if not self._static_shape.is_compatible_with(result._value.shape):
-            raise ValueError(
-                f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
-                f"{self._static_shape}."
-            )
-        self._write(result)
+        with alone():
+            with as_stored():
+                result = apply(op, (self._as_tensor(), tensor))
+            if not self._static_shape.is_compatible_with(result._value.shape):
+                raise ValueError(
+                    f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
+                    f"{self._static_shape}."
+                )
+            self._write(result)
         return self
 
     def assign_add(

@@ -8,7 +8,6 @@ call, as a loop inside the compiled program (`steps_per_execution`).
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from meshflow.core import memory, nest
 from meshflow.core.autograph.status import switched
-from meshflow.core.concrete_function import ConcreteFunction, Settings
+from meshflow.core.concrete_function import ConcreteFunction, Settings, keep_shared
 from meshflow.core.context import writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import ValueNeededError
@@ -186,9 +185,7 @@ class Loop:
         if Settings.progress is not None:
             Settings.progress()
         with writing:
-            for variable in self._written:
-                if sys.getrefcount(variable._value) > 2:
-                    variable._value = jax.numpy.array(variable._value, copy=True)
+            keep_shared(self._written)
             state, results = self._compiled(
                 [v._value for v in self._written], [c._value for c in self._fixed], stacked
             )

@@ -7,7 +7,6 @@ clips, transforms, and updates each variable by one of the hooks that a subclass
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import warnings
@@ -18,7 +17,7 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import context, writing
+from meshflow.core.context import alone
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tape import GradientTape, no_tapes
 from meshflow.core.tensor import Tensor
@@ -312,7 +311,7 @@ class Optimizer(UpdateHooks, State):
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
             pairs = list(self._transform_gradients(pairs))
-            with contextlib.nullcontext() if context.trace is not None else writing:
+            with alone():
                 self._apply(pairs)
                 self.iterations.assign_add(1)
                 if self.use_ema:

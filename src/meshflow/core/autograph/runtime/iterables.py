@@ -71,15 +71,11 @@ class StagedRange(Staged):
         return f"tf.range({self.start}, {self.limit}, {self.delta})"
 
 
-def _for_tensors(name: str) -> Any:
-    return lambda self, *_: getattr(self._as_tensor(), name)
-
-
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    setattr(StagedRange, f"__{_name}__", _for_tensors(_name))
-    setattr(StagedRange, f"__r{_name}__", _for_tensors(_name))
+    setattr(StagedRange, f"__{_name}__", lambda self, _: self._as_tensor())
+    setattr(StagedRange, f"__r{_name}__", lambda self, _: self._as_tensor())
 for _name in ("neg", "lt", "le", "gt", "ge", "getitem"):
-    setattr(StagedRange, f"__{_name}__", _for_tensors(_name))
+    setattr(StagedRange, f"__{_name}__", lambda self, *_: self._as_tensor())
 
 
 class Enumerated(Staged):
