@@ -6,7 +6,8 @@ import meshflow as tf
 
 
 def assert_close(actual, expected, rtol=1e-5, atol=1e-6):
-    """Values (of tensors, variables, arrays) are equal within tolerances."""
+    """Values (of tensors, variables, slices, arrays) are equal within tolerances."""
+    actual = tf.convert_to_tensor(actual) if isinstance(actual, tf.IndexedSlices) else actual
     actual = actual.numpy() if hasattr(actual, "numpy") else actual
     np.testing.assert_allclose(
         np.asarray(actual, np.float64), np.asarray(expected, np.float64), rtol=rtol, atol=atol

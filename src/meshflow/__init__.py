@@ -27,7 +27,13 @@ _import_paths.install()
 
 from meshflow._version import __version__
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
-from meshflow.core.composite import IndexedSlices, RaggedTensor, SparseTensor, SparseTensorSpec
+from meshflow.core.composite import (
+    IndexedSlices,
+    IndexedSlicesSpec,
+    RaggedTensor,
+    SparseTensor,
+    SparseTensorSpec,
+)
 from meshflow.core.convert import (
     constant,
     convert_to_tensor,

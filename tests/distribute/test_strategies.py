@@ -231,3 +231,22 @@ def test_the_default_strategy_leaves_datasets_as_they_are():
     default, dataset = tf.distribute.get_strategy(), tf.data.Dataset.range(3)
     assert default.experimental_distribute_dataset(dataset) is dataset
     assert default.distribute_datasets_from_function(lambda context: dataset) is dataset
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_by_rows(strategy, compiled):
+    with strategy.scope():
+        table = tf.Variable(np.zeros((4, 2), np.float32))
+
+    def gradient():
+        number = tf.distribute.get_replica_context().replica_id_in_sync_group
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(tf.gather(table, [number, 3]))
+        return tape.gradient(y, table)
+
+    run = lambda: strategy.run(gradient)
+    found = tf.function(run)() if compiled else run()
+    local = strategy.experimental_local_results(found)
+    assert [part.indices.numpy().tolist() for part in local] == [[0, 3], [1, 3]]
+    total = strategy.reduce("SUM", found, axis=None)
+    assert tf.convert_to_tensor(total).numpy()[:, 0].tolist() == [1, 1, 0, 2]

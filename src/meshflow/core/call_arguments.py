@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from meshflow.core import dtypes, nest
+from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.operands import NumpyRules
@@ -17,6 +18,43 @@ from meshflow.core.pulls import Source
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
+
+
+class RowsGivenError(Exception):
+    """`tf.IndexedSlices` are among the arguments, which `without_rows` takes apart."""
+
+
+class _Rows(NamedTuple):
+    """`tf.IndexedSlices` as a nested structure, of which the whole shape is known while a function is traced."""
+
+    values: Any
+    indices: Any
+    shape: tuple[int, ...] | None
+
+
+def without_rows(arguments: Any) -> Any:
+    """A nested value with `tf.IndexedSlices` taken apart."""
+
+    def apart(leaf: Any) -> Any:
+        if not isinstance(leaf, IndexedSlices):
+            return leaf
+        shape = None if leaf.dense_shape is None else tuple(leaf.shape.as_list())
+        return _Rows(leaf.values, leaf.indices, shape)
+
+    return nest.map_structure(apart, arguments)
+
+
+def with_rows(arguments: Any) -> Any:
+    """A nested value that `without_rows` gave, put together again."""
+
+    def together(leaf: Any) -> Any:
+        if type(leaf) is not _Rows:
+            return leaf
+        shape = None if leaf.shape is None else np.array(leaf.shape, np.int32)
+        return IndexedSlices(leaf.values, leaf.indices, shape)
+
+    atoms = (_Rows, Tensor, Variable)
+    return jax.tree.map(together, arguments, is_leaf=lambda leaf: isinstance(leaf, atoms))
 
 
 class CallArguments:
@@ -69,6 +107,8 @@ class CallArguments:
             return leaf
         if isinstance(leaf, Source):
             return kind, leaf._kind()
+        if isinstance(leaf, IndexedSlices):
+            raise RowsGivenError
         # Objects are compared by identity and kept, so that an id is never used twice.
         self._kept[id(leaf)] = leaf
         return kind, id(leaf)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +21,20 @@ from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.specs import TypeSpec
 from meshflow.core.tensor import Tensor
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 # Rows with one number add up; negative numbers have no row.
 _summed_rows = Op(
     "unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0])
 )
+_picked_rows = Op(
+    "reshape",
+    lambda o, count: (
+        jnp.reshape(o[0], (count, *o[0].shape[o[1].ndim :])),
+        jnp.reshape(o[1], (count,)),
+    ),
+)
+_joined = Op("concat", lambda o, _: jnp.concatenate(o[0]))
 _elements = Op("gather_nd", lambda o, shape: jnp.broadcast_to(o[0], shape)[tuple(o[1].T)])
 
 
@@ -41,6 +53,8 @@ class IndexedSlices:
       array([[3.],
              [0.]], dtype=float32)
     """
+
+    _is_tensor_like = True
 
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self._values, self._indices = convert_to_tensor(values), convert_to_tensor(indices)
@@ -69,14 +83,36 @@ class IndexedSlices:
     @property
     def shape(self) -> Any:
         """Shape of the whole tensor."""
-        return (
-            TensorShape(None)
-            if self._dense_shape is None
-            else TensorShape(self._dense_shape.numpy().tolist())
-        )
+        known = None if self._dense_shape is None else self._dense_shape._value
+        if isinstance(known, jax.core.Tracer):
+            return TensorShape([None, *self._values.shape[1:]])
+        return TensorShape(None if known is None else np.asarray(known).tolist())
+
+    @property
+    def device(self) -> str:
+        """Where the rows are."""
+        return str(self._values.device)
+
+    @property
+    def _type_spec(self) -> IndexedSlicesSpec:
+        return IndexedSlicesSpec.from_value(self)
+
+    def consumers(self) -> list[Any]:
+        """The operations that use it, which are not recorded: none."""
+        return []
 
     def _components(self) -> list[Tensor]:
         return [self._values]
+
+    def _state_parts(self) -> list[Tensor]:
+        parts = [self._values, self._indices]
+        return parts if self._dense_shape is None else [*parts, self._dense_shape]
+
+    @classmethod
+    def _with_state_parts(cls, parts: Sequence[Any]) -> IndexedSlices:
+        made = cls.__new__(cls)
+        made._values, made._indices, made._dense_shape = (*parts, None)[:3]
+        return made
 
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
@@ -92,12 +128,139 @@ class IndexedSlices:
         """Other values for the same rows."""
         return IndexedSlices(new_values, self._indices, self._dense_shape)
 
+    def followed_by(self, other: IndexedSlices) -> IndexedSlices:
+        """The rows of both, these first."""
+        values = apply(_joined, ([self._values, other._values],))
+        indices = apply(_joined, ([self._indices, other._indices],))
+        return IndexedSlices(values, indices, self._dense_shape)
+
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self._values, self._indices, self._dense_shape)
 
     def __repr__(self) -> str:
         shape = "" if self._dense_shape is None else f", dense_shape={self._dense_shape!s}"
         return f"IndexedSlices(indices={self._indices!s}, values={self._values!s}{shape})"
+
+
+class IndexedSlicesSpec(TypeSpec):
+    """Shapes and dtypes of `tf.IndexedSlices`.
+
+    Args:
+      shape: shape of the whole tensor, possibly with None sizes; None for any.
+      dtype: dtype of the rows; default `tf.float32`.
+      indices_dtype: dtype of the row numbers.
+      dense_shape_dtype: dtype of `dense_shape`, or None where there is none.
+      indices_shape: shape of the row numbers; None for any.
+
+    Example:
+      >>> import meshflow as tf
+      >>> spec = tf.IndexedSlicesSpec([None, 2], indices_dtype=tf.int32)
+      >>> spec.is_compatible_with(tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([3]), tf.constant([9, 2])))
+      True
+    """
+
+    def __init__(
+        self,
+        shape: Any = None,
+        dtype: Any = dtypes.float32,
+        indices_dtype: Any = dtypes.int64,
+        dense_shape_dtype: Any = None,
+        indices_shape: Any = None,
+    ) -> None:
+        self._shape, self._indices_shape = as_shape(shape), as_shape(indices_shape)
+        self._dtypes = (
+            dtypes.as_dtype(dtype),
+            dtypes.as_dtype(indices_dtype),
+            None if dense_shape_dtype is None else dtypes.as_dtype(dense_shape_dtype),
+        )
+
+    @classmethod
+    def from_value(cls, value: IndexedSlices) -> IndexedSlicesSpec:
+        """The spec of some rows."""
+        whole = None if value.dense_shape is None else value.dense_shape.dtype
+        return cls(value.shape, value.dtype, value.indices.dtype, whole, value.indices.shape)
+
+    @property
+    def shape(self) -> TensorShape:
+        """Shape of the whole tensor."""
+        return self._shape
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        """Dtype of the rows."""
+        return self._dtypes[0]
+
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes."""
+        return IndexedSlices
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether rows, or the spec of some, have these dtypes and shapes that fit."""
+        other = value._type_spec if isinstance(value, IndexedSlices) else value
+        return (
+            isinstance(other, IndexedSlicesSpec)
+            and self._dtypes[:2] == other._dtypes[:2]
+            and self._shape.is_compatible_with(other._shape)
+            and self._indices_shape.is_compatible_with(other._indices_shape)
+        )
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self._shape, *self._dtypes, self._indices_shape
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IndexedSlicesSpec) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def __repr__(self) -> str:
+        return f"IndexedSlicesSpec{self._parts()!r}"
+
+
+def picked_rows(table: Any, numbers: Any, gradient: Tensor) -> IndexedSlices:
+    """The gradient of a table whose rows of some numbers were picked.
+
+    Args:
+      table: the table, a tensor [rows, ...].
+      numbers: row numbers, a tensor of any shape.
+      gradient: the gradient of the rows, [*numbers.shape, ...].
+    """
+    values, indices = apply(_picked_rows, (gradient, numbers), numbers.shape.num_elements())
+    return IndexedSlices(values, indices, np.array(table._value.shape, np.int32))
+
+
+def on_rows(public: F) -> F:
+    """A public op that takes `tf.IndexedSlices` too, as its first argument, and computes on their rows."""
+    first = next(iter(inspect.signature(public).parameters))
+
+    @functools.wraps(public)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        rows = args[0] if args else kwargs.get(first)
+        if isinstance(rows, IndexedSlices):
+            kwargs.pop(first, None)
+            return rows.with_values(public(rows.values, *args[1:], **kwargs))
+        return public(*args, **kwargs)
+
+    return function  # type: ignore[return-value]
+
+
+def passes_rows(give: Callable[[Tensor, IndexedSlices], IndexedSlices]) -> Callable[..., Any]:
+    """A rule for `Op.by_rows` of an op on each element alone, whose gradient is given by rows when its result's is.
+
+    Args:
+      give: the gradient of the operand, from that and the gradient of the result.
+    """
+
+    def by_rows(operands: Any, static: Any, gradient: Any) -> Any:
+        return give(operands[0], gradient) if isinstance(gradient, IndexedSlices) else None
+
+    return by_rows
+
+
+CAST.by_rows = passes_rows(
+    lambda operand, rows: rows.with_values(apply(CAST, (rows.values,), (operand.dtype.dtype,)))
+)
 
 
 class SparseTensorSpec(TypeSpec):

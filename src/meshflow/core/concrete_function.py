@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from meshflow.core import host_calls, nest
+from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DtypeMismatchError, NotFiniteError
@@ -188,10 +189,13 @@ class ConcreteFunction(Signed):
     def structured_outputs(self) -> Any:
         """The result structure with specs for tensors."""
         structure = self.traced.rebuild(self.traced.out_specs)
-        return nest.map_structure(
-            lambda leaf: TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf,
-            structure,
-        )
+
+        def described(leaf: Any) -> Any:
+            if isinstance(leaf, IndexedSlices):
+                return leaf._type_spec
+            return TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+        return nest.map_structure(described, structure)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on arguments that fit its signature.

@@ -13,7 +13,7 @@ from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
-from meshflow.core.nodes import FunctionNode, is_differentiable
+from meshflow.core.nodes import FunctionNode, is_differentiable, whole
 from meshflow.core.operation import Op
 from meshflow.core.tape import no_tapes
 from meshflow.core.tensor import Tensor
@@ -137,8 +137,8 @@ def _traced(f: Callable[..., Any], args: Any, tensors: list[Tensor], kwargs: Any
         found = _call_grad(grad_fn, cotangents, variables, len(flat))
         by_variable = {id(v): g for v, g in zip(variables, found[len(flat) :], strict=True)}
         zeros = [_zeros(t) for t in flat]
-        own = [z if g is None else g for g, z in zip(found[: len(flat)], zeros, strict=True)]
-        return own, [by_variable.get(id(c)) for c in forward.captures]
+        own = [z if g is None else whole(g) for g, z in zip(found[: len(flat)], zeros, strict=True)]
+        return own, [whole(by_variable.get(id(c))) for c in forward.captures]
 
     backward = trace(gradient, (tensors, list(forward.out_specs)))
     extra = [(c, t) for c, t in zip(backward.captures, backward.captured_tensors(), strict=True)]

@@ -20,8 +20,11 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.call_arguments import (
     CallArguments,
+    RowsGivenError,
     becomes_tensor,
     spec_of,
+    with_rows,
+    without_rows,
 )
 from meshflow.core.concrete_function import ConcreteFunction, Settings
 from meshflow.core.context import context
@@ -85,6 +88,7 @@ class Function:
         self._jit_compile = jit_compile
         self._op_by_op = False
         self._traceable: Callable[..., Any] | None = None
+        self._of_parts: Function | None = None
         del reduce_retracing  # every shape is compiled for itself under XLA
         functools.update_wrapper(self, python_function, updated=())
 
@@ -125,7 +129,10 @@ class Function:
         if self.input_signature is not None:
             args, kwargs = self._arguments.fit(args, kwargs)
         self._calls += 1
-        arrays, key = self._arguments.key(args, kwargs)
+        try:
+            arrays, key = self._arguments.key(args, kwargs)
+        except RowsGivenError:
+            return self._on_parts()(*without_rows((args, kwargs)))
         concrete = self._cache.get(key)
         if concrete is None:
             args, kwargs = self._arguments.canonical(args, kwargs)
@@ -159,6 +166,17 @@ class Function:
             return concrete.run_arrays(arrays)
         tensors = [leaf for leaf in nest.flatten((args, kwargs)) if becomes_tensor(leaf)]
         return concrete.run([convert_to_tensor(t) for t in tensors])
+
+    def _on_parts(self) -> Function:
+        """The function of arguments from which `tf.IndexedSlices` have been taken apart."""
+        if self._of_parts is None:
+            converted = self._converted()
+
+            def call(args: Any, kwargs: Any) -> Any:
+                return self._call_python(converted, *with_rows((args, kwargs)))
+
+            self._of_parts = Function(call, autograph=False, name=self._name)
+        return self._of_parts
 
     # ---- tracing ---------------------------------------------------------------------------
 

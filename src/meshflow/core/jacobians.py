@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core import nest
 from meshflow.core.context import context
 from meshflow.core.dispatch import apply
+from meshflow.core.nodes import whole
 from meshflow.core.operation import Op
 from meshflow.core.rows import rows_of_gradient
 from meshflow.core.targets import UnconnectedGradients, as_target, as_unconnected
@@ -129,7 +130,8 @@ class Jacobians:
         self._use()
         kind = as_unconnected(unconnected)
         return rows_of_gradient(
-            lambda seed: self._gradient(target, sources, seed, kind), Tensor(basis)
+            lambda seed: nest.map_structure(whole, self._gradient(target, sources, seed, kind)),
+            Tensor(basis),
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from meshflow.core.context import context
+from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op, pull
 from meshflow.core.tensor import Tensor
@@ -41,8 +42,13 @@ class Node:
         self.outputs = [o for o in outputs if is_differentiable(o)]
         self.pullback = pullback
 
-    def backward(self, cotangents: list[Tensor | None]) -> list[Tensor | None]:
+    def backward(self, arriving: list[Any]) -> list[Any]:
         """Gradients of `inputs`, from one gradient (or None) per output."""
+        if self.op.by_rows is not None:
+            rows = self.op.by_rows(self.operands, self.static, arriving[0])
+            if rows is not None:
+                return [rows]
+        cotangents = [whole(a) for a in arriving]
         if self.pullback is not None and not context.tapes and not context.outer_tapes:
             given = [None if c is None else value_in_context(c) for c in cotangents]
             outputs = [_Like(o._value.shape, o._value.dtype) for o in self.outputs]
@@ -51,6 +57,13 @@ class Node:
             return [Tensor(g) for g in pull(self.pullback, outputs, given)]
         gradient = self.op.gradient(self.static, self.wanted)
         return apply(gradient, (list(self.operands), cotangents))
+
+
+def whole(gradient: Any) -> Tensor | None:
+    """A gradient as a tensor, also where it is given by rows."""
+    if gradient is None or type(gradient) is Tensor:
+        return gradient
+    return convert_to_tensor(gradient)
 
 
 def value_in_context(tensor: Tensor) -> Any:
@@ -79,20 +92,38 @@ _pull_compiled = jax.jit(
 class FunctionNode:
     """A recorded call with a gradient given by a Python function of tensors.
 
-    Used for `custom_gradient` and for reading variables.
+    Used for `custom_gradient`. The function is given tensors, also where gradients arrive by rows.
     """
 
-    __slots__ = ("backward", "inputs", "outputs")
+    __slots__ = ("_backward", "inputs", "outputs")
 
     def __init__(
         self,
         inputs: list[Any],
         outputs: list[Tensor],
-        backward: Callable[[list[Tensor | None]], Sequence[Tensor | None]],
+        backward: Callable[[list[Tensor | None]], Sequence[Any]],
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self.backward = backward
+        self._backward = backward
+
+    def backward(self, arriving: list[Any]) -> Sequence[Any]:
+        """Gradients of `inputs`, from one gradient (or None) per output."""
+        return self._backward([whole(a) for a in arriving])
+
+
+class ReadNode:
+    """A recorded reading of a variable: its gradient is that of the value, as it arrives."""
+
+    __slots__ = ("inputs", "outputs")
+
+    def __init__(self, variable: Any, value: Tensor) -> None:
+        self.inputs = [variable]
+        self.outputs = [value]
+
+    def backward(self, arriving: list[Any]) -> list[Any]:
+        """The gradient of the variable."""
+        return arriving
 
 
 def is_differentiable(value: Any) -> bool:

@@ -21,6 +21,8 @@ class Op:
       differentiable: False when TensorFlow defines no gradient (its gradient is None).
       strings: what it does to strings: "moves" or "compares" them (on numbers that stand for
         them), "joins" two, or None.
+      by_rows: the gradient of the first operand by rows: called with the operands, the static arguments and the
+        gradient of the result, it gives `tf.IndexedSlices`, or None where the gradient is a tensor.
       constant: whether known operands make a known result. Not so when it does more than compute
         one, when other replicas take part, or when it says where values lie.
     """
@@ -41,6 +43,7 @@ class Op:
         self.strings = strings
         # Computes it by NumPy on host arrays; gives None where it does not.
         self.host: Callable[..., Any] | None = None
+        self.by_rows: Callable[..., Any] | None = None
         # A heavy op keeps what its gradient needs instead of computing the op again.
         self.heavy = heavy
         self.constant = constant

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshflow.core import nest
 from meshflow.core.context import context
-from meshflow.core.nodes import FunctionNode, is_differentiable
+from meshflow.core.nodes import ReadNode, is_differentiable
 from meshflow.core.tape import GradientTape
 from meshflow.core.targets import UnconnectedGradients, as_unconnected
 from meshflow.core.tensor import Tensor
@@ -36,7 +36,7 @@ class GraphTape(GradientTape):
     def variable_read(self, variable: Any, value: Tensor) -> None:
         """Records that `value` was read from `variable`."""
         if is_differentiable(value) and id(value) not in self._watched:
-            self.record(FunctionNode([variable], [value], lambda cotangents: cotangents))
+            self.record(ReadNode(variable, value))
 
 
 def gradients(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from meshflow.core import nest
+from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context
 from meshflow.core.dispatch import apply
 from meshflow.core.jacobians import Jacobians
@@ -26,7 +27,7 @@ from meshflow.core.tensor import Tensor
 if TYPE_CHECKING:
     from meshflow.core.context import Recorder
     from meshflow.core.variable import Variable
-from meshflow.core.nodes import FunctionNode, Node, is_differentiable
+from meshflow.core.nodes import FunctionNode, Node, ReadNode, is_differentiable, whole
 from meshflow.core.targets import (
     UnconnectedGradients,
     as_target,
@@ -69,7 +70,7 @@ class GradientTape(Jacobians):
         self._stack: list[Recorder] | None = None
 
     def _clear(self) -> None:
-        self._nodes: list[Node | FunctionNode] = []
+        self._nodes: list[Node | FunctionNode | ReadNode] = []
         # Watched objects by id; holding them keeps the ids from being used again.
         self._watched: dict[int, Any] = {}
         self._variables: dict[int, Variable] = {}
@@ -136,7 +137,7 @@ class GradientTape(Jacobians):
             self._variables[id(variable)] = variable
         if is_differentiable(value) and id(value) not in self._watched:
             self._watched[id(value)] = value
-            self._nodes.append(FunctionNode([variable], [value], lambda cotangents: cotangents))
+            self._nodes.append(ReadNode(variable, value))
 
     def watches(self, tensor: Any) -> bool:
         """Whether the tensor is watched."""
@@ -147,7 +148,7 @@ class GradientTape(Jacobians):
         watched = self._watched
         return any(id(t) in watched for t in tensors)
 
-    def record(self, node: Node | FunctionNode) -> None:
+    def record(self, node: Node | FunctionNode | ReadNode) -> None:
         """Adds a node and watches its outputs."""
         self._nodes.append(node)
         for output in node.outputs:
@@ -198,7 +199,8 @@ class GradientTape(Jacobians):
           unconnected_gradients: `NONE` or `ZERO`, for sources that `target` does not depend on.
 
         Returns:
-          Gradients in the structure of `sources`.
+          Gradients in the structure of `sources`: tensors, or `tf.IndexedSlices` where a source was used only to
+          pick rows of it (`tf.gather` along the first dimension, `tf.nn.embedding_lookup`).
 
         Raises:
           RuntimeError: when a non-persistent tape is used twice.
@@ -259,12 +261,12 @@ class GradientTape(Jacobians):
 
     def _walk(
         self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
-    ) -> dict[int, Tensor]:
+    ) -> dict[int, Any]:
         """Visits the nodes backwards; returns the gradient for each id reached.
 
         Gradients are not handed on from tensors with an id in `stopped`.
         """
-        gradients: dict[int, Tensor] = {}
+        gradients: dict[int, Any] = {}
         for target, seed in zip(targets, seeds, strict=True):
             if not is_differentiable(target):
                 _log.warning(
@@ -294,9 +296,15 @@ class GradientTape(Jacobians):
         return gradients
 
 
-def _accumulate(gradients: dict[int, Tensor], tensor: Any, gradient: Tensor) -> None:
+def _accumulate(gradients: dict[int, Any], tensor: Any, gradient: Any) -> None:
     known = gradients.get(id(tensor))
-    gradients[id(tensor)] = gradient if known is None else apply(_add, (known, gradient))
+    if known is None:
+        gradients[id(tensor)] = gradient
+    elif isinstance(known, IndexedSlices) and isinstance(gradient, IndexedSlices):
+        # The walk is backwards: what was used first comes first.
+        gradients[id(tensor)] = gradient.followed_by(known)
+    else:
+        gradients[id(tensor)] = apply(_add, (whole(known), whole(gradient)))
 
 
 _add = Op("add_gradients", lambda operands, _: jax.numpy.add(*operands))

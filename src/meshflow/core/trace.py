@@ -27,6 +27,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.core import errors, host_calls, nest
+from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import as_stored, context
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op, is_inexact
@@ -321,13 +322,25 @@ class Slot:
         self.index = index
 
 
+class RowsSlot:
+    """The place of `tf.IndexedSlices`: what makes them of their parts, which are slots or known."""
+
+    __slots__ = ("make", "parts")
+
+    def __init__(self, make: Callable[[list[Any]], Any], parts: list[Any]) -> None:
+        self.make = make
+        self.parts = parts
+
+
 def fill(structure: Any, values: Sequence[Any]) -> Any:
     """`structure` with each `Slot` replaced by the value it numbers."""
-    if type(structure) is Slot:
-        return values[structure.index]
-    return nest.map_structure(
-        lambda leaf: values[leaf.index] if type(leaf) is Slot else leaf, structure
-    )
+
+    def put(leaf: Any) -> Any:
+        if type(leaf) is Slot:
+            return values[leaf.index]
+        return leaf.make([put(part) for part in leaf.parts]) if type(leaf) is RowsSlot else leaf
+
+    return put(structure) if type(structure) is Slot else nest.map_structure(put, structure)
 
 
 def is_array_like(value: Any) -> bool:
@@ -428,6 +441,11 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _collect(tensors: list[Any], leaf: Any) -> Any:
     """Replaces a tensor leaf of a result by a slot; other leaves stay."""
+    if isinstance(leaf, IndexedSlices):
+        parts = leaf._state_parts()
+        known = [type(part._value) is np.ndarray for part in parts]
+        kept = [p if k else _collect(tensors, p) for p, k in zip(parts, known, strict=True)]
+        return RowsSlot(leaf._with_state_parts, kept)
     if hasattr(leaf, "_as_tensor"):
         leaf = leaf._as_tensor()
     elif isinstance(leaf, (np.ndarray, jax.Array)):

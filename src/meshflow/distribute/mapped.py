@@ -17,6 +17,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.core import nest
+from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
@@ -121,8 +122,20 @@ def _read(leaf: Any, created: list[Any]) -> Any:
 
 
 def _filled(structure: Any, values: Sequence[Any]) -> Any:
-    found = fill(structure, values)
-    return map_replicas(lambda leaf: leaf.variable if isinstance(leaf, _Made) else leaf, found)
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, IndexedSlices):
+            return _rows_of_each(leaf)
+        return leaf.variable if isinstance(leaf, _Made) else leaf
+
+    return map_replicas(own, fill(structure, values))
+
+
+def _rows_of_each(rows: IndexedSlices) -> Any:
+    """Slices whose parts are of all replicas as a value for each."""
+    parts: list[Any] = rows._state_parts()
+    counts = {len(part.values) for part in parts if isinstance(part, PerReplica)}
+    each = [part.values if isinstance(part, PerReplica) else [part] * max(counts) for part in parts]
+    return PerReplica([IndexedSlices(*of_one) for of_one in zip(*each, strict=True)])
 
 
 class Shared:

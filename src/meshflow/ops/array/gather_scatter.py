@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core import variable_rows
+from meshflow.core.composite import picked_rows
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
@@ -53,6 +54,17 @@ def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int)
     for _ in range(batch_dims):
         function = jax.vmap(function)
     return function(params, indices)
+
+
+def _gather_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
+    table, numbers = operands
+    axis, batch_dims = static
+    if axis % table.ndim or batch_dims:
+        return None
+    return picked_rows(table, numbers, convert_to_tensor(gradient))
+
+
+_gather.op.by_rows = _gather_by_rows  # type: ignore[attr-defined]
 
 
 def _floats(x: Any) -> bool:
@@ -126,6 +138,16 @@ def _gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int) -> Tens
     for _ in range(batch_dims):
         pick = jax.vmap(pick)
     return pick(params, indices)
+
+
+def _gather_nd_by_rows(operands: Any, static: Any, gradient: Any) -> Any:
+    table, places = operands
+    if static[0] or places.shape[-1] != 1:
+        return None
+    return picked_rows(table, places[..., 0], convert_to_tensor(gradient))
+
+
+_gather_nd.op.by_rows = _gather_nd_by_rows  # type: ignore[attr-defined]
 
 
 def gather_nd(

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from meshflow.core import dtypes
+from meshflow.core.composite import on_rows, passes_rows
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype
@@ -104,6 +105,7 @@ def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> T
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 
+@on_rows
 @op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """A tensor with the same value, recorded as an op of its own.
@@ -117,6 +119,9 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
       1.0
     """
     return input
+
+
+identity.op.by_rows = passes_rows(lambda operand, rows: rows)  # type: ignore[attr-defined]
 
 
 def identity_n(input: Any, name: str | None = None) -> list[Tensor]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
+from meshflow.core.composite import IndexedSlices
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.errors import InvalidArgumentError
@@ -110,7 +111,7 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
 
 
 def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """A scalar times a tensor.
+    """A scalar times a tensor or `tf.IndexedSlices`.
 
     Raises:
       ValueError: when `scalar` has dimensions.
@@ -123,6 +124,8 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Te
     scalar = convert_to_tensor(scalar, dtype_hint=getattr(x, "dtype", None))
     if scalar.shape.rank:
         raise ValueError(f"Only scalar multiply works, got shape {scalar.shape}")
+    if isinstance(x, IndexedSlices):
+        return x.with_values(multiply(scalar, x.values))
     return multiply(scalar, x)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices, SparseTensor
+from meshflow.core.composite import IndexedSlices, SparseTensor, passes_rows
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
 from meshflow.core.dtypes import DType, as_dtype, string
@@ -30,6 +30,11 @@ def _cast(x: TensorLike, dtype: DType) -> Tensor:
     if dtype.is_bool:
         return x != 0
     return jax.lax.convert_element_type(x, dtype.dtype)
+
+
+_cast.op.by_rows = passes_rows(  # type: ignore[attr-defined]
+    lambda operand, rows: rows.with_values(cast(rows.values, operand.dtype))
+)
 
 
 def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:

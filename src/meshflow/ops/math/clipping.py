@@ -7,12 +7,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from meshflow.core.composite import IndexedSlices, on_rows
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
 
 
+@on_rows
 @op(kinds="if")
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
@@ -38,6 +40,7 @@ def clip_by_value(
     return jnp.where(below < clip_value_min, clip_value_min, below)
 
 
+@on_rows
 @op(same=("t", "clip_norm"), kinds="fc")
 def clip_by_norm(
     t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: str | None = None
@@ -76,11 +79,9 @@ def global_norm(t_list: Any, name: str | None = None) -> Tensor:
       >>> tf.linalg.global_norm([tf.constant([3.0]), None, tf.constant([[4.0]])]).numpy().item()
       5.0
     """
-    return _global_norm([_dense(t) for t in t_list if t is not None])
-
-
-def _dense(t: Any) -> Any:
-    return t.values if hasattr(t, "indices") and hasattr(t, "values") else t
+    return _global_norm(
+        [t.values if isinstance(t, IndexedSlices) else t for t in t_list if t is not None]
+    )
 
 
 def clip_by_global_norm(
@@ -89,7 +90,7 @@ def clip_by_global_norm(
     """Scales tensors down so that their common norm is at most `clip_norm`.
 
     Args:
-      t_list: tensors; None entries stay None.
+      t_list: tensors and `tf.IndexedSlices`, of which the rows count as given; None entries stay None.
       clip_norm: the largest norm.
       use_norm: the norm, when known already.
       name: ignored.
@@ -108,7 +109,12 @@ def clip_by_global_norm(
     from meshflow.ops.math.arithmetic import multiply
     from meshflow.ops.math.casting import cast
 
-    return [None if t is None else multiply(_dense(t), cast(scale, t.dtype)) for t in t_list], norm
+    def scaled(t: Any) -> Any:
+        if isinstance(t, IndexedSlices):
+            return t.with_values(scaled(t.values))
+        return None if t is None else multiply(t, cast(scale, t.dtype))
+
+    return [scaled(t) for t in t_list], norm
 
 
 @op(kinds="f")

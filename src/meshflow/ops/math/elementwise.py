@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.composite import SparseTensor
+from meshflow.core.composite import SparseTensor, passes_rows
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
 
@@ -152,6 +152,7 @@ def _bessel_i0(x: Any) -> Any:
 
 abs = _define("abs", magnitude, "Absolute value.", "[-3, 2]", "[3 2]", kinds=None)
 negative = _define("negative", jnp.negative, "`-x`.", "[1, -2]", "[-1  2]", kinds=None)
+negative.op.by_rows = passes_rows(lambda _, rows: -rows)  # type: ignore[attr-defined]
 sign = _define(
     "sign",
     jnp.sign,
