@@ -260,6 +260,104 @@ def test_sparse_gradients_and_state():
     assert optimizer.variables() == optimizer.variables
 
 
+class Lazy(tf.keras.optimizers.legacy.Optimizer):
+    """Momentum for the rows that a gradient has, by the hook of Keras 2."""
+
+    def _create_slots(self, var_list):
+        for var in var_list:
+            self.add_slot(var, "m")
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        return self._resource_apply_sparse(grad, var, tf.range(var.shape[0]))
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        slot = self.get_slot(var, "m")
+        moved = 0.5 * tf.gather(slot, indices) + grad
+        self._resource_scatter_update(slot, indices, moved)
+        return self._resource_scatter_add(var, indices, -0.1 * moved)
+
+
+def _numbers_of(optimizer, mode):
+    """Weights after two passes over 3 batches, whose row numbers repeat within a batch and not between."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Embedding(9, 2, input_length=3), layers.Flatten()])
+    model.build((None, 3))
+    model.set_weights([np.arange(18, dtype=np.float32).reshape(9, 2) / 9])
+    ids = np.array([[0, 1, 1], [1, 0, 0], [3, 3, 3], [4, 3, 4], [6, 7, 6], [6, 6, 6]])
+    target = np.ones((6, 6), np.float32)
+    if mode == "fit":
+        model.compile(optimizer, "mse")
+        model.fit(ids, target, batch_size=2, epochs=2, shuffle=False, verbose=0)
+        return model.get_weights()[0]
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        assert isinstance(gradients[0], tf.IndexedSlices)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    run = tf.function(step) if mode == "function" else step
+    for _ in range(2):
+        for i in (0, 2, 4):
+            run(tf.constant(ids[i : i + 2]), tf.constant(target[i : i + 2]))
+    return model.get_weights()[0]
+
+
+ROWS_ONLY = {
+    "own hook": Lazy,
+    "momentum": lambda: optimizers.SGD(0.1, momentum=0.5),
+    "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(optimizers.Adagrad(0.1)),
+    "clipped": lambda: optimizers.Adamax(0.1, clipnorm=0.1),
+    "mean square": lambda: optimizers.RMSprop(0.1, centered=True),
+    "all rows": lambda: optimizers.Adam(0.1, global_clipnorm=0.1),
+}
+
+
+@pytest.mark.parametrize("case", ROWS_ONLY)
+def test_embeddings_are_trained_alike_by_loops_and_fit(case):
+    found = {mode: _numbers_of(ROWS_ONLY[case](), mode) for mode in ("eager", "function", "fit")}
+    assert_close(found["function"], found["eager"], 1e-5)
+    assert_close(found["fit"], found["eager"], 1e-5)
+    start = np.arange(18, dtype=np.float32).reshape(9, 2) / 9
+    unused = found["fit"][[2, 5, 8]]
+    np.testing.assert_array_equal(unused, start[[2, 5, 8]])
+
+
+def test_momentum_moves_the_rows_of_a_step_only():
+    """Each row was used by one batch of three, twice: by steps 1 and 1.5 times its gradient."""
+    v = tf.Variable(tf.zeros([3, 1]))
+    optimizer = optimizers.SGD(1.0, momentum=0.5)
+    for row in (0, 1, 2, 0, 1, 2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(v, [row]))
+        optimizer.apply_gradients([(tape.gradient(loss, v), v)])
+    assert v.numpy().ravel().tolist() == [-2.5, -2.5, -2.5]
+
+
+def test_tensors_read_before_an_eager_step_keep_their_values():
+    v = tf.Variable(tf.ones([3, 1]))
+    before = v.value()
+    slices = tf.IndexedSlices(tf.ones([2, 1]), tf.constant([0, 0]), tf.constant([3, 1]))
+    optimizers.Adagrad(1.0).apply_gradients([(slices, v)])
+    assert before.numpy().ravel().tolist() == [1, 1, 1]
+    assert v.numpy().ravel()[1:].tolist() == [1, 1] and float(v[0, 0]) < 0.1
+
+
+def test_a_skipped_step_leaves_rows_alone():
+    v = tf.Variable(tf.ones([3, 1]))
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizers.SGD(1.0, momentum=0.5))
+
+    @tf.function
+    def step(value):
+        slices = tf.IndexedSlices(tf.fill([2, 1], value), tf.constant([0, 2]), tf.constant([3, 1]))
+        optimizer.apply_gradients([(slices, v)])
+
+    for value in (1.0, float("inf"), 1.0):
+        step(tf.constant(value))
+    assert v.numpy().ravel().tolist() == [-1.5, 1, -1.5]
+
+
 def test_threads_share_an_optimizer():
     optimizer = tf.keras.optimizers.Adam(0.1)
     making, over, create = threading.Event(), threading.Event(), optimizer._create_slots

@@ -294,9 +294,20 @@ class LossScaleOptimizer(Optimizer):
             else:
                 self.iterations.assign_add(1)
             return
-        # Both outcomes in one program: the update, and a choice that XLA fuses into it.
+        # Both outcomes in one program: the update, and a choice that XLA fuses into it. Where an update touches some
+        # rows only, the choice is between these and rows past the end, so that no table has to be kept.
         steps = self.iterations
         state = {id(v): v for v in (*variables, *self._optimizer.variables)}
+        for i, (gradient, variable) in enumerate(pairs):
+            if not isinstance(gradient, IndexedSlices):
+                continue
+            by_rows = self._optimizer._changed_by_rows(variable)
+            if by_rows:
+                end = array.fill(gradient.indices.shape, variable.shape[0])
+                rows = array.where(finite, gradient.indices, math.cast(end, gradient.indices.dtype))
+                pairs[i] = IndexedSlices(gradient.values, rows, gradient.dense_shape), variable
+            for known in by_rows:
+                state.pop(id(known), None)
         before = {key: v.value() for key, v in state.items()}
         apply()
         for key, variable in state.items():

@@ -58,6 +58,7 @@ class Adam(RuleOptimizer):
         self.amsgrad = amsgrad
         if amsgrad:
             self.slot_names = ("m", "v", "vhat")
+        self._by_rows = "all" if amsgrad else "averages"
 
     @staticmethod
     def rule(
@@ -69,13 +70,38 @@ class Adam(RuleOptimizer):
         amsgrad: bool = False,
     ) -> list[Any]:
         """See `RuleOptimizer.rule`."""
+        m, v = Adam.averages(grad, slots, values, epsilon)
+        if not amsgrad:
+            return [Adam.moved(var, grad, [m, v], values, epsilon), m, v]
+        largest = jnp.maximum(slots[2], v)
+        return [Adam.moved(var, grad, [m, largest], values, epsilon), m, v, largest]
+
+    @staticmethod
+    def averages(
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+    ) -> list[Any]:
+        """See `RuleOptimizer.averages`; slots m and v."""
+        m = slots[0] + (grad - slots[0]) * (1 - values["beta_1"])
+        v = slots[1] + (grad * grad - slots[1]) * (1 - values["beta_2"])
+        return [m, v]
+
+    @staticmethod
+    def moved(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+    ) -> Any:
+        """See `RuleOptimizer.moved`; slots m and the mean square to divide by."""
         b1, b2, t = values["beta_1"], values["beta_2"], values["step"]
         rate = values["lr_t"] * jnp.sqrt(1 - b2**t) / (1 - b1**t)
-        m = slots[0] + (grad - slots[0]) * (1 - b1)
-        v = slots[1] + (grad * grad - slots[1]) * (1 - b2)
-        largest = jnp.maximum(slots[2], v) if amsgrad else v
-        new = var - rate * m / (jnp.sqrt(largest) + epsilon)
-        return [new, m, v, largest] if amsgrad else [new, m, v]
+        return var - rate * slots[0] / (jnp.sqrt(slots[1]) + epsilon)
 
 
 class AdamW(Adam):
@@ -144,7 +170,7 @@ class Adamax(RuleOptimizer):
     slot_names = ("m", "v")
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon",)
-    _sparse_keeps = "all"
+    _by_rows = "rows"
 
     def __init__(
         self,
@@ -198,7 +224,7 @@ class Nadam(RuleOptimizer):
     slot_names = ("m", "v")
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon",)
-    _sparse_keeps = "variable"
+    _by_rows = "averages, rows"
     _schedules_allowed = False
 
     def __init__(
@@ -260,13 +286,27 @@ class Nadam(RuleOptimizer):
         var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
     ) -> list[Any]:
         """See `RuleOptimizer.rule`."""
+        new = Nadam.averages(grad, slots, values, epsilon)
+        return [Nadam.moved(var, grad, new, values, epsilon), *new]
+
+    @staticmethod
+    def averages(grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7) -> list[Any]:
+        """See `RuleOptimizer.averages`."""
         b1, b2 = values["beta_1"], values["beta_2"]
-        now, following, product = values["now"], values["following"], values["product"]
         m = b1 * slots[0] + (1 - b1) * grad
         v = b2 * slots[1] + (1 - b2) * grad * grad
+        return [m, v]
+
+    @staticmethod
+    def moved(
+        var: Any, grad: Any, slots: Any, values: dict[str, Any], epsilon: float = 1e-7
+    ) -> Any:
+        """See `RuleOptimizer.moved`."""
+        m, v = slots
+        now, following, product = values["now"], values["following"], values["product"]
         mean = (1 - now) * grad / (1 - product) + following * m / (1 - product * following)
-        root = jnp.sqrt(v / (1 - b2 ** values["step"])) + epsilon
-        return [var - values["lr_t"] * mean / root, m, v]
+        root = jnp.sqrt(v / (1 - values["beta_2"] ** values["step"])) + epsilon
+        return var - values["lr_t"] * mean / root
 
 
 class Lion(RuleOptimizer):

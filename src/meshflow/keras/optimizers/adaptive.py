@@ -56,7 +56,7 @@ class RMSprop(RuleOptimizer):
         self.epsilon = epsilon or backend.epsilon()
         self.centered = centered
         moving = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
-        self._sparse_keeps = "all" if moving else "variable"
+        self._by_rows = "rows" if moving else "averages, rows"
         self.slot_names = (
             "rms",
             *(("momentum",) if moving else ()),
@@ -73,15 +73,42 @@ class RMSprop(RuleOptimizer):
         centered: bool = False,
     ) -> list[Any]:
         """See `RuleOptimizer.rule`."""
-        rho, moving = values["rho"], len(slots) > 1 + centered
+        # Slots in the order of `slot_names`: rms, momentum, mg.
+        moving = len(slots) > 1 + centered
+        means = [slots[0], *slots[1 + moving :]]
+        averages = RMSprop.averages(grad, means, values, epsilon, centered)
+        if not moving:
+            return [RMSprop.moved(var, grad, averages, values, epsilon, centered), *averages]
+        square = averages[0] - averages[1] * averages[1] if centered else averages[0]
+        step = values["lr_t"] * grad / jnp.sqrt(square + epsilon)
+        velocity = values["momentum"] * slots[1] + step
+        return [var - velocity, averages[0], velocity, *averages[1:]]
+
+    @staticmethod
+    def averages(
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        centered: bool = False,
+    ) -> list[Any]:
+        """See `RuleOptimizer.averages`; slots rms and, when centered, mg."""
+        rho = values["rho"]
         rms = rho * slots[0] + (1 - rho) * grad * grad
-        means = [rho * slots[-1] + (1 - rho) * grad] if centered else []
-        square = rms - means[0] * means[0] if centered else rms
-        if moving:
-            step = values["lr_t"] * grad / jnp.sqrt(square + epsilon)
-            velocity = values["momentum"] * slots[1] + step
-            return [var - velocity, rms, velocity, *means]
-        return [var - values["lr_t"] * grad / (jnp.sqrt(square) + epsilon), rms, *means]
+        return [rms, rho * slots[1] + (1 - rho) * grad] if centered else [rms]
+
+    @staticmethod
+    def moved(
+        var: Any,
+        grad: Any,
+        slots: Any,
+        values: dict[str, Any],
+        epsilon: float = 1e-7,
+        centered: bool = False,
+    ) -> Any:
+        """See `RuleOptimizer.moved`; slots as for `averages`."""
+        square = slots[0] - slots[1] * slots[1] if centered else slots[0]
+        return var - values["lr_t"] * grad / (jnp.sqrt(square) + epsilon)
 
 
 class Adagrad(RuleOptimizer):
@@ -110,6 +137,7 @@ class Adagrad(RuleOptimizer):
 
     slot_names = ("accumulator",)
     setting_names = ("epsilon",)
+    _by_rows = "rows"
 
     def __init__(
         self,
@@ -169,7 +197,7 @@ class Adadelta(RuleOptimizer):
     slot_names = ("accum_grad", "accum_var")
     hyper_names = ("rho",)
     setting_names = ("epsilon",)
-    _sparse_keeps = "all"
+    _by_rows = "rows"
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class Ftrl(RuleOptimizer):
         "l2_shrinkage_regularization_strength",
         "beta",
     )
-    _sparse_keeps = "all"
+    _by_rows = "rows"
 
     def __init__(
         self,

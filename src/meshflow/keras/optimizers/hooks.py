@@ -16,9 +16,12 @@ import numpy as np
 from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import apply
+from meshflow.core.operation import Op
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.keras.optimizers.hyper import Hyperparameters
+from meshflow.keras.optimizers.rows import summed
 from meshflow.ops import math
 
 
@@ -95,6 +98,10 @@ class UpdateHooks(Hyperparameters):
         """Updates rows of one variable; without it the gradient is made dense."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
+    def _changed_by_rows(self, var: Variable) -> list[Variable]:
+        """The variable and its slots, when a gradient of some of its rows changes those rows only; else none."""
+        return []
+
     def _resource_scatter_add(self, x: Variable, i: Any, v: Any) -> Any:
         return x.scatter_add(IndexedSlices(v, i)).value()
 
@@ -137,6 +144,10 @@ def _summed(grad: Any, var: Variable, indices: Any) -> tuple[Any, Variable, Any]
         unique, position = np.unique(indices.numpy(), return_inverse=True)
         where = convert_to_tensor(position.astype(np.int32).reshape(-1))
         return math.unsorted_segment_sum(grad, where, len(unique)), var, convert_to_tensor(unique)
-    # How many rows there are is not known while a function is traced: all rows are given.
-    rows = np.arange(var.shape[0], dtype=indices.dtype.as_numpy_dtype)
-    return densified(IndexedSlices(grad, indices), var), var, convert_to_tensor(rows)
+    # How many there are is not known while a function is traced: those left over are past the end of the variable,
+    # where nothing is written.
+    numbers, total = apply(_SUMMED, (convert_to_tensor(grad), indices), (var.shape[0],))
+    return total, var, numbers
+
+
+_SUMMED = Op("sum_rows", lambda operands, static: summed(*operands, *static), differentiable=False)

@@ -33,6 +33,7 @@ class SGD(RuleOptimizer):
     hyper_names = ("momentum",)
     setting_names = ("nesterov",)
     _default_learning_rate = 0.01
+    _by_rows = "sum"
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class SGD(RuleOptimizer):
         self.nesterov = nesterov
         if callable(momentum) or hasattr(momentum, "numpy") or momentum > 0:
             self.slot_names = ("momentum",)
-            self._sparse_keeps = "all"
+            self._by_rows = "rows"
 
     @staticmethod
     def rule(
