@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
 
-from meshflow.kernels import library
+from meshflow.kernels import library, lowerings, plans
+from meshflow.passes import keeping
 from meshflow.passes.fusing import fused
 from meshflow.passes.keeping import kept
 
@@ -124,3 +125,24 @@ def test_packed_kernels_are_ignored_where_ours_do_not_run():
     )
     _, got = jax.jvp(rest, (x,), (x,))
     np.testing.assert_allclose(got, fn(x, KERNEL), rtol=1e-5, atol=1e-5)
+
+
+def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
+    both = lambda x, w, v: x @ (w.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
+    v = draw((128, 512), 2)
+    assert len(parted(both, X, W, v, stays=(1, 2)).early.jaxpr.outvars) == 2
+    monkeypatch.setattr(keeping, "_MOST", 2 * W.size)
+    parts = assert_same(both, X, W, v, stays=(1, 2))
+    assert parts.reads == [1]
+
+
+@pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
+@pytest.mark.parametrize(
+    "plan",
+    [[plans.PACK], [plans.PACK + plans.MATMUL, 2, ord("f"), 1], [plans.PACKED]],
+    ids=["no types", "a product", "no weights"],
+)
+def test_plans_that_pack_nothing_are_errors(plan):
+    out = jax.ShapeDtypeStruct((64,), np.uint8)
+    with pytest.raises(Exception, match=r"meshflow_onednn: .*(too short|no packed|missing)"):
+        jax.block_until_ready(jax.jit(lambda x: lowerings.run(plan, [x], out))(X))

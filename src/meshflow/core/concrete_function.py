@@ -191,7 +191,7 @@ class ConcreteFunction(Signed):
             closed = host_calls.unordered(closed)
         if not self._calls_python:
             written = {id(v) for v in traced.writes}
-            closed, self._keeper = divided(closed, traced.captures, written)
+            closed, self._keeper = divided(closed, traced.captures, written, traced.name)
         program = _named(closed, traced.name, traced.count)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at)
 

@@ -21,10 +21,17 @@ class Keeper:
     Args:
       early: that part.
       reads: the numbers of the captures that it takes.
+      name: the program's name; this part has it in profiles.
     """
 
-    def __init__(self, early: ClosedJaxpr, reads: Sequence[int]) -> None:
-        self._run = jax.jit(jaxpr_as_fun(early))
+    def __init__(self, early: ClosedJaxpr, reads: Sequence[int], name: str) -> None:
+        run = jaxpr_as_fun(early)
+
+        def weights(*arrays: Any) -> list[Any]:
+            return run(*arrays)
+
+        weights.__name__ = weights.__qualname__ = f"{name}_weights"
+        self._run = jax.jit(weights)
         self._reads = reads
         # What was read, without holding it, and what was made of it.
         self._last: tuple[list[Any], list[Any]] = [], []
@@ -44,7 +51,7 @@ class Keeper:
 
 
 def divided(
-    closed: ClosedJaxpr, captures: Sequence[Any], written: set[int]
+    closed: ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
 ) -> tuple[ClosedJaxpr, Keeper | None]:
     """A program that takes what a keeper gives behind its operands, and the keeper if there is one.
 
@@ -52,6 +59,7 @@ def divided(
       closed: the program, whose last operands are the captures.
       captures: tensors and variables.
       written: identities of those that the program writes.
+      name: the program's name.
     """
     offset = len(closed.in_avals) - len(captures)
     stays = [i for i, c in enumerate(captures) if id(c) not in written]
@@ -60,7 +68,7 @@ def divided(
     parts = kept(closed, [offset + i for i in stays])
     if parts is None:
         return closed, None
-    return parts.rest, Keeper(parts.early, [i - offset for i in parts.reads])
+    return parts.rest, Keeper(parts.early, [i - offset for i in parts.reads], name)
 
 
 def _on_one_device(array: Any) -> bool:

@@ -20,8 +20,8 @@ from meshflow.kernels.packing import packed_p, packing
 
 __all__ = ["Kept", "kept"]
 
-# Arrays whose making is not worth an array that stays: bytes.
-_LEAST = 1 << 16
+# Bytes of an array that is worth keeping, and of all that are kept for one program.
+_LEAST, _MOST = 1 << 16, 1 << 30
 # XLA does these without making an array.
 _FREE = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice"}
 _EXACT = _FREE | {"convert_element_type", "transpose", "rev", "concatenate", packed_p.name}
@@ -54,14 +54,17 @@ def kept(closed: jex_core.ClosedJaxpr, stays: Iterable[int]) -> Kept | None:
     numbers = {jaxpr.invars[i]: i for i in stays}
     eqns, early = _packed(jaxpr.eqns, numbers)
     needed = {v for v in jaxpr.outvars if not isinstance(v, jex_core.Literal)}
-    rest, found = [], []
+    rest: list[Any] = []
+    found: list[Any] = []
     for eqn in reversed(eqns):
         moved = eqn.outvars[0] in early if eqn.outvars else False
         if moved and not needed.intersection(eqn.outvars):
             continue
-        if moved and eqn.primitive.name not in _FREE and _bytes(eqn.outvars[0]) >= _LEAST:
-            found.append(eqn.outvars[0])
-            continue
+        if moved and eqn.primitive.name not in _FREE:
+            size = _bytes(eqn.outvars)
+            if size >= _LEAST and size + _bytes(found) <= _MOST:
+                found += eqn.outvars
+                continue
         rest.append(eqn)
         needed.update(_variables(eqn.invars))
     if not found:
@@ -137,5 +140,5 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
     return [a for a in atoms if not isinstance(a, jex_core.Literal)]
 
 
-def _bytes(variable: Any) -> int:
-    return math.prod(variable.aval.shape) * variable.aval.dtype.itemsize
+def _bytes(variables: Iterable[Any]) -> int:
+    return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in variables)
