@@ -344,6 +344,15 @@ def test_tensors_read_before_an_eager_step_keep_their_values():
     assert v.numpy().ravel()[1:].tolist() == [1, 1] and float(v[0, 0]) < 0.1
 
 
+def test_constraints_of_tables():
+    slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0]), tf.constant([2, 1]))
+    v = tf.Variable([[0.5], [-1.0]], constraint=tf.keras.constraints.NonNeg())
+    optimizers.SGD(1.0).apply_gradients([(slices, v)])
+    assert v.numpy().ravel().tolist() == [0, 0]
+    with pytest.raises(RuntimeError, match="constraint function on a sparse variable"):
+        tf.keras.optimizers.legacy.SGD(1.0).apply_gradients([(slices, v)])
+
+
 def test_a_skipped_step_leaves_rows_alone():
     v = tf.Variable(tf.ones([3, 1]))
     optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizers.SGD(1.0, momentum=0.5))

@@ -232,10 +232,10 @@ def _through_backward(node: FunctionNode, tangents: list[Tensor | None]) -> list
     pairs = [
         (g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None and t is not None
     ]
-    found: list[Tensor] = tape.gradient(
+    found = tape.gradient(
         [g for g, _ in pairs],
         cotangents,
         output_gradients=[t for _, t in pairs],
         unconnected_gradients=UnconnectedGradients.ZERO,
     )
-    return found
+    return [convert_to_tensor(f) for f in found]

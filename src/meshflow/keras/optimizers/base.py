@@ -357,7 +357,8 @@ class Optimizer(UpdateHooks, State):
                     var.assign_sub(var.value() * rate)
         for gradient, var in pairs:
             if isinstance(gradient, IndexedSlices):
-                if var.constraint is not None:
+                # OptimizerV2 refuses; later optimizers project the whole variable.
+                if var.constraint is not None and self._allow_new_variables:
                     raise RuntimeError(
                         f"Cannot use a constraint function on a sparse variable ({var.name})."
                     )
