@@ -21,18 +21,16 @@ def summed(grad: Any, indices: Any, count: int) -> tuple[Any, Any]:
       count: how many rows the variable has.
 
     Returns:
-      n different row numbers in ascending order, and the sum of the rows of each.
+      n different row numbers, and the sum of the rows of each, in the order in which they were given.
     """
     given = indices.shape[0]
-    indices = jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32))
-    order = jnp.argsort(indices, stable=True)
-    numbers = indices[order]
-    begins = jnp.concatenate([jnp.zeros(min(given, 1), bool), numbers[1:] != numbers[:-1]])
-    place = jnp.cumsum(begins)
-    past = count + jnp.arange(given, dtype=indices.dtype)
-    different = past.at[place].set(numbers)
-    total = jax.ops.segment_sum(grad[order], place, given, indices_are_sorted=True)
-    return different, total
+    # All numbers past the last row are one number, which has no row either.
+    numbers = jnp.minimum(jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32)), count)
+    positions = jnp.arange(given, dtype=jnp.int32)
+    # A row's rows are summed at one of their positions. Sorting takes several times as long as this table.
+    place = jnp.zeros(count + 1, jnp.int32).at[numbers].set(positions)[numbers]
+    different = jnp.where(place == positions, numbers, count + 1 + positions)
+    return different, jax.ops.segment_sum(grad, place, given)
 
 
 def taken(array: Any, numbers: Any) -> Any:
@@ -59,6 +57,12 @@ def updated_rows(
     numbers, total = summed(grad, indices, arrays[0].shape[0])
     rows = rule([taken(a, numbers) for a in arrays], total)
     return [replaced(a, numbers, r) for a, r in zip(arrays, rows, strict=True)]
+
+
+def chosen(indices: Any, new: Any, old: Any) -> Any:
+    """The new rows of an array at some numbers, the old ones elsewhere."""
+    hit = jnp.zeros(old.shape[:1], bool).at[indices].set(True)
+    return jnp.where(hit.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
 
 def updated_averages(

@@ -159,11 +159,16 @@ class RuleOptimizer(Optimizer):
         """
         if kind == "sum":
             return [var.at[indices].add(cls.rule(jnp.zeros((), var.dtype), grad, slots, *rest)[0])]
+        whole = var.shape[0] <= 2 * indices.shape[0]
+        if kind == "all" or whole:
+            # With numbers for most of the rows it is faster to compute all of them.
+            new = cls.rule(var, jnp.zeros_like(var).at[indices].add(grad), slots, *rest)
+            kept = {"all": 0, "averages": 0, "averages, rows": 1, "rows": len(new)}[kind]
+            pairs = zip(new[:kept], [var, *slots], strict=False)
+            return [*(rows.chosen(indices, n, o) for n, o in pairs), *new[kept:]]
         if kind == "rows":
             rule = lambda arrays, total: cls.rule(arrays[0], total, arrays[1:], *rest)
             return rows.updated_rows(rule, [var, *slots], grad, indices)
-        if kind == "all":
-            return cls.rule(var, jnp.zeros_like(var).at[indices].add(grad), slots, *rest)
         numbers, total = rows.summed(grad, indices, var.shape[0])
         averages = lambda grad, slots: cls.averages(grad, slots, *rest)
         slots = rows.updated_averages(averages, slots, numbers, total)
