@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "finish.h"
+
 namespace meshflow {
 
 // Sizes, and strides in elements; channels lie together (stride 1) in image and result.
@@ -22,10 +24,10 @@ struct Winograd {
 bool suits(const Winograd& sizes);
 bool differentiates(const Winograd& sizes, int threads);
 
-// result[n, i, j, k] = sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k].
+// result[n, i, j, k] = finish(sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k]).
 // Same bits for any number of threads.
-void convolve(const Winograd& sizes, const float* image, const float* kernel, float* result, char* scratch,
-              int threads);
+void convolve(const Winograd& sizes, const float* image, const float* kernel, const Finish& finish, float* result,
+              char* scratch, int threads);
 
 size_t scratch_bytes(const Winograd& sizes, int threads);
 
