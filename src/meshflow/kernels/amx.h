@@ -26,12 +26,16 @@ bool suits(const Convolution& sizes, bool finished);
 
 size_t scratch_bytes(const Convolution& sizes, int threads);
 
+// A kernel as it is read while products are computed: how large it is, and from the caller's.
+size_t packed_bytes(const Convolution& sizes);
+void pack(const Convolution& sizes, const void* kernel, char* packed, int threads);
+
 // result[n, i, j, k] = finish(sum over y, x, c of
 //     image[n, i s + y d - low, j s + x d - low, c] kernel[y, x, c, k]).
 // The image is bfloat16, so is the kernel (when it is float32, it is rounded); the sum is float32 until it
-// is finished. Same bits for any number of threads.
-void run(const Convolution& sizes, const void* image, const void* kernel, const Finish& finish, void* result,
-         char* scratch, int threads);
+// is finished. A kernel that was packed before is taken from there (else null). Same bits for any number of threads.
+void run(const Convolution& sizes, const void* image, const void* kernel, const char* packed, const Finish& finish,
+         void* result, char* scratch, int threads);
 
 // Sizes, and strides in elements; channels lie together (stride 1) in every operand.
 struct KernelGradient {

@@ -1,4 +1,5 @@
-"""What surrounds convolutions and products, computed with them: steps that follow, a kernel turned round.
+"""What surrounds convolutions and products, computed with them: steps that follow, a kernel turned round or
+packed before.
 
 Primitives stand for a convolution or a product and these; `passes.fusing` puts them into programs. Where
 handlers of our own do all of it, that is one pass over memory; elsewhere it is lowered as equations.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +20,8 @@ from jax.extend import core as jex_core
 from meshflow.kernels import library, lowerings, plans
 from meshflow.kernels.composed import register as register_composed
 
-# Operands: image, kernel (also in float32, rounded), what the steps read; parameters: the convolution's, and `steps` and `turned`.
+# Operands: image, kernel (also in float32, rounded), what the steps read, (the kernel once more, packed); parameters:
+# the convolution's, and `steps`, `turned` and `packed`.
 finished_p = jex_core.Primitive("finished_convolution")
 # Operands: left, right, what the steps read; parameters: the product's, and `steps`.
 product_p = jex_core.Primitive("finished_product")
@@ -28,18 +30,17 @@ product_p = jex_core.Primitive("finished_product")
 VECTORS, ARRAYS = ("add", "scale"), ("plus", "gate")
 
 
-def composed(*operands: Any, steps: tuple[str, ...], turned: bool, **parameters: Any) -> Any:
+def composed(
+    *operands: Any, steps: tuple[str, ...], turned: bool, packed: bool, **parameters: Any
+) -> Any:
     """The equations that a finished convolution stands for."""
-    x, w, *rest = operands
+    x, w, *rest = operands[:-1] if packed else operands
     layout = parameters["dimension_numbers"]
-    y = jax.lax.conv_general_dilated_p.bind(x, _kernel(x, w, layout, turned), **parameters)
-    return _after(y, (layout.out_spec[1],), steps, rest)
-
-
-def _kernel(x: Any, w: Any, layout: Any, turned: bool) -> Any:
-    """A kernel as the convolution takes it: rounded, turned round."""
     w = w.astype(x.dtype)
-    return jax.lax.rev(w, layout.rhs_spec[2:]) if turned else w
+    if turned:
+        w = jax.lax.rev(w, layout.rhs_spec[2:])
+    y = jax.lax.conv_general_dilated_p.bind(x, w, **parameters)
+    return _after(y, (layout.out_spec[1],), steps, rest)
 
 
 def composed_product(*operands: Any, steps: tuple[str, ...], **parameters: Any) -> Any:
@@ -76,30 +77,87 @@ def _after(y: Any, axes: Sequence[int], steps: Sequence[str], operands: Sequence
     return wide.astype(dtype)
 
 
+class Code(NamedTuple):
+    """How a convolution is computed.
+
+    Attributes:
+      plan: what is computed, without packed weights.
+      types: of the operands, as the handler takes them.
+      out: of the result, as the handler gives it.
+      spatial: dimensions in which the kernel is turned round first.
+      after: steps that are left to XLA.
+    """
+
+    plan: tuple[int, ...]
+    types: tuple[np.dtype, ...]
+    out: np.dtype
+    spatial: tuple[int, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def kernel(self, w: Any) -> Any:
+        """A kernel as the handler takes it."""
+        return (jax.lax.rev(w, self.spatial) if self.spatial else w).astype(self.types[1])
+
+
 def fast(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
     """A function that runs a finished convolution by one handler, or None.
 
     Args:
-      operands: shapes and dtypes of image, kernel and what the steps read.
+      operands: shapes and dtypes of image, kernel, what the steps read and packed kernel, as many as there are.
       out: those of the result.
       parameters: of the primitive.
     """
+    found = code(operands, out, parameters)
+    if found is None:
+        return None
+    result = jax.ShapeDtypeStruct(out.shape, found.out)
+    axes = (parameters["dimension_numbers"].out_spec[1],)
+
+    def call(x: Any, w: Any, *rest: Any) -> Any:
+        plan: Any = found.plan
+        if parameters["packed"]:
+            rest, kernel = rest[:-1], rest[-1]
+            plan = plans.with_packed(plan, library.TYPES[found.types[1].name])
+        else:
+            kernel = found.kernel(w)
+        taken, left = ((), rest) if found.after else (rest, ())
+        others = [a.astype(t) for a, t in zip(taken, found.types[2:], strict=True)]
+        y = lowerings.run(plan, (x.astype(found.types[0]), kernel, *others), result)
+        return _after(y.astype(out.dtype), axes, found.after, left)
+
+    return call
+
+
+def code(operands: Any, out: Any, parameters: dict[str, Any]) -> Code | None:
+    """How a finished convolution would be computed by one handler; None where it would not.
+
+    Args:
+      operands: shapes and dtypes, as `fast` takes them.
+      out: those of the result.
+      parameters: of the primitive.
+    """
+    if parameters["packed"]:
+        operands = operands[:-1]
     image, kernel = operands[:2]
     steps, turned = parameters["steps"], parameters["turned"]
     if lowerings.work(image, kernel, out, parameters) < lowerings.LEAST_WORK:
         return None
+    if not steps and not turned:
+        return _alone(image, kernel, out, parameters)
     candidates = lowerings.convolution_plans(image, kernel, out, **lowerings.geometry(parameters))
     plan = next((p for p in candidates if p[0] == plans.FORWARD), None)
     if plan is None:
         return None
-    whole = _by_handler(plans.finished(plan, steps, turned), operands, out, steps)
-    if whole is not None:
-        return whole
-    pieces = _by_handler(plans.finished(plan, steps), operands, out, steps) if turned else None
-    if pieces is None:
-        return None
-    axes = parameters["dimension_numbers"].rhs_spec[2:]
-    return lambda x, w, *rest: pieces(x, jax.lax.rev(w, axes), *rest)
+    found = _by_handler(plans.finished(plan, steps, turned), operands, out, steps)
+    if found is not None:
+        return found
+    spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if turned else ()
+    if turned:
+        found = _by_handler(plans.finished(plan, steps), operands, out, steps)
+    if found is None:
+        found = _alone(image, kernel, out, parameters)
+        found = None if found is None or found.spatial else found._replace(after=steps)
+    return None if found is None else found._replace(spatial=spatial)
 
 
 def fast_product(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
@@ -109,20 +167,22 @@ def fast_product(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
     # Products of two matrices only.
     if plan is None or plan[1] != 2:
         return None
-    call = _by_handler(plans.finished(plan, steps), operands, out, steps)
-    if call is None:
+    found = _by_handler(plans.finished(plan, steps), operands, out, steps)
+    if found is None:
         return None
+    result = jax.ShapeDtypeStruct(out.shape, found.out)
 
     def run(*arrays: Any) -> Any:
         pairs = zip(arrays[:2], orders, strict=True)
         ready = [x if order is None else jax.lax.transpose(x, order) for x, order in pairs]
-        return call(*ready, *arrays[2:])
+        operands = zip((*ready, *arrays[2:]), found.types, strict=True)
+        return lowerings.run(found.plan, [a.astype(t) for a, t in operands], result)
 
     return run
 
 
-def _by_handler(plan: Sequence[int], operands: Any, out: Any, steps: Sequence[str]) -> Any:
-    """A function that runs a plan by code of our own, or None where there is none."""
+def _by_handler(plan: Sequence[int], operands: Any, out: Any, steps: Sequence[str]) -> Code | None:
+    """How a plan with steps is computed by code of our own; None where there is none."""
     loaded = library.load()
     types = [np.dtype(a.dtype) for a in (*operands, out)]
     known = {types[0].name, types[-1].name, *(t.name for t in types[2:-1])} <= set(library.TYPES)
@@ -138,13 +198,22 @@ def _by_handler(plan: Sequence[int], operands: Any, out: Any, steps: Sequence[st
     # XLA adds a vector where the result is read: no reason to take it in pieces.
     if name.startswith(library.PIECES) and all(step == "add" for step in steps):
         return None
-    result = jax.ShapeDtypeStruct(out.shape, out.dtype)
-    return lambda *arrays: lowerings.run(
-        plan, [a.astype(t) for a, t in zip(arrays, types, strict=False)], result
-    )
+    return Code(tuple(plan), tuple(types[:-1]), types[-1])
 
 
-def _result(*avals: Any, steps: Any, turned: Any, **parameters: Any) -> Any:
+def _alone(image: Any, kernel: Any, out: Any, parameters: dict[str, Any]) -> Code | None:
+    """How a convolution that nothing surrounds would be computed."""
+    rounded = jax.ShapeDtypeStruct(kernel.shape, image.dtype)
+    found = lowerings.code(image, rounded, out, parameters)
+    if found is None or found[0][0] == plans.KERNEL_GRADIENT:
+        return None
+    plan, (types, result) = found
+    turned = plan[0] == plans.INPUT_GRADIENT
+    spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if turned else ()
+    return Code(tuple(plan), tuple(types), result, spatial)
+
+
+def _result(*avals: Any, steps: Any, turned: Any, packed: Any, **parameters: Any) -> Any:
     image, kernel = avals[0], avals[1].update(dtype=avals[0].dtype)
     return jax.lax.conv_general_dilated_p.abstract_eval(image, kernel, **parameters)[0]
 

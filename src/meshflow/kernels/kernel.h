@@ -37,7 +37,12 @@ struct Kernel {
   memory::desc scratchpad;
   size_t scratch_offset = 0, scratch_bytes = 0;
   std::string implementation;
-  std::function<void(const std::vector<void*>&, char*)> own;  // instead of oneDNN's primitive
+  // Instead of oneDNN's primitive: buffers, packed weights or null, scratch memory.
+  std::function<void(const std::vector<void*>&, const char*, char*)> own;
+  // Weights (operand 1) in the layout that the computation reads, and whether the call brings them like that.
+  std::function<void(const void*, char*)> pack;
+  size_t packed_bytes = 0;
+  bool packed = false;
 
   void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
     Operand operand{argument, user, inner, output, {}, 0};
@@ -46,7 +51,24 @@ struct Kernel {
           cpu(), output ? inner : user, cpu(), output ? user : inner));
       operand.offset = reserve(inner.get_size());
     }
+    if (argument == DNNL_ARG_WEIGHTS && operand.reorder) {
+      packed_bytes = inner.get_size();
+      pack = [user, inner, reorder = operand.reorder](const void* from, char* to) mutable {
+        dnnl::stream stream(cpu());
+        memory source(user, cpu(), const_cast<void*>(from)), target(inner, cpu(), to);
+        reorder.execute(stream, source, target);
+        stream.wait();
+      };
+    }
     operands.push_back(operand);
+  }
+
+  // Makes the computation take packed weights.
+  void take_packed() {
+    Operand& weights = operands[1];
+    if (own) weights.inner = memory::desc({static_cast<int64_t>(packed_bytes)}, Type::u8, Dims{1});
+    weights.user = weights.inner;
+    packed = true;
   }
 
   size_t reserve(size_t bytes) {
@@ -65,7 +87,7 @@ struct Kernel {
 
   void run(const std::vector<void*>& buffers) const {
     char* scratch = Worker::get().scratch(scratch_bytes);
-    if (own) return own(buffers, scratch);
+    if (own) return own(buffers, packed ? static_cast<const char*>(buffers[1]) : nullptr, scratch);
     dnnl::stream stream(cpu());
     std::unordered_map<int, memory> arguments;
     for (size_t i = 0; i < operands.size(); ++i) {

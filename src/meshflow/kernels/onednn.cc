@@ -24,6 +24,9 @@ using namespace meshflow;
 
 // kTurned: a forward one with its kernel turned round; by code of our own only.
 enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kTurned = 4 };
+// Added to a computation: its weights are packed and nothing else is done; it takes packed weights, and the
+// code of their type is behind its plan.
+enum Packing { kPack = 16, kPacked = 32 };
 
 // Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
 // result, the strides, dilations (minus one) and paddings, whether with the gradient of a bias, steps.
@@ -125,25 +128,70 @@ void matmul(Kernel& kernel, Reader& plan, const std::vector<Type>& types) {
   kernel.finish(d, dnnl::matmul(d));
 }
 
-std::shared_ptr<const Kernel> make(const int64_t* data, size_t size, const std::vector<Type>& types) {
-  static std::mutex mutex;
-  static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
-  std::string key(reinterpret_cast<const char*>(data), size * sizeof(int64_t));
-  for (Type type : types) key.push_back(static_cast<char>(type));
-  std::lock_guard<std::mutex> lock(mutex);
-  auto found = kernels->find(key);
-  if (found != kernels->end()) return found->second;
-  auto kernel = std::make_shared<Kernel>();
-  Reader plan(data, size);
-  int64_t computation = plan.next();
+using Plan = std::vector<int64_t>;
+
+Type type_of(char code) {
+  return code == 'b' ? Type::bf16 : code == 'h' ? Type::f16 : code == 'u' ? Type::u8 : Type::f32;
+}
+
+std::shared_ptr<const Kernel> make(const Plan& plan, const std::vector<Type>& types);
+
+// Packs the weights of a computation. Behind its plan come the codes of its types, and their number.
+Kernel packer(Plan plan) {
+  std::vector<Type> types(plan.back());
+  plan.pop_back();
+  if (plan.size() <= types.size()) throw std::invalid_argument("the plan is too short");
+  for (size_t i = types.size(); i > 0; --i, plan.pop_back()) types[i - 1] = type_of(plan.back());
+  plan[0] -= kPack;
+  auto of = make(plan, types);
+  if (!of->pack) throw std::invalid_argument("this computation has no packed weights");
+  Kernel kernel;
+  memory::desc weights = of->operands[1].user, blob({static_cast<int64_t>(of->packed_bytes)}, Type::u8, Dims{1});
+  kernel.operands = {{0, weights, weights, false}, {0, blob, blob, true}};
+  kernel.own = [of](const std::vector<void*>& buffers, const char*, char*) {
+    of->pack(buffers[0], static_cast<char*>(buffers[1]));
+  };
+  return kernel;
+}
+
+Kernel built(Plan plan, std::vector<Type> types) {
+  if (plan.empty()) throw std::invalid_argument("the plan is too short");
+  bool packed = plan[0] & kPacked;
+  if (packed) {
+    plan[0] -= kPacked;
+    if (types.size() < 2) throw std::invalid_argument("the packed weights are missing");
+    types[1] = type_of(plan.back());
+    plan.pop_back();
+  }
+  Kernel kernel;
+  Reader reader(plan.data(), plan.size());
+  int64_t computation = reader.next();
   // On the worker, as oneDNN divides the work by its number of threads.
   Worker::get().run([&] {
     if (computation == kMatmul) {
-      matmul(*kernel, plan, types);
+      matmul(kernel, reader, types);
     } else {
-      convolution(*kernel, computation, plan, types);
+      convolution(kernel, computation, reader, types);
     }
   });
+  if (packed) {
+    if (!kernel.pack) throw std::invalid_argument("this computation has no packed weights");
+    kernel.take_packed();
+  }
+  return kernel;
+}
+
+std::shared_ptr<const Kernel> make(const Plan& plan, const std::vector<Type>& types) {
+  // One that packs weights asks for the one that it packs them for.
+  static std::recursive_mutex mutex;
+  static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
+  std::string key(reinterpret_cast<const char*>(plan.data()), plan.size() * sizeof(int64_t));
+  for (Type type : types) key.push_back(static_cast<char>(type));
+  std::lock_guard<std::recursive_mutex> lock(mutex);
+  auto found = kernels->find(key);
+  if (found != kernels->end()) return found->second;
+  bool packs = !plan.empty() && plan[0] & kPack;
+  auto kernel = std::make_shared<const Kernel>(packs ? packer(plan) : built(plan, types));
   (*kernels)[key] = kernel;
   return kernel;
 }
@@ -153,6 +201,7 @@ Type type_of(ffi::DataType type) {
     case ffi::DataType::F32: return Type::f32;
     case ffi::DataType::BF16: return Type::bf16;
     case ffi::DataType::F16: return Type::f16;
+    case ffi::DataType::U8: return Type::u8;  // packed weights
     default: throw std::invalid_argument("the element type is not float32, bfloat16 or float16");
   }
 }
@@ -175,7 +224,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
       buffers.push_back(buffer.untyped_data());
       sizes.push_back(buffer.size_bytes());
     }
-    auto kernel = make(plan.begin(), plan.size(), types);
+    auto kernel = make(Plan(plan.begin(), plan.end()), types);
     if (kernel->operands.size() != buffers.size())
       return ffi::Error::InvalidArgument("meshflow_onednn: the plan has another number of operands");
     for (size_t i = 0; i < buffers.size(); ++i) {
@@ -195,16 +244,19 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_onednn, execute,
                               ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
 
+std::shared_ptr<const Kernel> asked(const int64_t* plan, int64_t size, const char* types) {
+  std::vector<Type> kinds;
+  for (const char* t = types; *t; ++t) kinds.push_back(type_of(*t));
+  return make(Plan(plan, plan + size), kinds);
+}
+
 // The name of the code oneDNN would run for a plan; empty with a message when it has none.
 extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const char* types,
                                      char* text, int64_t capacity) {
-  std::vector<Type> kinds;
-  for (const char* t = types; *t; ++t)
-    kinds.push_back(*t == 'b' ? Type::bf16 : *t == 'h' ? Type::f16 : Type::f32);
   std::string answer;
   int status = 0;
   try {
-    answer = make(plan, size, kinds)->implementation;
+    answer = asked(plan, size, types)->implementation;
   } catch (const std::exception& error) {
     answer = error.what();
     status = 1;
@@ -212,6 +264,15 @@ extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const ch
   std::strncpy(text, answer.c_str(), capacity - 1);
   text[capacity - 1] = 0;
   return status;
+}
+
+// Bytes of a plan's packed weights; none where they are read as they lie, or nothing is fast.
+extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* plan, int64_t size, const char* types) {
+  try {
+    return asked(plan, size, types)->packed_bytes;
+  } catch (const std::exception&) {
+    return 0;
+  }
 }
 
 extern "C" void meshflow_onednn_set_threads(int threads) { Worker::get().set_threads(threads); }

@@ -34,8 +34,10 @@ bool by_pieces(Kernel& kernel, const Sum& sum, const memory::desc& x, const memo
   kernel.operands.push_back({0, y, y, true});
   kernel.scratch_bytes = pieces.scratch_bytes;
   kernel.implementation = "meshflow:pieces:" + pieces.implementation;
-  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
-    pieces.run(buffers[0], buffers[1], steps.read(buffers), buffers.back(), scratch);
+  kernel.packed_bytes = pieces.packed_bytes;
+  kernel.pack = pieces.pack;
+  kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
+    pieces.run(buffers[0], buffers[1], packed, steps.read(buffers), buffers.back(), scratch);
   };
   return true;
 }
@@ -85,9 +87,13 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   int threads = omp_get_max_threads();
   kernel.scratch_bytes = scratch_bytes(sizes, threads);
   kernel.implementation = "meshflow:amx";
-  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
+  kernel.packed_bytes = packed_bytes(sizes);
+  kernel.pack = [=](const void* weights, char* packed) {
+    pack(sizes, static_cast<const char*>(weights) + last * size, packed, threads);
+  };
+  kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
     const void* weights = static_cast<const char*>(buffers[1]) + last * size;
-    run(sizes, buffers[0], weights, steps.read(buffers), buffers.back(), scratch, threads);
+    run(sizes, buffers[0], weights, packed, steps.read(buffers), buffers.back(), scratch, threads);
   };
   return true;
 }
@@ -111,7 +117,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   kernel.scratch_bytes = scratch_bytes(sizes, threads);
   kernel.implementation = "meshflow:amx";
   bool biased = bias;
-  kernel.own = [sizes, threads, biased](const std::vector<void*>& buffers, char* scratch) {
+  kernel.own = [sizes, threads, biased](const std::vector<void*>& buffers, const char*, char* scratch) {
     run(sizes, buffers[0], buffers[1], buffers[2], biased ? buffers[3] : nullptr, scratch, threads);
   };
   return true;
@@ -137,14 +143,21 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
   kernel.scratch_bytes = gradient ? gradient_scratch_bytes(sizes, threads)
                                   : scratch_bytes(sizes, threads);
   kernel.implementation = "meshflow:winograd";
-  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
-    auto image = static_cast<const float*>(buffers[0]), other = static_cast<const float*>(buffers[1]);
-    auto result = static_cast<float*>(buffers.back());
-    if (gradient) {
-      differentiate(sizes, image, other, result, scratch, threads);
-    } else {
-      convolve(sizes, image, other + last, steps.read(buffers), result, scratch, threads);
-    }
+  if (gradient) {
+    kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+      auto floats = [&](int i) { return static_cast<float*>(buffers[i]); };
+      differentiate(sizes, floats(0), floats(1), floats(2), scratch, threads);
+    };
+    return true;
+  }
+  kernel.packed_bytes = packed_bytes(sizes);
+  kernel.pack = [=](const void* weights, char* packed) {
+    pack(sizes, static_cast<const float*>(weights) + last, packed, threads);
+  };
+  kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
+    auto floats = [](void* buffer) { return static_cast<float*>(buffer); };
+    convolve(sizes, floats(buffers[0]), floats(buffers[1]) + last, packed, steps.read(buffers),
+             floats(buffers.back()), scratch, threads);
   };
   return true;
 }

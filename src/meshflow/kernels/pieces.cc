@@ -87,22 +87,25 @@ Pieces in_pieces(const Sum& sum, int threads) {
   int64_t pieces = up(sum.count, size), sums = aligned(size * image_sums);
   size_t pad = std::max(main.scratchpad.get_size(), last ? rest.scratchpad.get_size() : 0);
   int64_t own = sums + aligned(pad), packed = sum.kernel == main.kernel ? 0 : aligned(main.kernel.get_size());
-  dnnl::reorder reorder;
-  if (packed) reorder = dnnl::reorder(dnnl::reorder::primitive_desc(engine, sum.kernel, engine, main.kernel));
+  auto memory_of = [engine](const memory::desc& desc, const void* data) {
+    return memory(desc, engine, const_cast<void*>(data));
+  };
+  if (packed) {
+    dnnl::reorder reorder(dnnl::reorder::primitive_desc(engine, sum.kernel, engine, main.kernel));
+    found.packed_bytes = main.kernel.get_size();
+    found.pack = [=](const void* kernel, char* to) {
+      dnnl::stream stream(engine);
+      memory source = memory_of(sum.kernel, kernel), target = memory_of(main.kernel, to);
+      reorder.execute(stream, source, target);
+      stream.wait();
+    };
+  }
   found.implementation = main.implementation;
   found.scratch_bytes = packed + own * threads;
-  found.run = [=](const void* image, const void* kernel, const Finish& finish, void* result, char* scratch) {
-    auto memory_of = [&](const memory::desc& desc, const void* data) {
-      return memory(desc, engine, const_cast<void*>(data));
-    };
-    const void* weights = kernel;
-    if (packed) {
-      dnnl::stream stream(engine);
-      memory from = memory_of(sum.kernel, kernel), to = memory_of(main.kernel, scratch);
-      reorder.execute(stream, from, to);
-      stream.wait();
-      weights = scratch;
-    }
+  found.run = [=, pack = found.pack](const void* image, const void* kernel, const char* before, const Finish& finish,
+                                     void* result, char* scratch) {
+    const void* weights = before ? before : packed ? scratch : kernel;
+    if (packed && !before) pack(kernel, scratch);
     std::exception_ptr error;
 #pragma omp parallel num_threads(threads)
     {

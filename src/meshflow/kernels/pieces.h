@@ -33,8 +33,13 @@ struct Sum {
 // How it is run.
 struct Pieces {
   std::string implementation;  // empty when the processor has no code for it
-  size_t scratch_bytes = 0;
-  std::function<void(const void* image, const void* kernel, const Finish& finish, void* result, char* scratch)> run;
+  size_t scratch_bytes = 0, packed_bytes = 0;
+  // The kernel in the layout of oneDNN's choice; none where that is the caller's.
+  std::function<void(const void* kernel, char* packed)> pack;
+  // A kernel that was packed before is taken from there (else null).
+  std::function<void(const void* image, const void* kernel, const char* packed, const Finish& finish, void* result,
+                     char* scratch)>
+      run;
 };
 
 // Each thread takes pieces of its own.

@@ -94,7 +94,7 @@ class _Fusion:
         chain = self._chain(conv, (conv.params["dimension_numbers"].out_spec[1],))
         kernel, turned = self._kernel(conv)
         if chain.steps or kernel is not conv.invars[1]:
-            operands, added = [conv.invars[0], kernel], {"turned": turned}
+            operands, added = [conv.invars[0], kernel], {"turned": turned, "packed": False}
             self._replace(at, chain, finished_p, operands, {**conv.params, **added})
 
     def _finish_product(self, at: int) -> None:
