@@ -51,12 +51,22 @@ def assert_same(fn, *args, wide=True):
         np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2 * np.abs(wanted).max())
 
 
+def wide(a):
+    return a.astype(jnp.float32)
+
+
 FORMS = {
     "bias and ReLU": layer,
     "a bias with ones around": lambda x, w, b: jax.nn.relu(convolve(x, w) + b[None, None, None]),
     "a bias first, a maximum": lambda x, w, b: jnp.maximum(b + convolve(x, w), 0),
     "a bias": lambda x, w, b: convolve(x, w) + b,
     "ReLU": lambda x, w, b: jax.nn.relu(convolve(x, w)),
+    "what skips it": lambda x, w, b: jax.nn.relu(x + (convolve(x, w) + b)),
+    "normalised by known moments": lambda x, w, b: jax.nn.relu(
+        (wide(convolve(x, w) + b) * wide(b) + wide(b)).astype(x.dtype)
+    ),
+    "GELU": lambda x, w, b: jax.nn.gelu(convolve(x, w) + b, approximate=False),
+    "GELU by tanh": lambda x, w, b: jax.nn.gelu(convolve(x, w), approximate=True),
 }
 
 
@@ -76,6 +86,9 @@ OTHERS = {
     )(convolve(x, w)),
     "a bias along another dimension": lambda x, w, b: jax.nn.relu(convolve(x, w) + x[:, :, :, :1]),
     "another limit": lambda x, w, b: jnp.maximum(convolve(x, w), 0.5),
+    "a GELU of what is read again": lambda x, w, b: (
+        lambda y: jax.nn.gelu(y, approximate=False) * y
+    )(convolve(x, w) + b),
     "a square": lambda x, w, b: (lambda y: y + y)(convolve(x, w)),
 }  # fmt: skip
 
@@ -83,8 +96,41 @@ OTHERS = {
 @pytest.mark.parametrize("form", OTHERS)
 def test_what_is_read_elsewhere_stays(form):
     found = fused(jax.make_jaxpr(OTHERS[form])(X, W, B)).jaxpr.eqns
-    assert not any(e.params.get("finish") for e in found if e.primitive.name != "jit")
+    assert not any(set(e.params.get("steps", ())) - {"add"} for e in found)
     assert_same(OTHERS[form], X, W, B)
+
+
+PRODUCTS = {
+    ("add", "relu"): lambda x, w, b, r: jax.nn.relu(x @ w + b),
+    ("add", "gelu"): lambda x, w, b, r: jax.nn.gelu(b + x @ w, approximate=False),
+    ("gelu_tanh",): lambda x, w, b, r: jax.nn.gelu(x @ w, approximate=True),
+    ("add", "plus"): lambda x, w, b, r: r + (x @ w + b),
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("steps", PRODUCTS)
+def test_products_take_in_what_follows(steps, dtype):
+    shapes = (3, 700, 24), (24, 40), (40,), (3, 700, 40)
+    args = [draw(shape, i, dtype) for i, shape in enumerate(shapes)]
+    found = fused(jax.make_jaxpr(PRODUCTS[steps])(*args)).jaxpr.eqns
+    assert [e.params["steps"] for e in found if e.primitive is epilogues.product_p] == [steps]
+    assert_same(PRODUCTS[steps], *args)
+
+
+def test_what_a_product_is_multiplied_by_or_written_with_twice_stays():
+    x, w, b, r = (draw(shape, i) for i, shape in enumerate(((9, 24), (24, 40), (40,), (9, 40))))
+    assert "finished_product" not in names(lambda x, w, b: x @ w + b, x, w, b)
+    assert "finished_product" not in names(lambda x, w, r: (x @ w) * r, x, w, r)
+    pair = lambda x, w, b: (lambda y: (y, jax.nn.relu(y)))(x @ w + b)
+    assert "finished_product" not in names(pair, x, w, b)
+
+
+def test_a_vector_of_several_dimensions_is_added_to_each_row():
+    x, w, b = draw((4, 8, 16), 0), draw((16, 2, 8), 1), draw((2, 8), 2)
+    layer = lambda x, w, b: jax.nn.relu(jnp.einsum("btc,chd->bthd", x, w) + b)
+    assert "finished_product" in names(layer, x, w, b)
+    assert_same(layer, x, w, b)
 
 
 def loss(parameters, x):
@@ -95,8 +141,8 @@ def loss(parameters, x):
 def test_gradients_pass_where_the_relu_was_open():
     step = jax.value_and_grad(loss, argnums=(0, 1))
     found = fused(jax.make_jaxpr(step)((W, V, B), X)).jaxpr.eqns
-    finishes = [e.params["finish"] for e in found if e.primitive.name == epilogues.finished_p.name]
-    assert finishes == ["relu"] * 3 + ["gate"] * 2 + [None]
+    steps = [e.params["steps"] for e in found if e.primitive.name == epilogues.finished_p.name]
+    assert steps == [("add", "relu")] * 3 + [("gate",)] * 2 + [()]
     assert_same(step, (W, V, B), X)
 
 

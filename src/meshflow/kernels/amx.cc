@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "amx_tiles.h"
+#include "finish_vectors.h"
 
 namespace meshflow {
 namespace {
@@ -74,8 +75,7 @@ struct Division {
   int64_t plane_bytes() const { return packed * places * kPlace; }
   int64_t band_bytes() const { return up(channels * plane_bytes() + together * kSums, 4096) * 4096; }
   int64_t panels_bytes(const Convolution& s) const { return panels * panel_bytes(s); }
-  // The panels, then a panel of biases.
-  int64_t kernel_bytes(const Convolution& s) const { return up(panels_bytes(s) + panels * 128, 4096) * 4096; }
+  int64_t kernel_bytes(const Convolution& s) const { return up(panels_bytes(s), 4096) * 4096; }
 };
 
 __m512i load(__mmask32 there, const bfloat16* from) { return _mm512_maskz_loadu_epi16(there, from); }
@@ -133,8 +133,7 @@ struct Task {
   const Convolution& s;
   const Division& d;
   const char* kernel;
-  const float* bias;
-  const bfloat16* gate;
+  const Finish& finish;
   void* result;
   int64_t first, images, row, rows;  // of the batch; of the result
   char *sums, *packed;
@@ -239,29 +238,16 @@ struct Task {
   void write(const char* sums, int64_t panel, int64_t at) {
     int64_t left = s.features - panel * 32;
     __mmask32 there = left >= 32 ? ~0u : (1u << left) - 1;
-    __m512 zero = _mm512_setzero_ps(), low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + kTile);
+    __m512 v[2] = {_mm512_load_ps(sums), _mm512_load_ps(sums + kTile)};
     at += panel * 32;
-    if (bias) {
-      low = _mm512_add_ps(low, _mm512_load_ps(bias + panel * 32));
-      high = _mm512_add_ps(high, _mm512_load_ps(bias + panel * 32 + 16));
-    }
-    if (s.finish == Finish::kRelu) {
-      // Of two operands of which one is no number, the second is taken.
-      low = _mm512_max_ps(zero, low), high = _mm512_max_ps(zero, high);
-    } else if (s.finish == Finish::kGate) {
-      __m512i g = _mm512_maskz_loadu_epi16(there, gate + at);
-      // Positive and a number: as an integer from 1 to infinity.
-      g = _mm512_sub_epi16(g, _mm512_set1_epi16(1));
-      __mmask32 open = _mm512_cmple_epu16_mask(g, _mm512_set1_epi16(0x7f7f));
-      low = _mm512_maskz_mov_ps(open, low), high = _mm512_maskz_mov_ps(open >> 16, high);
-    }
+    complete<2>(finish, v, {static_cast<__mmask16>(there), static_cast<__mmask16>(there >> 16)}, panel * 32, at);
     if (s.wide) {
       float* to = static_cast<float*>(result) + at;
-      _mm512_mask_storeu_ps(to, there, low);
-      _mm512_mask_storeu_ps(to + 16, there >> 16, high);
+      _mm512_mask_storeu_ps(to, there, v[0]);
+      _mm512_mask_storeu_ps(to + 16, there >> 16, v[1]);
     } else {
       bfloat16* to = static_cast<bfloat16*>(result) + at;
-      _mm512_mask_storeu_epi16(to, there, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+      _mm512_mask_storeu_epi16(to, there, (__m512i)_mm512_cvtne2ps_pbh(v[1], v[0]));
     }
   }
 
@@ -308,9 +294,9 @@ struct Task {
 
 }  // namespace
 
-bool suits(const Convolution& s, bool biased) {
+bool suits(const Convolution& s, bool finished) {
   // Packing and writing are a large part where sums are short: worth it for what is done on the way.
-  bool alone = s.finish == Finish::kNothing && !biased && s.strides[0] * s.strides[1] == 1;
+  bool alone = !finished && s.strides[0] * s.strides[1] == 1;
   if (alone && s.channels * s.taps[0] * s.taps[1] < kLongSum) return false;
   bool wide = s.channels >= 32 && s.features >= 32 && (s.channels % 32 == 0 || s.channels >= 96);
   return wide && (s.kernel[2] == 1 || s.kernel[3] == 1) && s.taps[0] * s.taps[1] >= 2 && permitted() &&
@@ -330,14 +316,11 @@ void pack(const Convolution& s, const void* kernel, char* packed, int threads) {
   pack_kernel(s, d, kernel, packed);
 }
 
-void run(const Convolution& s, const void* image, const void* kernel, const char* packed, const float* bias,
-         const void* gate, void* result, char* scratch, int threads) {
+void run(const Convolution& s, const void* image, const void* kernel, const char* packed, const Finish& finish,
+         void* result, char* scratch, int threads) {
   Division d(s, threads);
   char* bands = scratch + d.kernel_bytes(s);
   const char* panels = packed ? packed : scratch;
-  float* biases = reinterpret_cast<float*>(scratch + d.panels_bytes(s));
-  if (bias)
-    for (int64_t k = 0; k < d.panels * 32; ++k) biases[k] = k < s.features ? bias[k] : 0;
 #pragma omp parallel num_threads(threads)
   {
     TileState state;
@@ -346,9 +329,8 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
     for (int64_t number = 0; number < d.groups * d.bands; ++number) {
       int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
       char* own = bands + d.band_bytes() * omp_get_thread_num();
-      Task{s, d, panels, bias ? biases : nullptr, static_cast<const bfloat16*>(gate), result, first,
-           std::min(d.images, s.batch - first), row, std::min(d.rows, s.rows - row),
-           own, own + d.together * kSums}
+      Task{s, d, panels, finish, result, first, std::min(d.images, s.batch - first), row,
+           std::min(d.rows, s.rows - row), own, own + d.together * kSums}
           .run(static_cast<const bfloat16*>(image));
     }
   }
@@ -363,7 +345,7 @@ bool suits(const Convolution&, bool) { return false; }
 size_t scratch_bytes(const Convolution&, int) { return 0; }
 size_t packed_bytes(const Convolution&) { return 0; }
 void pack(const Convolution&, const void*, char*, int) {}
-void run(const Convolution&, const void*, const void*, const char*, const float*, const void*, void*, char*, int) {}
+void run(const Convolution&, const void*, const void*, const char*, const Finish&, void*, char*, int) {}
 }  // namespace meshflow
 
 #endif

@@ -6,14 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace meshflow {
+#include "finish.h"
 
-// What happens to a result while it is written.
-enum class Finish : int64_t {
-  kNothing = 0,
-  kRelu = 1,  // max(result, 0); NaN stays
-  kGate = 4,  // zero where another tensor of the result's shape is not positive: the gradient of a ReLU
-};
+namespace meshflow {
 
 // Sizes, and strides in elements; channels lie together (stride 1) in image and result.
 struct Convolution {
@@ -23,11 +18,11 @@ struct Convolution {
   int64_t image[3], result[3];                     // strides: batch, y, x
   int64_t kernel[4];                               // strides: y, x, in, out; one of the last two is 1
   bool wide, wide_kernel;                          // whether the result is float32; whether the kernel is
-  Finish finish;
 };
 
 // Whether this code exists for the processor and is the faster one for these sizes.
-bool suits(const Convolution& sizes, bool biased);
+//   finished: whether something is done to the result.
+bool suits(const Convolution& sizes, bool finished);
 
 size_t scratch_bytes(const Convolution& sizes, int threads);
 
@@ -35,13 +30,12 @@ size_t scratch_bytes(const Convolution& sizes, int threads);
 size_t packed_bytes(const Convolution& sizes);
 void pack(const Convolution& sizes, const void* kernel, char* packed, int threads);
 
-// result[n, i, j, k] = finish(bias[k] + sum over y, x, c of
+// result[n, i, j, k] = finish(sum over y, x, c of
 //     image[n, i s + y d - low, j s + x d - low, c] kernel[y, x, c, k]).
-// Image and gate are bfloat16, so is the kernel (when it is float32, it is rounded); the bias (or null) and
-// the sum are float32. A kernel that was packed before is taken from there (else null). Same bits for any
-// number of threads.
-void run(const Convolution& sizes, const void* image, const void* kernel, const char* packed, const float* bias,
-         const void* gate, void* result, char* scratch, int threads);
+// The image is bfloat16, so is the kernel (when it is float32, it is rounded); the sum is float32 until it
+// is finished. A kernel that was packed before is taken from there (else null). Same bits for any number of threads.
+void run(const Convolution& sizes, const void* image, const void* kernel, const char* packed, const Finish& finish,
+         void* result, char* scratch, int threads);
 
 // Sizes, and strides in elements; channels lie together (stride 1) in every operand.
 struct KernelGradient {

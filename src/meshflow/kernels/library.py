@@ -21,6 +21,8 @@ GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
 # The name of the code that filters in tiles of 2 x 2 places of the result.
 WINOGRAD = "meshflow:winograd"
+# What the name of code begins with that finishes results piece by piece.
+PIECES = "meshflow:pieces"
 INSTALL = "pip install 'meshflow[kernels]', from a wheel or with a C++ compiler at hand"
 
 # oneDNN's codes for the element types a plan may have.

@@ -14,7 +14,8 @@ from typing import NamedTuple
 FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, TURNED = range(5)
 # Added to a computation: only its weights are packed; it takes packed weights.
 PACK, PACKED = 16, 32
-EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "gate": 4}
+# What may follow a forward convolution or a product while its result is written.
+STEPS = {"add": 0, "scale": 1, "plus": 2, "gate": 3, "relu": 4, "gelu": 5, "gelu_tanh": 6}
 
 
 class View(NamedTuple):
@@ -57,10 +58,6 @@ def convolution(
     strides: Sequence[int],
     dilations: Sequence[int],
     low: Sequence[int],
-    *,
-    epilogue: str | None = None,
-    bias: bool = False,
-    residual: bool = False,
 ) -> list[int] | None:
     """The plan of a convolution or one of its gradients, given in the terms of the forward one.
 
@@ -73,9 +70,6 @@ def convolution(
       strides: window strides per spatial dimension.
       dilations: distances of kernel elements, 1 for none.
       low: padding in front; the padding behind follows from the sizes.
-      epilogue: what follows in the same pass; see EPILOGUES.
-      bias: whether a bias is added, or its gradient computed.
-      residual: whether a tensor of the result's shape is added before the epilogue.
 
     Returns:
       The integers, or None when the padding is one that oneDNN does not have.
@@ -100,19 +94,11 @@ def convolution(
         *(d - 1 for d in dilations),
         *low,
         *high,
-        *(EPILOGUES[epilogue], int(bias), int(residual)),
+        *(0, 0),
     ]
 
 
-def matmul(
-    left: View,
-    right: View,
-    result: View,
-    *,
-    epilogue: str | None = None,
-    bias: bool = False,
-    residual: bool = False,
-) -> list[int] | None:
+def matmul(left: View, right: View, result: View) -> list[int] | None:
     """The plan of a batched matrix product, [*batch, m, k] by [*batch, k, n].
 
     Returns:
@@ -125,14 +111,14 @@ def matmul(
         *left.numbers(),
         *right.numbers(),
         *result.numbers(),
-        *(EPILOGUES[epilogue], int(bias), int(residual)),
+        0,
     ]
 
 
-def finished(plan: Sequence[int], epilogue: str | None, bias: bool, turned: bool) -> list[int]:
-    """The plan of a forward convolution without epilogue, with one, and with its kernel turned round."""
+def finished(plan: Sequence[int], steps: Sequence[str], turned: bool = False) -> list[int]:
+    """The plan of a forward convolution or a product, followed by steps, with its kernel turned round or not."""
     first = TURNED if turned else plan[0]
-    return [first, *plan[1:-3], EPILOGUES[epilogue], int(bias), 0]
+    return [first, *plan[1:-1], len(steps), *(STEPS[step] for step in steps)]
 
 
 def totalled(plan: Sequence[int]) -> list[int]:

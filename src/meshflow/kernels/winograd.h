@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "finish.h"
+
 namespace meshflow {
 
 // Sizes, and strides in elements; channels lie together (stride 1) in image and result.
@@ -26,10 +28,10 @@ bool differentiates(const Winograd& sizes, int threads);
 size_t packed_bytes(const Winograd& sizes);
 void pack(const Winograd& sizes, const float* kernel, char* packed, int threads);
 
-// result[n, i, j, k] = sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k].
+// result[n, i, j, k] = finish(sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k]).
 // A kernel that was transformed before is taken from there (else null). Same bits for any number of threads.
-void convolve(const Winograd& sizes, const float* image, const float* kernel, const char* packed, float* result,
-              char* scratch, int threads);
+void convolve(const Winograd& sizes, const float* image, const float* kernel, const char* packed,
+              const Finish& finish, float* result, char* scratch, int threads);
 
 size_t scratch_bytes(const Winograd& sizes, int threads);
 

@@ -10,7 +10,7 @@
 
 #include "winograd.h"
 
-#pragma GCC target("avx512f,avx512vl")
+#pragma GCC target("avx512f,avx512bw,avx512vl")
 
 namespace meshflow {
 
@@ -43,7 +43,7 @@ struct Tile {
 
 // Whether vectors are full and products large.
 inline bool transforms(const Winograd& s) {
-  return __builtin_cpu_supports("avx512f") && s.channels % kLanes == 0 && s.features % kLanes == 0 &&
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && s.channels % kLanes == 0 && s.features % kLanes == 0 &&
          s.channels >= 64 && s.features >= 64;
 }
 

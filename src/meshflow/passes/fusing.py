@@ -1,28 +1,41 @@
-"""Convolutions take in what surrounds them: a bias and a ReLU, or the gradient of a ReLU, and what is done
-to their kernels, which are rounded from float32 and turned round for the gradient of an image. Gradients of
-maxima of windows take in the gradient of a ReLU, too.
+"""Convolutions and products take in what surrounds them: vectors that their features are multiplied by or that
+are added to them (biases, what batch normalisation comes to when it does not learn), arrays that are added
+(what skips a few layers), a ReLU, the gradient of one, or a GELU. Convolutions also take in what is done to their
+kernels, which are rounded from float32 and turned round for the gradient of an image. Gradients of maxima of
+windows take in the gradient of a ReLU, too.
 
-It is the last rewrite before a program is compiled, when no derivative is taken any more. A
-convolution is fused where nothing else reads the values between; what a comparison of these with
-zero tells is told by the ReLU's result as well.
+It is the last rewrite before a program is compiled, when no derivative is taken any more. A step is
+taken in where nothing else reads the values between; what a comparison of these with zero tells is
+told by the ReLU's result as well.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.kernels.epilogues import finished_p
+from meshflow.kernels.epilogues import features, finished_p, product_p
+from meshflow.kernels.library import TYPES
 from meshflow.kernels.pooling import GATED
 from meshflow.passes.jaxprs import everywhere, makers, opened, users
+from meshflow.passes.patterns import gelu
 
 __all__ = ["fused"]
 
 # Calls that a ReLU comes in.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
+
+
+class _Chain(NamedTuple):
+    """Steps that follow an equation: where they are, their names, what they read, and the last's result."""
+
+    parts: list[int]
+    steps: list[str]
+    operands: list[Any]
+    result: Any
 
 
 def fused(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
@@ -51,7 +64,9 @@ class _Fusion:
         self._compare_results()
         for i, eqn in enumerate(self._eqns):
             if eqn is not None and eqn.primitive.name == "conv_general_dilated":
-                self._fuse(i)
+                self._finish_convolution(i)
+            elif eqn is not None and eqn.primitive.name == "dot_general":
+                self._finish_product(i)
             elif eqn is not None and (maxima := _gradient_of_maxima(eqn)) is not None:
                 self._gate_windows(i, maxima)
         return [eqn for eqn in self._eqns if eqn is not None]
@@ -72,45 +87,94 @@ class _Fusion:
                     self._uses[old].remove(i)
                     self._uses.setdefault(new, []).append(i)
 
-    def _fuse(self, at: int) -> None:
+    def _finish_convolution(self, at: int) -> None:
         conv = self._eqns[at]
-        result, parts, bias, finish, gate = conv.outvars[0], [at], None, None, None
-        if not _may_finish(conv):
+        if not _is_plain(conv):
             return
-        where = self._only_use(result)
-        if where is not None and self._eqns[where].primitive.name == "add":
-            bias = self._bias(self._eqns[where], result, conv)
-            if bias is not None:
-                parts.append(where)
-                result = self._eqns[where].outvars[0]
-                where = self._only_use(result)
-        if where is not None:
-            last = self._eqns[where]
-            if _rectified(last, self._zero) is result:
-                finish = "relu"
-            elif bias is None and last.primitive.name == "select_n":
-                gate = self._gate(last, result)
-                finish = None if gate is None else "gate"
-            if finish is not None:
-                parts.append(where)
-                result = last.outvars[0]
+        chain = self._chain(conv, (conv.params["dimension_numbers"].out_spec[1],))
         kernel, turned = self._kernel(conv)
-        if len(parts) == 1 and kernel is conv.invars[1]:
+        if chain.steps or kernel is not conv.invars[1]:
+            operands, added = [conv.invars[0], kernel], {"turned": turned, "packed": False}
+            self._replace(at, chain, finished_p, operands, {**conv.params, **added})
+
+    def _finish_product(self, at: int) -> None:
+        product = self._eqns[at]
+        if product.params.get("out_sharding") is not None or not _has_one_type(product):
             return
-        # The last of the operands is known where the bias is added, or the gradient selected.
-        place = parts[-1] if finish == "gate" else parts[1] if bias is not None else at
-        for part in parts:
+        axes = features(product.invars[1].aval, product.outvars[0].aval, product.params)
+        chain = self._chain(product, axes)
+        if any(step != "add" for step in chain.steps):
+            self._replace(at, chain, product_p, product.invars, product.params)
+
+    def _replace(
+        self, at: int, chain: _Chain, primitive: Any, operands: Any, parameters: Any
+    ) -> None:
+        """Puts a primitive in the place of an equation and what follows it."""
+        old = self._eqns[at]
+        for part in (at, *chain.parts):
             self._eqns[part] = None
-        operands = [v for v in (bias, gate) if v is not None]
-        self._eqns[place] = conv.replace(
-            primitive=finished_p,
-            invars=[conv.invars[0], kernel, *operands],
-            outvars=[result],
-            params={
-                **conv.params,
-                **{"finish": finish, "bias": bias is not None, "turned": turned, "packed": False},
-            },
+        # The last of the operands is known where the last step was.
+        self._eqns[max((at, *chain.parts))] = old.replace(
+            primitive=primitive,
+            invars=[*operands, *chain.operands],
+            outvars=[chain.result],
+            params={**parameters, "steps": tuple(chain.steps)},
         )
+
+    def _chain(self, eqn: Any, axes: tuple[int, ...]) -> _Chain:
+        """The steps that follow an equation and that nobody else follows.
+
+        Args:
+          eqn: a convolution or product.
+          axes: the dimensions of its result that are features.
+        """
+        value = eqn.outvars[0]
+        dtype = value.aval.dtype
+        parts: list[int] = []
+        steps: list[str] = []
+        operands: list[Any] = []
+        found = _Chain([], [], [], value)
+        while (taken := self._next(value, dtype, axes)) is not None:
+            step, places, value = taken
+            parts += places
+            steps += step[:1]
+            operands += step[1:]
+            if value.aval.dtype == dtype:
+                found = _Chain(list(parts), list(steps), list(operands), value)
+        return found
+
+    def _next(self, value: Any, dtype: Any, axes: tuple[int, ...]) -> Any:
+        """What is done to a value that nothing else reads: a step, where it is, its result; or None."""
+        unit = gelu(value, self._eqns, self._uses)
+        if unit is not None:
+            name, places, result = unit
+            return [name], places, result
+        where = self._only_use(value)
+        if where is None or self._eqns[where] is None:
+            return None
+        step = self._step(self._eqns[where], value, dtype, axes)
+        return None if step is None else (step, [where], self._eqns[where].outvars[0])
+
+    def _step(self, eqn: Any, value: Any, dtype: Any, axes: tuple[int, ...]) -> list[Any] | None:
+        """The name of a step and what it reads, nothing for a conversion; None where it is none."""
+        name = eqn.primitive.name
+        if name == "convert_element_type":
+            return [] if eqn.outvars[0].aval.dtype in (dtype, np.float32) else None
+        if _rectified(eqn, self._zero) is value:
+            return ["relu"]
+        if name == "select_n":
+            gate = self._gate(eqn, value)
+            return None if gate is None else ["gate", gate]
+        if name not in ("add", "add_any", "mul"):
+            return None
+        others = [v for v in eqn.invars if v is not value]
+        if len(others) != 1 or isinstance(others[0], jex_core.Literal):
+            return None
+        vector = self._vector(others[0], value, axes)
+        if vector is not None:
+            return ["scale" if name == "mul" else "add", vector]
+        array = self._array(others[0], value)
+        return None if array is None or name == "mul" else ["plus", array]
 
     def _gate_windows(self, at: int, maxima: Any) -> None:
         """A gradient of maxima takes in the gradient of the ReLU whose result these are taken of."""
@@ -143,9 +207,6 @@ class _Fusion:
         """A convolution's kernel before it was turned round and rounded; whether it was turned."""
         kernel, turned = conv.invars[1], False
         layout = conv.params["dimension_numbers"]
-        if _size(kernel, layout.rhs_spec) > _size(conv.outvars[0], layout.out_spec):
-            # A kernel's gradient: what slides over the image is a result's gradient.
-            return kernel, turned
         made = self._maker(kernel, "rev")
         if made is not None and set(made.params["dimensions"]) == set(layout.rhs_spec[2:]):
             kernel, turned = made.invars[0], True
@@ -159,26 +220,31 @@ class _Fusion:
         made = None if isinstance(atom, jex_core.Literal) else self._made.get(atom)
         return made if made is not None and made.primitive.name == name else None
 
-    def _bias(self, add: Any, result: Any, conv: Any) -> Any:
-        """The vector that an addition adds to every place, or None."""
-        others = [v for v in add.invars if v is not result]
-        if len(others) != 1 or isinstance(others[0], jex_core.Literal):
-            return None
-        other, made = others[0], self._made.get(others[0])
-        axis = conv.params["dimension_numbers"].out_spec[1]
-        features = result.aval.shape[axis]
+    def _vector(self, other: Any, value: Any, axes: tuple[int, ...]) -> Any:
+        """The values of features that an array of a result's shape repeats at every place, or None."""
+        made = self._made.get(other)
         if made is None or made.primitive.name not in ("broadcast_in_dim", "reshape"):
             return None
-        vector = made.invars[0]
-        if vector.aval.shape != (features,) or vector.aval.dtype != result.aval.dtype:
+        vector, shape = made.invars[0], value.aval.shape
+        if isinstance(vector, jex_core.Literal) or vector.aval.shape != tuple(
+            shape[i] for i in axes
+        ):
             return None
-        ones = tuple(features if i == axis else 1 for i in range(result.aval.ndim))
+        ones = tuple(size if i in axes else 1 for i, size in enumerate(shape))
         if made.primitive.name == "reshape":
             fits = other.aval.shape == ones
         else:
-            fits = tuple(made.params["broadcast_dimensions"]) == (axis,)
-            fits = fits and other.aval.shape in (ones, result.aval.shape)
-        return vector if fits and not isinstance(vector, jex_core.Literal) else None
+            fits = tuple(made.params["broadcast_dimensions"]) == axes
+            fits = fits and other.aval.shape in (ones, shape)
+        return vector if fits and vector.aval.dtype.name in TYPES else None
+
+    def _array(self, other: Any, value: Any) -> Any:
+        """An array of a result's shape as it lies in memory, or None."""
+        made = self._made.get(other)
+        if made is not None and made.primitive.name == "broadcast_in_dim":
+            return None
+        same = other.aval.shape == value.aval.shape and other.aval.dtype == value.aval.dtype
+        return other if same else None
 
     def _gate(self, select: Any, result: Any) -> Any:
         """The array whose positive elements let a gradient pass, or None."""
@@ -198,13 +264,22 @@ def _size(atom: Any, spec: Any) -> int:
     return math.prod(atom.aval.shape[i] for i in spec[2:])
 
 
-def _may_finish(conv: Any) -> bool:
-    """Whether there is code that finishes such a convolution."""
-    parameters, out = conv.params, conv.outvars[0].aval
-    plain = parameters["feature_group_count"] == parameters["batch_group_count"] == 1
-    plain = plain and all(d == 1 for d in parameters["lhs_dilation"])
-    types = {v.aval.dtype.name for v in (*conv.invars, conv.outvars[0])}
-    return plain and out.ndim == 4 and types == {"bfloat16"}
+def _has_one_type(eqn: Any) -> bool:
+    """Whether operands and result of an equation are of one type that there is code for."""
+    if any(isinstance(v, jex_core.Literal) for v in eqn.invars):
+        return False
+    types = {v.aval.dtype.name for v in (*eqn.invars, eqn.outvars[0])}
+    return len(types) == 1 and types <= set(TYPES)
+
+
+def _is_plain(conv: Any) -> bool:
+    """Whether there is code that finishes such a convolution: a forward one, or the gradient of its image."""
+    parameters = conv.params
+    layout = parameters["dimension_numbers"]
+    dense = parameters["batch_group_count"] == 1 and all(d == 1 for d in parameters["lhs_dilation"])
+    # What slides over the image is larger than where it comes to: a kernel's gradient.
+    window = _size(conv.invars[1], layout.rhs_spec)
+    return dense and _has_one_type(conv) and window <= _size(conv.outvars[0], layout.out_spec)
 
 
 def _gradient_of_maxima(eqn: Any) -> Any:

@@ -26,7 +26,7 @@ _LEAST, _MOST = 1 << 16, 1 << 30
 _FREE = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice"}
 _EXACT = _FREE | {"convert_element_type", "transpose", "rev", "concatenate", packed_p.name}
 _CONVOLUTIONS = ("conv_general_dilated", finished_p.name)
-_UNFINISHED = {"finish": None, "bias": False, "turned": False, "packed": False}
+_UNFINISHED = {"steps": (), "turned": False, "packed": False}
 
 
 class Kept(NamedTuple):

@@ -1,0 +1,168 @@
+// A computation that a plan led to: oneDNN's primitive or code of our own, with its operands.
+
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "finish.h"
+#include "oneapi/dnnl/dnnl.hpp"
+#include "worker.h"
+
+namespace meshflow {
+
+using dnnl::memory;
+using Dims = memory::dims;
+using Type = memory::data_type;
+
+inline dnnl::engine& cpu() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+struct Operand {
+  int argument;
+  memory::desc user, inner;
+  bool output;
+  dnnl::reorder reorder;
+  size_t offset = 0;
+};
+
+struct Kernel {
+  dnnl::primitive primitive;
+  std::vector<Operand> operands;
+  memory::desc scratchpad;
+  size_t scratch_offset = 0, scratch_bytes = 0;
+  std::string implementation;
+  // Instead of oneDNN's primitive: buffers, packed weights or null, scratch memory.
+  std::function<void(const std::vector<void*>&, const char*, char*)> own;
+  // Weights (operand 1) in the layout that the computation reads, and whether the call brings them like that.
+  std::function<void(const void*, char*)> pack;
+  size_t packed_bytes = 0;
+  bool packed = false;
+
+  void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
+    Operand operand{argument, user, inner, output, {}, 0};
+    if (user != inner) {
+      operand.reorder = dnnl::reorder(dnnl::reorder::primitive_desc(
+          cpu(), output ? inner : user, cpu(), output ? user : inner));
+      operand.offset = reserve(inner.get_size());
+    }
+    if (argument == DNNL_ARG_WEIGHTS && operand.reorder) {
+      packed_bytes = inner.get_size();
+      pack = [user, inner, reorder = operand.reorder](const void* from, char* to) mutable {
+        dnnl::stream stream(cpu());
+        memory source(user, cpu(), const_cast<void*>(from)), target(inner, cpu(), to);
+        reorder.execute(stream, source, target);
+        stream.wait();
+      };
+    }
+    operands.push_back(operand);
+  }
+
+  // Makes the computation take packed weights.
+  void take_packed() {
+    Operand& weights = operands[1];
+    if (own) weights.inner = memory::desc({static_cast<int64_t>(packed_bytes)}, Type::u8, Dims{1});
+    weights.user = weights.inner;
+    packed = true;
+  }
+
+  size_t reserve(size_t bytes) {
+    size_t offset = scratch_bytes;
+    scratch_bytes += (bytes + 63) / 64 * 64;
+    return offset;
+  }
+
+  template <typename Descriptor>
+  void finish(const Descriptor& descriptor, dnnl::primitive made) {
+    primitive = made;
+    implementation = descriptor.impl_info_str();
+    scratchpad = descriptor.scratchpad_desc();
+    scratch_offset = reserve(scratchpad.get_size());
+  }
+
+  void run(const std::vector<void*>& buffers) const {
+    char* scratch = Worker::get().scratch(scratch_bytes);
+    if (own) return own(buffers, packed ? static_cast<const char*>(buffers[1]) : nullptr, scratch);
+    dnnl::stream stream(cpu());
+    std::unordered_map<int, memory> arguments;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const Operand& operand = operands[i];
+      memory user(operand.user, cpu(), buffers[i]);
+      if (operand.user == operand.inner) {
+        arguments[operand.argument] = user;
+        continue;
+      }
+      memory inner(operand.inner, cpu(), scratch + operand.offset);
+      if (!operand.output) operand.reorder.execute(stream, user, inner);
+      arguments[operand.argument] = inner;
+    }
+    arguments[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, cpu(), scratch + scratch_offset);
+    primitive.execute(stream, arguments);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const Operand& operand = operands[i];
+      if (operand.output && operand.user != operand.inner) {
+        memory user(operand.user, cpu(), buffers[i]);
+        operand.reorder.execute(stream, arguments[operand.argument], user);
+      }
+    }
+    stream.wait();
+  }
+};
+
+// What a plan says of a result's steps, and the operands that they read: buffers from the third.
+struct Steps {
+  std::vector<Step> steps;
+  std::vector<Type> types;
+
+  Steps() = default;
+  Steps(Reader& plan, const std::vector<Type>& all) {
+    for (int64_t count = plan.next(); count > 0; --count) steps.push_back(static_cast<Step>(plan.next()));
+    size_t operand = 2;
+    for (auto step : steps) {
+      bool reads = reads_vector(step) || reads_array(step);
+      types.push_back(reads ? all.at(operand++) : Type::undef);
+      if (reads_vector(step) && types.back() != Type::f32)
+        throw std::invalid_argument("vectors of steps must be float32");
+    }
+  }
+
+  bool empty() const { return steps.empty(); }
+
+  // Tells a kernel of its operands, in their order.
+  void describe(Kernel& kernel, const memory::desc& result) const {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (types[i] == Type::undef) continue;
+      memory::desc operand(result.get_dims(), types[i], result.get_strides());
+      if (reads_vector(steps[i])) operand = memory::desc({result.get_dims()[1]}, types[i], Dims{1});
+      kernel.operands.push_back({0, operand, operand, false});
+    }
+  }
+
+  Finish read(const std::vector<void*>& buffers) const {
+    Finish finish;
+    auto number = [](Type t) {
+      return t == Type::bf16 ? Number::kBfloat : t == Type::f16 ? Number::kHalf : Number::kFloat;
+    };
+    size_t operand = 2;
+    for (size_t i = 0; i < steps.size(); ++i)
+      finish.push_back({steps[i], number(types[i]), types[i] == Type::undef ? nullptr : buffers[operand++]});
+    return finish;
+  }
+};
+
+inline dnnl::primitive_attr attributes() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+inline bool slow(const std::string& implementation) {
+  return implementation.rfind("ref", 0) == 0 || implementation.find("gemm:ref") == 0;
+}
+
+}  // namespace meshflow

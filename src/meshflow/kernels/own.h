@@ -1,0 +1,30 @@
+// Convolutions and products by code of our own. Each function says whether it is the faster one and has described
+// itself to the kernel.
+
+#pragma once
+
+#include "kernel.h"
+
+namespace meshflow {
+
+// A forward convolution in bfloat16 and its steps.
+bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+              const Dims& strides, const Dims& dilations, const Dims& low, const Steps& steps, bool turned);
+
+// The gradients of the kernel and a bias, if one is given.
+bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+              const Dims& strides, const Dims& dilations, const Dims& low, const memory::desc* bias);
+
+// A convolution in float32 with 3 x 3 kernels and its steps, or the gradient of its kernel.
+bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+                 const Dims& strides, const Dims& dilations, const Dims& low, const Steps& steps, bool turned);
+
+// A forward convolution and its steps, some images at a time; with a kernel of one place, some places at a time.
+// May throw oneDNN's errors.
+bool by_images(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+               const Dims& strides, const Dims& dilations, const Dims& low, const Dims& high, const Steps& steps);
+
+// A product of matrices and its steps, some rows at a time. May throw oneDNN's errors.
+bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const Steps& steps);
+
+}  // namespace meshflow

@@ -1,0 +1,147 @@
+// oneDNN's own steps behind a sum turn NaN to zero (ReLU) and round what is added; a pass over the whole
+// result reads it from memory again. Here a thread computes a piece with oneDNN's code for one thread, the
+// sums in float32 in its own cache, and finishes it while it writes the result.
+
+#include "pieces.h"
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 10
+
+#include <omp.h>
+
+#include <algorithm>
+#include <exception>
+#include <unordered_map>
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
+
+#include "finish_vectors.h"
+
+namespace meshflow {
+namespace {
+
+using dnnl::memory;
+using Type = memory::data_type;
+
+// Bytes of a piece's sums, which the second-level cache holds. A kernel larger than kKernel is read from further
+// away for each piece, so there are fewer.
+constexpr int64_t kSums = 256 << 10, kKernel = 512 << 10, kMoreSums = 2 << 20;
+
+int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+void write(Type type, void* to, int64_t at, __mmask16 there, __m512 value) {
+  if (type == Type::f32) {
+    _mm512_mask_storeu_ps(static_cast<float*>(to) + at, there, value);
+  } else {
+    __m256i narrow = type == Type::bf16 ? (__m256i)_mm512_cvtneps_pbh(value)
+                                        : _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+    _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to) + at, there, narrow);
+  }
+}
+
+// Finishes some places, `at` the number of the first.
+void finish_places(const Finish& parts, Type type, const float* sums, int64_t places, int64_t features, int64_t at,
+                   void* result) {
+  for (int64_t p = 0; p < places; ++p, sums += features)
+    for (int64_t k = 0; k < features; k += 64) {
+      __m512 v[4];
+      __mmask16 there[4];
+      int64_t to = (at + p) * features + k;
+      for (int64_t i = 0; i < 4; ++i) {
+        int64_t left = std::clamp<int64_t>(features - k - 16 * i, 0, 16);
+        there[i] = (1u << left) - 1;
+        v[i] = _mm512_maskz_loadu_ps(there[i], sums + k + 16 * i);
+      }
+      complete<4>(parts, v, there, k, to);
+      for (int64_t i = 0; i < 4; ++i) write(type, result, to + 16 * i, there[i], v[i]);
+    }
+}
+
+bool permitted(Type type) {
+  bool common = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  return common && (type != Type::bf16 || __builtin_cpu_supports("avx512bf16"));
+}
+
+}  // namespace
+
+Pieces in_pieces(const Sum& sum, int threads) {
+  Pieces found;
+  if (!permitted(sum.result)) return found;
+  auto up = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+  int64_t image_sums = sum.places * sum.features * 4;
+  int64_t most = int64_t(sum.kernel.get_size()) > kKernel ? kMoreSums : kSums;
+  int64_t size = std::clamp<int64_t>(most / image_sums, 1, sum.count);
+  // Where there are few, as many for each thread.
+  if (up(sum.count, size) < 8 * threads) size = up(sum.count, up(up(sum.count, size), threads) * threads);
+  int64_t last = sum.count % size;
+  omp_set_num_threads(1);
+  Sum::Piece main, rest;
+  try {
+    main = sum.make(size, Type::f32, sum.any);
+    if (last) rest = sum.make(last, Type::f32, main.kernel);
+  } catch (...) {
+    omp_set_num_threads(threads);
+    throw;
+  }
+  omp_set_num_threads(threads);
+  dnnl::engine engine = sum.engine;
+  int64_t pieces = up(sum.count, size), sums = aligned(size * image_sums);
+  size_t pad = std::max(main.scratchpad.get_size(), last ? rest.scratchpad.get_size() : 0);
+  int64_t own = sums + aligned(pad), packed = sum.kernel == main.kernel ? 0 : aligned(main.kernel.get_size());
+  auto memory_of = [engine](const memory::desc& desc, const void* data) {
+    return memory(desc, engine, const_cast<void*>(data));
+  };
+  if (packed) {
+    dnnl::reorder reorder(dnnl::reorder::primitive_desc(engine, sum.kernel, engine, main.kernel));
+    found.packed_bytes = main.kernel.get_size();
+    found.pack = [=](const void* kernel, char* to) {
+      dnnl::stream stream(engine);
+      memory source = memory_of(sum.kernel, kernel), target = memory_of(main.kernel, to);
+      reorder.execute(stream, source, target);
+      stream.wait();
+    };
+  }
+  found.implementation = main.implementation;
+  found.scratch_bytes = packed + own * threads;
+  found.run = [=, pack = found.pack](const void* image, const void* kernel, const char* before, const Finish& finish,
+                                     void* result, char* scratch) {
+    const void* weights = before ? before : packed ? scratch : kernel;
+    if (packed && !before) pack(kernel, scratch);
+    std::exception_ptr error;
+#pragma omp parallel num_threads(threads)
+    {
+      dnnl::stream stream(engine);
+      float* mine = reinterpret_cast<float*>(scratch + packed + own * omp_get_thread_num());
+      char* pad = reinterpret_cast<char*>(mine) + sums;
+#pragma omp for schedule(dynamic)
+      for (int64_t number = 0; number < pieces; ++number) {
+        int64_t first = number * size, count = std::min(size, sum.count - first);
+        const Sum::Piece& piece = count < size ? rest : main;
+        try {
+          piece.primitive.execute(
+              stream,
+              {{DNNL_ARG_SRC, memory_of(piece.image, static_cast<const char*>(image) + first * sum.image_bytes)},
+               {DNNL_ARG_WEIGHTS, memory_of(piece.kernel, weights)},
+               {DNNL_ARG_DST, memory_of(piece.result, mine)},
+               {DNNL_ARG_SCRATCHPAD, memory_of(piece.scratchpad, pad)}});
+        } catch (...) {
+#pragma omp critical
+          error = std::current_exception();
+          continue;
+        }
+        finish_places(finish, sum.result, mine, count * sum.places, sum.features, first * sum.places, result);
+      }
+    }
+    if (error) std::rethrow_exception(error);
+  };
+  return found;
+}
+
+}  // namespace meshflow
+
+#else  // a compiler that does not know the instructions
+
+namespace meshflow {
+Pieces in_pieces(const Sum&, int) { return {}; }
+}  // namespace meshflow
+
+#endif
