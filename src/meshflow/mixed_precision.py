@@ -48,11 +48,17 @@ def explain(
       >>> [(row.primitive, row.precision) for row in table.rows]
       [('dot_general', 'bfloat16'), ('exp', 'float32')]
     """
+    from meshflow.core.autograph import convert
     from meshflow.core.trace import trace
     from meshflow.passes import explain_jaxpr
 
     if hasattr(fn, "get_concrete_function"):
-        closed = fn.get_concrete_function(*args, **kwargs).graph
+        function: Any = fn
+        given = args or kwargs
+        concrete = (
+            function.concrete_for(args, kwargs) if given else function.get_concrete_function()
+        )
+        closed = concrete.graph
     else:
-        closed = trace(fn, args, kwargs, isolated=True).closed
+        closed = trace(convert(fn), args, kwargs, isolated=True).closed
     return explain_jaxpr(closed, dtype, lists)

@@ -31,6 +31,8 @@ def test_without_kernels_it_says_what_to_install():
     code, text = command("doctor", MESHFLOW_KERNELS="xla")
     assert code == 0 and "MESHFLOW_KERNELS=xla" in text
     assert "oneDNN" not in "".join(line for line in text.splitlines() if "convolution" in line)
+    assert "unset MESHFLOW_KERNELS" in text and "pip install" not in text
+    assert "slower" in next(line for line in text.splitlines() if "mixed_bfloat16" in line)
 
 
 def test_findings_are_data():

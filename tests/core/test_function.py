@@ -1,7 +1,10 @@
+import concurrent.futures
 import gc
 import logging
+import pickle
 import re
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -57,6 +60,7 @@ def test_every_variable_keeps_its_own_buffer():
         return total
 
     concrete = step.get_concrete_function(tf.ones([4]))
+    concrete(tf.ones([4]))
     arrays = [np.ones(4, np.float32), *(v._value for v in concrete.captured_inputs)]
     text = concrete._compiled.lower(*arrays).as_text()
     arguments = text[text.index("@main(") : text.index("->")].split("%arg")[1:]
@@ -467,3 +471,98 @@ def test_threads_may_share_variables():
 
     _in_threads(work)
     assert float(v) == 120.0 and len(seen) == 240
+
+
+def test_arguments_are_not_to_be_changed():
+    @tf.function
+    def grow(parts):
+        parts[0]["a"].append(tf.constant(1.0))
+
+    parts = [{"a": [tf.constant(0.0)]}]
+    with pytest.raises(ValueError, match="grow should not modify"):
+        grow(parts)
+    assert len(parts[0]["a"]) == 1
+
+
+def test_objects_that_are_equal_share_a_trace():
+    f = tf.function(lambda x, other: x)
+    for _ in range(2):
+        f(tf.constant(1.0), tf.TensorShape([2, 3]))
+        f(tf.constant(1.0), range(3))
+    assert f.experimental_get_tracing_count() == 2
+
+
+def test_sets_and_weak_references_are_no_arguments():
+    class Owner:
+        pass
+
+    owner = Owner()
+    for argument in ({1}, weakref.ref(owner)):
+        with pytest.raises(TypeError, match="may change"):
+            tf.function(lambda x: x)(argument)
+
+
+def test_defaults_of_declared_arguments_become_tensors():
+    @tf.function(input_signature=[tf.TensorSpec([]), tf.TensorSpec([], tf.bool)])
+    def signed(x, keep=True):
+        return x if keep else -x
+
+    assert [float(signed(2.0)), float(signed(2.0, keep=False))] == [2.0, -2.0]
+    assert signed.get_concrete_function() is signed.get_concrete_function(*signed.input_signature)
+    with pytest.raises(TypeError, match="input_signature of signed"):
+        signed.get_concrete_function(tf.TensorSpec([3]), tf.TensorSpec([], tf.bool))
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        signed()
+
+
+def test_threads_share_a_trace():
+    def slow(x):
+        time.sleep(0.05)
+        return x + 1
+
+    f = tf.function(slow)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: f.get_concrete_function(tf.TensorSpec([])), range(4)))
+    assert len({id(concrete) for concrete in found}) == 1
+
+
+def test_functions_of_functions_methods_and_pickles():
+    class Owner:
+        @tf.function
+        def double(self, x):
+            return 2 * x
+
+    owner = Owner()
+    assert float(tf.function(owner.double)(x=2.0)) == 4.0
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        tf.function(owner.double)()
+    again = pickle.loads(pickle.dumps(tf.function(_tripled, autograph=False)))
+    assert float(again(2.0)) == 6.0
+
+
+def _tripled(x):
+    return 3 * x
+
+
+def test_functions_made_in_a_loop_are_warned_of_twice(caplog):
+    def run(x):
+        @tf.function
+        def made_in_a_loop(x):
+            return x
+
+        made_in_a_loop(x)
+
+    for i in range(10):
+        run(i)
+    assert caplog.text.count("calls to made_in_a_loop triggered") == 2
+    relaxed = tf.function(lambda x: x, reduce_retracing=True)
+    for i in range(10):
+        relaxed(tf.zeros([i]))
+    assert "lambda" not in caplog.text
+
+
+def test_tensors_alone_are_given_to_a_concrete_function_as_tensors():
+    concrete = tf.function(lambda x, y: y).get_concrete_function(1, tf.constant(2))
+    assert int(concrete(tf.constant(3))) == 3
+    with pytest.raises(TypeError, match="missing its argument 'y'"):
+        concrete(1)

@@ -175,3 +175,32 @@ def test_what_cannot_be_enabled():
     with pytest.raises(ValueError, match="'dynamic', a number"):
         enable(tf.keras.optimizers.SGD(), "fixed")
     assert not tf.config.optimizer.get_experimental_options().get("auto_mixed_precision")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_of_maxima_find_them_again(size):
+    """A convolution's result is rounded for the maximum and may be read unrounded by its gradient."""
+    kernel = tf.constant(np.random.default_rng(2).normal(size=(3, 3, 2, 2)), tf.float32)
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            pooled = tf.nn.max_pool2d(tf.nn.conv2d(x, kernel, 1, "SAME"), size, 2, "SAME")
+            loss = tf.reduce_mean(tf.nn.conv2d(pooled, kernel, 1, "SAME") ** 2)
+            loss += tf.reduce_mean(tf.exp(0.01 * pooled))
+        return tape.gradient(loss, x)
+
+    exact = tf.function(gradient)(tf.constant(X))
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
+    np.testing.assert_allclose(
+        tf.function(gradient)(tf.constant(X)), exact, atol=0.05 * np.abs(exact).max()
+    )
+
+
+def test_explain_takes_branches_on_tensors():
+    def f(x):
+        if tf.reduce_sum(x) > 0:
+            x = x @ x
+        return x
+
+    assert tf.mixed_precision.explain(f, tf.ones((2, 2))).count("bfloat16") == 1

@@ -12,7 +12,7 @@ import jax
 
 from meshflow import kernels
 from meshflow.kernels import plans
-from meshflow.kernels.library import INSTALL, Library
+from meshflow.kernels.library import INSTALL, Library, wanted
 
 Rows = list[tuple[str, ...]]
 _SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "asimd", "bf16")
@@ -124,11 +124,8 @@ def precisions() -> dict[str, str]:
 
     device = jax.devices()[0]
     if device.platform == "cpu":
-        sets = instruction_sets()
-        fast = {"amx_bf16": "by AMX", "avx512_bf16": "by AVX512-BF16"}
-        how = next((text for flag, text in fast.items() if flag in sets), None)
-        bfloat16 = f"fast {how}" if how else "works, computed in float32: slower than float32"
-        half = "fast" if {"amx_fp16", "avx512_fp16"} & set(sets) else "works, computed in float32"
+        served = serving()["matrix product"]
+        bfloat16, half = _speed(served["bfloat16"]), _speed(served["float16"])
     else:
         bfloat16 = half = "fast on matrix units"
     problem = float8.unavailable()
@@ -142,13 +139,22 @@ def precisions() -> dict[str, str]:
     }
 
 
+def _speed(code: str) -> str:
+    """What the code that serves products of 16-bit floats on the CPU is worth."""
+    units = {"amx": "AMX", "avx512_core_bf16": "AVX512-BF16", "avx512_core_fp16": "AVX512-FP16"}
+    unit = next((name for part, name in units.items() if part in code), None)
+    return f"fast by {unit}" if unit else "works, computed in float32: slower than float32"
+
+
 def advice() -> list[str]:
     """What to do to be faster here."""
     library = kernels.status()
     found = []
     accelerated = jax.devices()[0].platform != "cpu"
     if not accelerated and not isinstance(library, Library):
-        if sys.platform == "linux" and platform.machine() == "x86_64":
+        if not wanted():
+            found.append("The CPU kernels are turned off: unset MESHFLOW_KERNELS to use them.")
+        elif sys.platform == "linux" and platform.machine() == "x86_64":
             found.append(
                 f"Convolutions and bfloat16 are several times faster with oneDNN: {INSTALL}."
             )

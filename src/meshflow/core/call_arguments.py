@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -109,7 +110,14 @@ class CallArguments:
             return kind, leaf._kind()
         if isinstance(leaf, IndexedSlices):
             raise RowsGivenError
-        # Objects are compared by identity and kept, so that an id is never used twice.
+        if kind in (set, weakref.ref):
+            raise TypeError(
+                f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
+                "tuple, or the object that a weakref refers to."
+            )
+        if not isinstance(leaf, Tensor | Variable) and _has_own_hash(leaf):
+            return kind, leaf
+        # Other objects are compared by identity and kept, so that an id is never used twice.
         self._kept[id(leaf)] = leaf
         return kind, id(leaf)
 
@@ -118,7 +126,7 @@ class CallArguments:
 
         Defaults are filled in and keywords made positional, so that equal calls share a trace.
         """
-        signature = self._python_signature()
+        signature = self.python_signature()
         if signature is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -135,7 +143,7 @@ class CallArguments:
                 )
         return nest.map_structure(_as_argument, (tuple(args), dict(kwargs)))
 
-    def _python_signature(self) -> inspect.Signature | None:
+    def python_signature(self) -> inspect.Signature | None:
         if self._signature is None:
             try:
                 signature = inspect.signature(self._python_function)
@@ -149,7 +157,7 @@ class CallArguments:
 
     def parameter_names(self) -> list[str]:
         """The names of the parameters that may be given by position."""
-        signature = self._python_signature()
+        signature = self.python_signature()
         if signature is None:
             return []
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -163,11 +171,14 @@ class CallArguments:
           ValueError: when a shape or dtype does not fit.
         """
         declared: tuple[Any, ...] = self._declared  # type: ignore[assignment]
-        if kwargs:
-            signature = self._python_signature()
+        if kwargs or len(args) < len(declared):
+            signature = self.python_signature()
             if signature is not None:
                 bound = signature.bind(*args, **kwargs)
-                args, kwargs = bound.args, bound.kwargs
+                given, kwargs = len(bound.args), bound.kwargs
+                # What is left out has its default, which becomes a tensor like the others.
+                bound.apply_defaults()
+                args = bound.args[: max(given, len(declared))]
         if len(args) != len(declared) or kwargs:
             raise TypeError(
                 f"{self._name} takes {len(declared)} positional arguments by its input_signature "
@@ -190,9 +201,7 @@ def fit_leaf(name: str, spec: Any, value: Any) -> Any:
     """
     if not isinstance(spec, TypeSpec):
         return value
-    if isinstance(value, TensorSpec):
-        return value
-    if not isinstance(spec, TensorSpec):
+    if not isinstance(spec, TensorSpec) or isinstance(value, TensorSpec):
         if not spec.is_compatible_with(value):
             raise _SignatureError(
                 f"Python inputs incompatible with input_signature of {name}: got {value!r}, expected {spec}."
@@ -214,6 +223,18 @@ def fit_leaf(name: str, spec: Any, value: Any) -> Any:
 
 class _SignatureError(ValueError, TypeError):
     """TensorFlow raises ValueError or TypeError for this, by version."""
+
+
+def _has_own_hash(leaf: Any) -> bool:
+    """Whether an object is compared by what it holds, and can be."""
+    method: Any = type(leaf).__hash__
+    if method is None or method is object.__hash__:
+        return False
+    try:
+        hash(leaf)
+    except TypeError:
+        return False
+    return True
 
 
 def becomes_tensor(leaf: Any) -> bool:

@@ -25,7 +25,7 @@ from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.signatures import describe, heading, match, named_specs
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced
+from meshflow.core.trace import Traced, is_array_like
 from meshflow.core.variable import Variable
 
 
@@ -119,7 +119,10 @@ class Signed:
             for spec in specs[len(given) :]:
                 if spec.name in kwargs:
                     given.append(kwargs[spec.name])
-            if len(given) != len(specs) or len(given) != len(nest.flatten(args)) + len(kwargs):
+            counts = (len(specs), len(nest.flatten(args)) + len(kwargs))
+            if counts != (len(given),) * 2 or not all(
+                is_array_like(v) or isinstance(v, Variable) for v in given
+            ):
                 raise
             return given
 

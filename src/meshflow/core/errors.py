@@ -353,5 +353,5 @@ class ValueNeededError(OperatorNotAllowedInGraphError):
     """
 
 
-class InaccessibleTensorError(ValueError):
+class InaccessibleTensorError(ValueError, TypeError):
     """A tensor made while a function was traced is used outside that function."""

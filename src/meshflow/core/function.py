@@ -10,6 +10,7 @@ import functools
 import gc
 import inspect
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import ValueNeededError
 from meshflow.core.identity import IdentityWeakDict
+from meshflow.core.retracing import history_of
 from meshflow.core.shapes import TensorShape
 from meshflow.core.sized_later import SizedLater
 from meshflow.core.specs import TensorSpec, TypeSpec
@@ -79,17 +81,18 @@ class Function:
             self._name, python_function, self.input_signature, method=instance is not None
         )
         self._cache: dict[Any, ConcreteFunction] = {}
+        self._tracing = threading.RLock()
         self._later: dict[Any, SizedLater] = {}
         self._bound = IdentityWeakDict()
-        self._calls = 0
-        self._recent_traces: list[int] = []
+        self._history = history_of(python_function)
         self._created_variables = False
         self._plain_on_host = False
         self._jit_compile = jit_compile
         self._op_by_op = False
         self._traceable: Callable[..., Any] | None = None
         self._of_parts: Function | None = None
-        del reduce_retracing  # every shape is compiled for itself under XLA
+        # Every shape is compiled for itself under XLA: who asks for fewer traces is spared the warning.
+        self._reduce_retracing = reduce_retracing
         functools.update_wrapper(self, python_function, updated=())
 
     # ---- methods ---------------------------------------------------------------------------
@@ -104,10 +107,16 @@ class Function:
                 self.python_function,
                 self.input_signature,
                 self._autograph,
-                name=self._name,
-                instance=weakref.ref(instance),
-                jit_compile=self._jit_compile,
+                self._reduce_retracing,
+                self._name,
+                weakref.ref(instance),
+                self._jit_compile,
             )
+            own = self._arguments.python_signature()
+            if own is not None:
+                # What `inspect.signature` says, which would go by the function with `self`.
+                own = own.replace(parameters=[*own.parameters.values()][1:])
+                setattr(bound, "__signature__", own)
             self._bound[instance] = bound
         return bound
 
@@ -128,7 +137,7 @@ class Function:
             return self._call_python(self.python_function, args, kwargs)
         if self.input_signature is not None:
             args, kwargs = self._arguments.fit(args, kwargs)
-        self._calls += 1
+        self._history.calls += 1
         try:
             arrays, key = self._arguments.key(args, kwargs)
         except RowsGivenError:
@@ -140,7 +149,7 @@ class Function:
             concrete = self._cache.get(key)
             if concrete is None:
                 try:
-                    concrete = self._trace(args, kwargs, key, runs=True)
+                    concrete = self._traced_once(args, kwargs, key, runs=True)
                 except VariableNeedsEagerError:
                     if context.trace is not None:
                         raise  # the outermost function runs eagerly
@@ -180,6 +189,19 @@ class Function:
 
     # ---- tracing ---------------------------------------------------------------------------
 
+    def _traced_once(
+        self, args: Any, kwargs: Any, key: Any, runs: bool = False
+    ) -> ConcreteFunction:
+        """The function traced for a signature; threads that come at the same time share one trace."""
+        with self._tracing:
+            known = self._cache.get(key)
+            if known is not None:
+                return known
+            concrete = self._trace(args, kwargs, key, runs)
+        if runs and self.input_signature is None and not self._reduce_retracing:
+            self._history.add_trace(self._name)
+        return concrete
+
     def _trace(self, args: Any, kwargs: Any, key: Any, runs: bool = False) -> ConcreteFunction:
         signature = nest.map_structure(spec_of, (args, kwargs))
         created_before = self._created_variables
@@ -188,8 +210,14 @@ class Function:
         converted = self._converted()
 
         def noting(*args: Any, **kwargs: Any) -> Any:
+            copied = nest.map_structure(lambda leaf: leaf, (args, kwargs))
             result = self._call_python(converted, args, kwargs)
             scope: Any = context.trace
+            if _is_changed((args, kwargs), copied):
+                raise ValueError(
+                    f"{self._name} should not modify its Python input arguments: a list or dictionary that it "
+                    "was called with is another after the call. Change a copy instead."
+                )
             created.extend(scope.created)
             holders.extend([scope.created, scope.sources, scope.writes])
             return result
@@ -212,7 +240,6 @@ class Function:
             isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
         ):
             self._cache[key] = concrete
-        self._warn_on_retracing()
         return concrete
 
     def _with_shapes(
@@ -268,20 +295,6 @@ class Function:
         result = self._call_python(self.python_function, args, kwargs)
         return nest.map_structure(_as_result, result)
 
-    def _warn_on_retracing(self) -> None:
-        self._recent_traces = [c for c in self._recent_traces if c > self._calls - 6]
-        self._recent_traces.append(self._calls)
-        if len(self._recent_traces) >= 5 and self.input_signature is None:
-            _log.warning(
-                "%d out of the last %d calls to %s triggered tf.function retracing. Tracing is expensive "
-                "and the excessive number of tracings could be due to (1) creating @tf.function repeatedly "
-                "in a loop, (2) passing tensors with different shapes, (3) passing Python objects instead "
-                "of tensors.",
-                len(self._recent_traces),
-                min(self._calls, 6),
-                self._name,
-            )
-
     def experimental_get_tracing_count(self) -> int:
         """How many times the Python function has been traced."""
         return len(self._cache)
@@ -297,10 +310,16 @@ class Function:
           A `ConcreteFunction`.
 
         Raises:
-          ValueError: for specs with unknown sizes, which XLA cannot compile.
+          TypeError: when the arguments do not fit the input signature.
         """
-        if self.input_signature is not None and not args and not kwargs:
-            args = self.input_signature
+        if self.input_signature is not None:
+            if args or kwargs:
+                self._arguments.fit(args, kwargs)
+            args, kwargs = self.input_signature, {}
+        return self.concrete_for(args, kwargs)
+
+    def concrete_for(self, args: Any, kwargs: Any) -> ConcreteFunction:
+        """`get_concrete_function` for just these arguments, also with an input signature."""
         args, kwargs = self._arguments.canonical(args, kwargs)
         specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs):
@@ -309,7 +328,7 @@ class Function:
         concrete = self._cache.get(key)
         if concrete is None:
             try:
-                concrete = self._trace(args, kwargs, key)
+                concrete = self._traced_once(args, kwargs, key)
             except VariableNeedsEagerError:
                 zeros = nest.map_structure(_zeros_of, (args, kwargs))
                 self._first_call(*zeros)
@@ -330,6 +349,12 @@ class Function:
     def pretty_printed_signatures(self) -> str:
         """The same."""
         return self.pretty_printed_concrete_signatures()
+
+    def __reduce__(self) -> Any:
+        if self._instance is not None:
+            return getattr, (self._instance(), self._name)
+        settings = (self._autograph, self._reduce_retracing, self._name, None, self._jit_compile)
+        return Function, (self.python_function, self.input_signature, *settings)
 
     def __repr__(self) -> str:
         return f"<meshflow.function {self._name}>"
@@ -354,6 +379,16 @@ def _known_result(leaf: Any) -> Any:
     if known or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
         return convert_to_tensor(leaf)
     return leaf
+
+
+def _is_changed(arguments: Any, copied: Any) -> bool:
+    """Whether lists or dictionaries among the arguments are others than when they were copied."""
+    try:
+        nest.assert_same_structure(arguments, copied)
+    except (TypeError, ValueError):
+        return True
+    pairs = zip(nest.flatten(arguments), nest.flatten(copied), strict=True)
+    return any(now is not before for now, before in pairs)
 
 
 def _as_result(leaf: Any) -> Any:
@@ -396,11 +431,11 @@ def function(
       input_signature: a sequence of `TensorSpec`s (or structures of them) that arguments must fit.
       autograph: whether Python `if`, `while`, `for` on tensors become XLA control flow.
       jit_compile: whether a function that XLA cannot compile is an error.
-      reduce_retracing: accepted.
+      reduce_retracing: accepted; such a function is not warned of when it is traced often.
       experimental_implements: ignored.
       experimental_autograph_options: ignored.
       experimental_attributes: ignored.
-      experimental_relax_shapes: ignored.
+      experimental_relax_shapes: an older name of `reduce_retracing`.
       experimental_compile: ignored.
       experimental_follow_type_hints: ignored.
 
@@ -433,10 +468,11 @@ def function(
             )
 
     must_compile = bool(jit_compile or experimental_compile)
+    relaxed = bool(reduce_retracing or experimental_relax_shapes)
 
     def decorate(target: Callable[..., Any]) -> Function:
         if not callable(target):
-            raise TypeError(f"tf.function takes a callable, got {target!r}.")
-        return Function(target, input_signature, autograph, jit_compile=must_compile)
+            raise TypeError(f"{target!r} is not a callable object, which tf.function takes.")
+        return Function(target, input_signature, autograph, relaxed, jit_compile=must_compile)
 
     return decorate if func is None else decorate(func)

@@ -37,7 +37,7 @@ class SizedLater(Signed):
 
     def _sized(self, size: int) -> ConcreteFunction:
         args, kwargs = nest.map_structure(lambda s: _with_size(s, size), self._template)
-        return self._function.get_concrete_function(*args, **kwargs)
+        return self._function.concrete_for(args, kwargs)
 
     @property
     def structured_outputs(self) -> Any:

@@ -141,7 +141,7 @@ def _traced(fn: Any, args: Any, kwargs: Any) -> tuple[ConcreteFunction, list[Any
     if isinstance(fn, ConcreteFunction):
         return fn, [convert_to_tensor(a)._value for a in nest.flatten((args, kwargs))]
     function: Any = fn if isinstance(fn, Function) else Function(fn)
-    concrete = function.get_concrete_function(*args, **kwargs)
+    concrete = function.concrete_for(args, kwargs)
     arrays, _ = function._arguments.key(*function._arguments.canonical(args, kwargs))
     return concrete, arrays
 

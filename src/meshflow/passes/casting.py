@@ -31,6 +31,10 @@ _DTYPE_PARAMETERS = ("preferred_element_type", "new_dtype", "out_dtype")
 
 _CUSTOM = ("custom_jvp_call", "custom_vjp_call")
 
+# What looks for a value among those it was chosen from, as a rule of a custom derivative may: all must have
+# the digits it has.
+_COMPARE = ("eq", "ne", "max_windows_gradient", "select_and_scatter_add", "custom_vjp_call")
+
 # Makes a function compute in mixed precision: what the rules of custom derivatives go through.
 Rewriter = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -109,6 +113,13 @@ class _Program:
             value.versions[low] = _cast(value.versions[value.low], dtype)
         return value.versions[low]
 
+    def _rounded(self, value: Any, array: Any) -> Any:
+        """The float32 array of a value made in low precision, surely rounded: XLA leaves out casts there and back."""
+        if not isinstance(value, _Value) or not value.low:
+            return array
+        kind = jax.numpy.finfo(self._low)
+        return jax.lax.reduce_precision(array, exponent_bits=kind.nexp, mantissa_bits=kind.nmant)
+
     # ---- running ---------------------------------------------------------------------------
 
     def run(self, jaxpr: Any, path: Path, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -150,6 +161,8 @@ class _Program:
                 if params.get(name) == np.float32:
                     params[name] = self._low
         arrays = [self.as_array(v, painted) for v in values]
+        if not painted and eqn.primitive.name in _COMPARE:
+            arrays = [self._rounded(v, a) for v, a in zip(values, arrays, strict=True)]
         if painted and _casts_to_itself(eqn, arrays, params):
             return arrays
         bound = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
@@ -174,6 +187,11 @@ class _Program:
         arrays = [self.as_array(v, f) for v, f in zip(values, flags, strict=True)]
         bodies = [self._body(r, where, outs) for r in regions]
         name, params = eqn.primitive.name, eqn.params
+        if name in _COMPARE:
+            arrays = [
+                a if f else self._rounded(v, a)
+                for v, a, f in zip(values, arrays, flags, strict=True)
+            ]
         if name == "scan":
             return _scan(params, bodies[0], arrays)
         if name == "while":

@@ -135,3 +135,9 @@ def test_weights_read_from_a_pickle_are_still_cast():
     again = pickle.loads(pickle.dumps(layer))
     np.testing.assert_array_equal(again(tf.ones([1, 3])), outputs)
     assert again.kernel.name == layer.kernel.name and again.kernel.constraint is not None
+
+
+@pytest.mark.parametrize("kind", ["Attention", "AdditiveAttention"])
+def test_attention_with_a_policy_of_its_own_computes_in_it(kind):
+    layer = getattr(tf.keras.layers, kind)(dtype="mixed_bfloat16")
+    assert layer([tf.ones((1, 2, 3)), tf.ones((1, 4, 3))]).dtype == tf.bfloat16

@@ -279,7 +279,7 @@ class _BaseAttention(Layer):
         super().__init__(**kwargs)
         self.dropout = dropout
         self.supports_masking = True
-        self._dropout_layer = Dropout(dropout)
+        self._dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
 
     def _check(self, inputs: Any, mask: Any) -> None:
         """Raises a `ValueError` unless inputs and masks are lists of the right length."""

@@ -143,8 +143,9 @@ def _max_forward(x: Any, windows: Windows) -> Any:
 
 def _max_backward(windows: Windows, saved: Any, g: Any) -> Any:
     x, y = saved
-    back = _to_tiles if _left_to_xla(x, windows) else _to_first
-    return (back(x, y, g, windows),)
+    if _left_to_xla(x, windows):
+        return (_to_tiles(x, g, windows),)
+    return (_to_first(x, y, g, windows),)
 
 
 _max.defvjp(_max_forward, _max_backward)
@@ -165,8 +166,13 @@ def _of_first(windows: Windows, saved: Any, dx: Any) -> Any:
 _to_first.defvjp(lambda x, y, g, windows: (_to_first(x, y, g, windows), (x, y, g)), _of_first)
 
 
-def _to_tiles(x: Any, y: Any, g: Any, windows: Windows) -> Any:
-    """Each gradient at the first maximum of its tile: one pass over the result."""
+def _to_tiles(x: Any, g: Any, windows: Windows) -> Any:
+    """Each gradient at the first maximum of its tile: one pass over the result.
+
+    The maximum is found again, as XLA may give the two uses of `x` different digits: a convolution's
+    result that was rounded to bfloat16 for `y` is read unrounded where it is used in float32.
+    """
+    y = _max_by_xla(x, windows)
     blocks, inner, outer = [], [], []
     for n, k in zip(x.shape, windows.size, strict=True):
         blocks += [n // k, k]
@@ -186,8 +192,9 @@ def _to_tiles(x: Any, y: Any, g: Any, windows: Windows) -> Any:
 
 
 def _to_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
-    to_windows = _to_tiles if windows.tile(x.shape) else _to_overlapping
-    return to_windows(x, y, g, windows)
+    if windows.tile(x.shape):
+        return _to_tiles(x, g, windows)
+    return _to_overlapping(x, y, g, windows)
 
 
 def _to_positive_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
