@@ -249,6 +249,7 @@ _LAZY = (
         "distribute",
         "dtypes",
         "experimental",
+        "feature_column",
         "image",
         "io",
         "keras",
