@@ -102,3 +102,59 @@ def test_a_stack_that_was_called_knows_the_size_of_its_batch_until_another_comes
     fitted.compile("sgd", "mse")
     fitted.fit(np.zeros((4, 3)), np.zeros((4, 1)), verbose=0)
     assert fitted.output_shape == (None, 1)
+
+
+class Lazy(tf.keras.Model):
+    """A model that makes its layers when it is built, and builds them at once."""
+
+    def __init__(self):
+        super().__init__(name="lazy")
+
+    def build(self, input_shape):
+        inputs = tf.keras.Input(input_shape[1:])
+        self.stem = tf.keras.Model(inputs, tf.reshape(layers.Dense(4)(inputs), [-1, 2, 2]))
+        self.top = layers.Dense(1)
+        super().build(input_shape)
+
+    def call(self, inputs):
+        return self.top(self.stem(inputs))
+
+
+def test_layers_made_while_a_step_is_traced_are_numbered_anew():
+    tf.keras.backend.clear_session()
+    layers.Dense(1), layers.Dense(1)
+    model = Lazy()
+    model.compile("sgd", "mse")
+    model.fit(np.zeros((2, 3)), np.zeros((2, 2, 1)), verbose=0)
+    assert names(model) == ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"]
+    assert layers.Dense(1).name == "dense_2"
+
+
+def test_layers_made_in_a_symbolic_call_are_numbered_anew():
+    class Block(layers.Layer):
+        def build(self, shape):
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    tf.keras.backend.clear_session()
+    layers.Dense(1)
+    inputs = tf.keras.Input((3,))
+    blocks = [Block(), Block()]
+    for block in blocks:
+        block(inputs)
+    assert [block.dense.name for block in blocks] == ["dense", "dense"]
+    assert names(blocks[1]) == ["block_1/dense/kernel", "block_1/dense/bias"]
+    attention = layers.MultiHeadAttention(2, 3, name="mha")
+    attention(tf.keras.Input((4, 3)), tf.keras.Input((4, 3)))
+    assert names(attention)[0] == "mha/query/kernel"
+
+
+def test_layers_of_ops_are_named_as_in_keras():
+    inputs = tf.keras.Input((2, 4))
+    outputs = tf.cast(tf.sigmoid(tf.transpose(inputs, [0, 2, 1])), "float16")
+    model = tf.keras.Model(inputs, [outputs, tf.size(inputs)])
+    found = [layer.name.rstrip("_0123456789") for layer in model.layers[1:]]
+    assert found == ["tf.compat.v1.transpose", "tf.math.sigmoid", "tf.cast", "tf.compat.v1.size"]
+    assert model(np.zeros((3, 2, 4)))[1] == 24

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax._src import config as jax_config  # `ensure_compile_time_eval` cannot be undone in public
 from jax.extend import core as jex_core
 
 from meshflow.core import errors, host_calls, nest
-from meshflow.core.context import as_stored, context
+from meshflow.core.context import as_stored, context, counted_anew
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op, is_inexact
 from meshflow.core.rewriting import Rewriting, rewritten
@@ -386,7 +387,12 @@ def trace(
         nonlocal scope
         scope = TraceContext(context.trace, once=isolated or bool(axes), runs=runs)
         try:
-            with enter(scope, outer_tapes):
+            # In an `init_scope` JAX evaluates what has no tracers, which captures have not.
+            with (
+                enter(scope, outer_tapes),
+                counted_anew(),
+                jax_config.eager_constant_folding(False),
+            ):
                 context.tapes.extend(tapes)
                 return jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core import nest
+from meshflow.core.names import name_scope
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
@@ -265,7 +266,8 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         # Unlike a call, TensorFlow's `build` leaves the model's name out of the names of weights.
         self._opens_scope = False
         try:
-            self._infer_outputs(inputs, (), {})
+            with name_scope(""):
+                self._infer_outputs(inputs, (), {})
         except Exception as error:
             raise ValueError(
                 f"You cannot build your model {self.name} by calling `build` if your layers do not support float "
