@@ -111,7 +111,7 @@ class FeaturesPart:
         """The part of a model, None when it has no such layer or works on text elsewhere too."""
         if graph is None:
             first, *rest = model.layers if hasattr(model, "_stack") else [None]
-            others = [inner for layer in rest for inner in layer._flatten_layers()]
+            others = [inner for layer in rest if layer for inner in layer._flatten_layers()]
             if not hasattr(first, "host_values") or any(map(_runs_on_host, others)):
                 return None
             return cls([(first, {})], None)
