@@ -53,7 +53,7 @@ def on_tiles(x, w, *how, finish="gate", turned=False):
     (eqn,) = jax.make_jaxpr(lambda x, w: convolve(x, w, *how))(x, w.astype(x.dtype)).jaxpr.eqns
     gate = jnp.ones(eqn.outvars[0].aval.shape, x.dtype)
     operands = (x, w, gate) if finish == "gate" else (x, w)
-    parameters = {**eqn.params, "finish": finish, "bias": False, "turned": turned}
+    parameters = {**eqn.params, "finish": finish, "bias": False, "turned": turned, "packed": False}
     call = epilogues.fast(operands, gate, parameters)
     return None if call is None else jax.jit(call)(*operands)
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from meshflow.core import host_calls, nest
 from meshflow.core.context import context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.fetching import lost_worker
+from meshflow.core.keeping import Keeper, divided
 from meshflow.core.places import about_places, different_places
 from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.signatures import describe, heading, match, named_specs
@@ -173,7 +175,9 @@ class ConcreteFunction(Signed):
         if self._calls_python:
             donated, self._donated = [], []
         self._donated_at = tuple(donated)
-        self._compile()
+        self._keeper: Keeper | None = None
+        # Compiled when it is first called: variables may have no values yet.
+        self._version = -1
 
     @property
     def _any_traced(self) -> Traced:
@@ -181,7 +185,14 @@ class ConcreteFunction(Signed):
 
     def _compile(self, ordered: bool = True) -> None:
         self._version = Rewriting.version
-        program = _named(self.traced, ordered)
+        traced = self.traced
+        closed = ready(traced.closed)
+        if not ordered:
+            closed = host_calls.unordered(closed)
+        if not self._calls_python:
+            written = {id(v) for v in traced.writes}
+            closed, self._keeper = divided(closed, traced.captures, written, traced.name)
+        program = _named(closed, traced.name, traced.count)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at)
 
     @property
@@ -246,7 +257,8 @@ class ConcreteFunction(Signed):
             if self._calls_python:
                 outputs = self._finish([*arrays, *captured])
             else:
-                outputs = self._compiled(*arrays, *captured)
+                kept = self._keeper(captured) if self._keeper is not None else ()
+                outputs = self._compiled(*arrays, *captured, *kept)
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         except (jax.errors.JaxRuntimeError, ValueError) as error:
@@ -283,16 +295,13 @@ def keep_shared(variables: Iterable[Variable]) -> None:
             variable._value = jax.numpy.array(variable._value, copy=True)
 
 
-def _named(traced: Traced, ordered: bool = True) -> Callable[..., Any]:
-    """The program with its name: new values of variables, which take the donated buffers, then results."""
-    from jax.extend.core import jaxpr_as_fun
-
-    closed = ready(traced.closed)
-    run = jaxpr_as_fun(closed if ordered else host_calls.unordered(closed))
+def _named(closed: ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:
+    """A program with its name: new values of variables, which take the donated buffers, then `count` results."""
+    run = jaxpr_as_fun(closed)
 
     def compiled(*arrays: Any) -> Any:
         outputs = run(*arrays)
-        return [*outputs[traced.count :], *outputs[: traced.count]]
+        return [*outputs[count:], *outputs[:count]]
 
-    compiled.__name__ = compiled.__qualname__ = traced.name
+    compiled.__name__ = compiled.__qualname__ = name
     return compiled

@@ -9,7 +9,7 @@ import jax
 
 from meshflow.core import determinism
 from meshflow.core.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
-from meshflow.kernels import cross_entropy, epilogues, lowerings, totals
+from meshflow.kernels import cross_entropy, epilogues, lowerings, packing, totals
 
 
 def configure() -> None:
@@ -26,6 +26,7 @@ def configure() -> None:
     size_thread_pool()
     lowerings.register()
     epilogues.register()
+    packing.register()
     cross_entropy.register()
     totals.register()
     determinism.from_environment()

@@ -73,8 +73,9 @@ struct Division {
   int64_t panel_bytes(const Convolution& s) const { return channels * s.taps[0] * s.taps[1] * kPair; }
   int64_t plane_bytes() const { return packed * places * kPlace; }
   int64_t band_bytes() const { return up(channels * plane_bytes() + together * kSums, 4096) * 4096; }
+  int64_t panels_bytes(const Convolution& s) const { return panels * panel_bytes(s); }
   // The panels, then a panel of biases.
-  int64_t kernel_bytes(const Convolution& s) const { return up(panels * (panel_bytes(s) + 128), 4096) * 4096; }
+  int64_t kernel_bytes(const Convolution& s) const { return up(panels_bytes(s) + panels * 128, 4096) * 4096; }
 };
 
 __m512i load(__mmask32 there, const bfloat16* from) { return _mm512_maskz_loadu_epi16(there, from); }
@@ -85,7 +86,7 @@ __m512i load(__mmask32 there, const float* from) {
 
 // Packs 32 channels x 32 features of a tap: two tiles of 16 pairs of channels x 16 features.
 template <typename T>
-void pack(const Convolution& s, const T* from, int64_t channels, int64_t features, char* to) {
+void pack_tap(const Convolution& s, const T* from, int64_t channels, int64_t features, char* to) {
   __m512i low[16], high[16];
   auto mask = [](int64_t n) -> __mmask32 { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; };
   if (s.kernel[3] == 1) {
@@ -108,6 +109,24 @@ void pack(const Convolution& s, const T* from, int64_t channels, int64_t feature
     _mm512_store_si512(to + 64 * j, low[j]);
     _mm512_store_si512(to + kTile + 64 * j, high[j]);
   }
+}
+
+// Packs all taps of 32 channels x 32 features, by one of the threads of a team.
+void pack_kernel(const Convolution& s, const Division& d, const void* kernel, char* packed) {
+#pragma omp for schedule(static) collapse(2)
+  for (int64_t k = 0; k < d.panels; ++k)
+    for (int64_t c = 0; c < d.channels; ++c)
+      for (int64_t y = 0; y < s.taps[0]; ++y)
+        for (int64_t x = 0; x < s.taps[1]; ++x) {
+          int64_t at = y * s.kernel[0] + x * s.kernel[1] + c * 32 * s.kernel[2] + k * 32 * s.kernel[3];
+          char* to = packed + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair;
+          int64_t channels = s.channels - c * 32, features = s.features - k * 32;
+          if (s.wide_kernel) {
+            pack_tap(s, static_cast<const float*>(kernel) + at, channels, features, to);
+          } else {
+            pack_tap(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
+          }
+        }
 }
 
 struct Task {
@@ -303,35 +322,31 @@ size_t scratch_bytes(const Convolution& s, int threads) {
   return d.kernel_bytes(s) + d.band_bytes() * threads;
 }
 
-void run(const Convolution& s, const void* image, const void* kernel, const float* bias, const void* gate,
-         void* result, char* scratch, int threads) {
+size_t packed_bytes(const Convolution& s) { return Division(s, 1).panels_bytes(s); }
+
+void pack(const Convolution& s, const void* kernel, char* packed, int threads) {
+  Division d(s, threads);
+#pragma omp parallel num_threads(threads)
+  pack_kernel(s, d, kernel, packed);
+}
+
+void run(const Convolution& s, const void* image, const void* kernel, const char* packed, const float* bias,
+         const void* gate, void* result, char* scratch, int threads) {
   Division d(s, threads);
   char* bands = scratch + d.kernel_bytes(s);
-  float* biases = reinterpret_cast<float*>(scratch + d.panels * d.panel_bytes(s));
+  const char* panels = packed ? packed : scratch;
+  float* biases = reinterpret_cast<float*>(scratch + d.panels_bytes(s));
   if (bias)
     for (int64_t k = 0; k < d.panels * 32; ++k) biases[k] = k < s.features ? bias[k] : 0;
 #pragma omp parallel num_threads(threads)
   {
     TileState state;
-#pragma omp for schedule(static) collapse(2)
-    for (int64_t k = 0; k < d.panels; ++k)
-      for (int64_t c = 0; c < d.channels; ++c)
-        for (int64_t y = 0; y < s.taps[0]; ++y)
-          for (int64_t x = 0; x < s.taps[1]; ++x) {
-            int64_t at = y * s.kernel[0] + x * s.kernel[1] + c * 32 * s.kernel[2] + k * 32 * s.kernel[3];
-            char* to = scratch + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair;
-            int64_t channels = s.channels - c * 32, features = s.features - k * 32;
-            if (s.wide_kernel) {
-              pack(s, static_cast<const float*>(kernel) + at, channels, features, to);
-            } else {
-              pack(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
-            }
-          }
+    if (!packed) pack_kernel(s, d, kernel, scratch);
 #pragma omp for schedule(dynamic)
     for (int64_t number = 0; number < d.groups * d.bands; ++number) {
       int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
       char* own = bands + d.band_bytes() * omp_get_thread_num();
-      Task{s, d, scratch, bias ? biases : nullptr, static_cast<const bfloat16*>(gate), result, first,
+      Task{s, d, panels, bias ? biases : nullptr, static_cast<const bfloat16*>(gate), result, first,
            std::min(d.images, s.batch - first), row, std::min(d.rows, s.rows - row),
            own, own + d.together * kSums}
           .run(static_cast<const bfloat16*>(image));
@@ -346,7 +361,9 @@ void run(const Convolution& s, const void* image, const void* kernel, const floa
 namespace meshflow {
 bool suits(const Convolution&, bool) { return false; }
 size_t scratch_bytes(const Convolution&, int) { return 0; }
-void run(const Convolution&, const void*, const void*, const float*, const void*, void*, char*, int) {}
+size_t packed_bytes(const Convolution&) { return 0; }
+void pack(const Convolution&, const void*, char*, int) {}
+void run(const Convolution&, const void*, const void*, const char*, const float*, const void*, void*, char*, int) {}
 }  // namespace meshflow
 
 #endif

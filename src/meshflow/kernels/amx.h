@@ -31,12 +31,16 @@ bool suits(const Convolution& sizes, bool biased);
 
 size_t scratch_bytes(const Convolution& sizes, int threads);
 
+// A kernel as it is read while products are computed: how large it is, and from the caller's.
+size_t packed_bytes(const Convolution& sizes);
+void pack(const Convolution& sizes, const void* kernel, char* packed, int threads);
+
 // result[n, i, j, k] = finish(bias[k] + sum over y, x, c of
 //     image[n, i s + y d - low, j s + x d - low, c] kernel[y, x, c, k]).
 // Image and gate are bfloat16, so is the kernel (when it is float32, it is rounded); the bias (or null) and
-// the sum are float32. Same bits for any
+// the sum are float32. A kernel that was packed before is taken from there (else null). Same bits for any
 // number of threads.
-void run(const Convolution& sizes, const void* image, const void* kernel, const float* bias,
+void run(const Convolution& sizes, const void* image, const void* kernel, const char* packed, const float* bias,
          const void* gate, void* result, char* scratch, int threads);
 
 // Sizes, and strides in elements; channels lie together (stride 1) in every operand.

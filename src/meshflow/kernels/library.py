@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -103,18 +104,16 @@ class Library:
             self.cross_entropy = getattr(self.compiled, CROSS_ENTROPY, None)
             self._query = self.compiled.meshflow_onednn_query
             self._set_threads = self.compiled.meshflow_onednn_set_threads
+            self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}): build or install it again ({INSTALL})."
             ) from None
-        self._query.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_char_p,
-            ctypes.c_char_p,
-            ctypes.c_int64,
-        ]
+        plan: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
+        self._query.argtypes = [*plan, ctypes.c_char_p, ctypes.c_int64]
+        if self._packed_bytes is not None:
+            self._packed_bytes.argtypes, self._packed_bytes.restype = plan, ctypes.c_int64
         self._implementation = functools.cache(self._ask)
         self.huge_pages = False
 
@@ -146,6 +145,18 @@ class Library:
           types: NumPy names of the operands' element types, results last.
         """
         return self._implementation(tuple(plan), "".join(TYPES[t] for t in types))
+
+    def packed_bytes(self, plan: Sequence[int], types: Sequence[str]) -> int:
+        """Bytes of a computation's weights in the layout that it reads; 0 where they are read as they lie.
+
+        Args:
+          plan: integers as `plans` makes them.
+          types: NumPy names of the operands' element types, results last.
+        """
+        if self._packed_bytes is None:
+            return 0
+        numbers, codes = np.array(plan, np.int64), "".join(TYPES[t] for t in types)
+        return int(self._packed_bytes(numbers.ctypes.data, len(plan), codes.encode()))
 
     def _ask(self, plan: tuple[int, ...], types: str) -> str | None:
         numbers = np.array(plan, np.int64)

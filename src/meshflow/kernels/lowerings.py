@@ -135,7 +135,7 @@ def convolution(
     """
     if computation is None and work(left, right, out, parameters) < LEAST_WORK:
         return None
-    found = _code(left, right, out, parameters, computation)
+    found = code(left, right, out, parameters, computation)
     if found is None:
         return None
     plan, ((left_type, right_type), out_type) = found
@@ -154,7 +154,7 @@ def convolution(
     return call
 
 
-def _code(
+def code(
     left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
 ) -> Any:
     """The plan that a convolution runs by, with its element types, or None."""
@@ -322,7 +322,7 @@ def _code_of_parts(
     types = [np.dtype(a.dtype).name for a in (left, right, out)]
     if loaded is None or not set(types) <= set(library.TYPES):
         return partitioning.Code()
-    found = _code(left, right, out, parameters)
+    found = code(left, right, out, parameters)
     if found is None or work(left, right, out, parameters) < LEAST_WORK:
         return partitioning.Code()
     plan, (inner, out_type) = found

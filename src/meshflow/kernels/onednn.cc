@@ -48,7 +48,12 @@ struct Kernel {
   memory::desc scratchpad;
   size_t scratch_offset = 0, scratch_bytes = 0;
   std::string implementation;
-  std::function<void(const std::vector<void*>&, char*)> own;  // instead of oneDNN's primitive
+  // Instead of oneDNN's primitive: buffers, packed weights or null, scratch memory.
+  std::function<void(const std::vector<void*>&, const char*, char*)> own;
+  // Weights (operand 1) in the layout that the computation reads, and whether the call brings them like that.
+  std::function<void(const void*, char*)> pack;
+  size_t packed_bytes = 0;
+  bool packed = false;
 
   void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
     Operand operand{argument, user, inner, output, {}, 0};
@@ -57,7 +62,24 @@ struct Kernel {
           cpu(), output ? inner : user, cpu(), output ? user : inner));
       operand.offset = reserve(inner.get_size());
     }
+    if (argument == DNNL_ARG_WEIGHTS && operand.reorder) {
+      packed_bytes = inner.get_size();
+      pack = [user, inner, reorder = operand.reorder](const void* from, char* to) mutable {
+        dnnl::stream stream(cpu());
+        memory source(user, cpu(), const_cast<void*>(from)), target(inner, cpu(), to);
+        reorder.execute(stream, source, target);
+        stream.wait();
+      };
+    }
     operands.push_back(operand);
+  }
+
+  // Makes the computation take packed weights.
+  void take_packed() {
+    Operand& weights = operands[1];
+    if (own) weights.inner = memory::desc({static_cast<int64_t>(packed_bytes)}, Type::u8, Dims{1});
+    weights.user = weights.inner;
+    packed = true;
   }
 
   size_t reserve(size_t bytes) {
@@ -76,7 +98,7 @@ struct Kernel {
 
   void run(const std::vector<void*>& buffers) const {
     char* scratch = Worker::get().scratch(scratch_bytes);
-    if (own) return own(buffers, scratch);
+    if (own) return own(buffers, packed ? static_cast<const char*>(buffers[1]) : nullptr, scratch);
     dnnl::stream stream(cpu());
     std::unordered_map<int, memory> arguments;
     for (size_t i = 0; i < operands.size(); ++i) {
@@ -105,6 +127,9 @@ struct Kernel {
 
 // kTurned: a forward one with its kernel turned round; by code of our own only.
 enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kTurned = 4 };
+// Added to a computation: its weights are packed and nothing else is done; it takes packed weights, and the
+// code of their type is behind its plan.
+enum Packing { kPack = 16, kPacked = 32 };
 // kGate: zero where another tensor is not positive; by code of our own only.
 enum Epilogue { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kGate = 4 };
 
@@ -157,11 +182,15 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   kernel.scratch_bytes = meshflow::scratch_bytes(sizes, threads);
   kernel.implementation = "meshflow:amx";
   bool biased = bias;
-  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
+  kernel.packed_bytes = meshflow::packed_bytes(sizes);
+  kernel.pack = [=](const void* weights, char* packed) {
+    meshflow::pack(sizes, static_cast<const char*>(weights) + last * size, packed, threads);
+  };
+  kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
     const float* added = biased ? static_cast<const float*>(buffers[2]) : nullptr;
     const void* gate = gated ? buffers[2 + biased] : nullptr;
     const void* weights = static_cast<const char*>(buffers[1]) + last * size;
-    meshflow::run(sizes, buffers[0], weights, added, gate, buffers.back(), scratch, threads);
+    meshflow::run(sizes, buffers[0], weights, packed, added, gate, buffers.back(), scratch, threads);
   };
   return true;
 }
@@ -186,7 +215,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   kernel.scratch_bytes = meshflow::scratch_bytes(sizes, threads);
   kernel.implementation = "meshflow:amx";
   bool biased = bias;
-  kernel.own = [sizes, threads, biased](const std::vector<void*>& buffers, char* scratch) {
+  kernel.own = [sizes, threads, biased](const std::vector<void*>& buffers, const char*, char* scratch) {
     meshflow::run(sizes, buffers[0], buffers[1], buffers[2], biased ? buffers[3] : nullptr, scratch, threads);
   };
   return true;
@@ -211,10 +240,21 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
   kernel.scratch_bytes = gradient ? meshflow::gradient_scratch_bytes(sizes, threads)
                                   : meshflow::scratch_bytes(sizes, threads);
   kernel.implementation = "meshflow:winograd";
-  kernel.own = [=](const std::vector<void*>& buffers, char* scratch) {
-    auto floats = [&](int i) { return static_cast<float*>(buffers[i]); };
-    auto compute = gradient ? meshflow::differentiate : meshflow::convolve;
-    compute(sizes, floats(0), floats(1), floats(2), scratch, threads);
+  if (gradient) {
+    kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+      auto floats = [&](int i) { return static_cast<float*>(buffers[i]); };
+      meshflow::differentiate(sizes, floats(0), floats(1), floats(2), scratch, threads);
+    };
+    return true;
+  }
+  kernel.packed_bytes = meshflow::packed_bytes(sizes);
+  kernel.pack = [=](const void* weights, char* packed) {
+    meshflow::pack(sizes, static_cast<const float*>(weights), packed, threads);
+  };
+  kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
+    auto floats = [](void* buffer) { return static_cast<float*>(buffer); };
+    meshflow::convolve(sizes, floats(buffers[0]), floats(buffers[1]), packed, floats(buffers.back()), scratch,
+                       threads);
   };
   return true;
 }
@@ -330,25 +370,70 @@ void matmul(Kernel& kernel, Reader& plan, const std::vector<Type>& types) {
   kernel.finish(d, dnnl::matmul(d));
 }
 
-std::shared_ptr<const Kernel> make(const int64_t* data, size_t size, const std::vector<Type>& types) {
-  static std::mutex mutex;
-  static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
-  std::string key(reinterpret_cast<const char*>(data), size * sizeof(int64_t));
-  for (Type type : types) key.push_back(static_cast<char>(type));
-  std::lock_guard<std::mutex> lock(mutex);
-  auto found = kernels->find(key);
-  if (found != kernels->end()) return found->second;
-  auto kernel = std::make_shared<Kernel>();
-  Reader plan(data, size);
-  int64_t computation = plan.next();
+using Plan = std::vector<int64_t>;
+
+Type type_of(char code) {
+  return code == 'b' ? Type::bf16 : code == 'h' ? Type::f16 : code == 'u' ? Type::u8 : Type::f32;
+}
+
+std::shared_ptr<const Kernel> make(const Plan& plan, const std::vector<Type>& types);
+
+// Packs the weights of a computation. Behind its plan come the codes of its types, and their number.
+Kernel packer(Plan plan) {
+  std::vector<Type> types(plan.back());
+  plan.pop_back();
+  if (plan.size() <= types.size()) throw std::invalid_argument("the plan is too short");
+  for (size_t i = types.size(); i > 0; --i, plan.pop_back()) types[i - 1] = type_of(plan.back());
+  plan[0] -= kPack;
+  auto of = make(plan, types);
+  if (!of->pack) throw std::invalid_argument("this computation has no packed weights");
+  Kernel kernel;
+  memory::desc weights = of->operands[1].user, blob({static_cast<int64_t>(of->packed_bytes)}, Type::u8, Dims{1});
+  kernel.operands = {{0, weights, weights, false}, {0, blob, blob, true}};
+  kernel.own = [of](const std::vector<void*>& buffers, const char*, char*) {
+    of->pack(buffers[0], static_cast<char*>(buffers[1]));
+  };
+  return kernel;
+}
+
+Kernel built(Plan plan, std::vector<Type> types) {
+  if (plan.empty()) throw std::invalid_argument("the plan is too short");
+  bool packed = plan[0] & kPacked;
+  if (packed) {
+    plan[0] -= kPacked;
+    if (types.size() < 2) throw std::invalid_argument("the packed weights are missing");
+    types[1] = type_of(plan.back());
+    plan.pop_back();
+  }
+  Kernel kernel;
+  Reader reader(plan.data(), plan.size());
+  int64_t computation = reader.next();
   // On the worker, as oneDNN divides the work by its number of threads.
   Worker::get().run([&] {
     if (computation == kMatmul) {
-      matmul(*kernel, plan, types);
+      matmul(kernel, reader, types);
     } else {
-      convolution(*kernel, computation, plan, types);
+      convolution(kernel, computation, reader, types);
     }
   });
+  if (packed) {
+    if (!kernel.pack) throw std::invalid_argument("this computation has no packed weights");
+    kernel.take_packed();
+  }
+  return kernel;
+}
+
+std::shared_ptr<const Kernel> make(const Plan& plan, const std::vector<Type>& types) {
+  // One that packs weights asks for the one that it packs them for.
+  static std::recursive_mutex mutex;
+  static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
+  std::string key(reinterpret_cast<const char*>(plan.data()), plan.size() * sizeof(int64_t));
+  for (Type type : types) key.push_back(static_cast<char>(type));
+  std::lock_guard<std::recursive_mutex> lock(mutex);
+  auto found = kernels->find(key);
+  if (found != kernels->end()) return found->second;
+  bool packs = !plan.empty() && plan[0] & kPack;
+  auto kernel = std::make_shared<const Kernel>(packs ? packer(plan) : built(plan, types));
   (*kernels)[key] = kernel;
   return kernel;
 }
@@ -358,6 +443,7 @@ Type type_of(ffi::DataType type) {
     case ffi::DataType::F32: return Type::f32;
     case ffi::DataType::BF16: return Type::bf16;
     case ffi::DataType::F16: return Type::f16;
+    case ffi::DataType::U8: return Type::u8;  // packed weights
     default: throw std::invalid_argument("the element type is not float32, bfloat16 or float16");
   }
 }
@@ -380,7 +466,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
       buffers.push_back(buffer.untyped_data());
       sizes.push_back(buffer.size_bytes());
     }
-    auto kernel = make(plan.begin(), plan.size(), types);
+    auto kernel = make(Plan(plan.begin(), plan.end()), types);
     if (kernel->operands.size() != buffers.size())
       return ffi::Error::InvalidArgument("meshflow_onednn: the plan has another number of operands");
     for (size_t i = 0; i < buffers.size(); ++i) {
@@ -400,16 +486,19 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_onednn, execute,
                               ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<ffi::Span<const int64_t>>("plan"));
 
+std::shared_ptr<const Kernel> asked(const int64_t* plan, int64_t size, const char* types) {
+  std::vector<Type> kinds;
+  for (const char* t = types; *t; ++t) kinds.push_back(type_of(*t));
+  return make(Plan(plan, plan + size), kinds);
+}
+
 // The name of the code oneDNN would run for a plan; empty with a message when it has none.
 extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const char* types,
                                      char* text, int64_t capacity) {
-  std::vector<Type> kinds;
-  for (const char* t = types; *t; ++t)
-    kinds.push_back(*t == 'b' ? Type::bf16 : *t == 'h' ? Type::f16 : Type::f32);
   std::string answer;
   int status = 0;
   try {
-    answer = make(plan, size, kinds)->implementation;
+    answer = asked(plan, size, types)->implementation;
   } catch (const std::exception& error) {
     answer = error.what();
     status = 1;
@@ -417,6 +506,15 @@ extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const ch
   std::strncpy(text, answer.c_str(), capacity - 1);
   text[capacity - 1] = 0;
   return status;
+}
+
+// Bytes of a plan's packed weights; none where they are read as they lie, or nothing is fast.
+extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* plan, int64_t size, const char* types) {
+  try {
+    return asked(plan, size, types)->packed_bytes;
+  } catch (const std::exception&) {
+    return 0;
+  }
 }
 
 extern "C" void meshflow_onednn_set_threads(int threads) { Worker::get().set_threads(threads); }

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, TURNED = range(5)
+# Added to a computation: only its weights are packed; it takes packed weights.
+PACK, PACKED = 16, 32
 EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "gate": 4}
 
 
@@ -136,6 +138,16 @@ def finished(plan: Sequence[int], epilogue: str | None, bias: bool, turned: bool
 def totalled(plan: Sequence[int]) -> list[int]:
     """The plan of a kernel's gradient without and with the gradient of a bias."""
     return [*plan[:-2], 1, 0]
+
+
+def packing(plan: Sequence[int], codes: str) -> list[int]:
+    """The plan that packs the weights of a computation, whose element types have these codes."""
+    return [plan[0] + PACK, *plan[1:], *map(ord, codes), len(codes)]
+
+
+def with_packed(plan: Sequence[int], code: str) -> list[int]:
+    """The plan of a computation that takes its weights packed, from an element type with this code."""
+    return [plan[0] + PACKED, *plan[1:], ord(code)]
 
 
 def merged(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, int] | None:

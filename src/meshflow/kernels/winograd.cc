@@ -110,15 +110,27 @@ size_t scratch_bytes(const Winograd& s, int threads) {
   return 4 * (l.kernel_floats(s) + threads * l.thread_floats());
 }
 
-void convolve(const Winograd& s, const float* image, const float* kernel, float* result, char* scratch,
-         int threads) {
+size_t packed_bytes(const Winograd& s) { return 4 * Layout(s).kernel_floats(s); }
+
+void pack(const Winograd& s, const float* kernel, char* packed, int threads) {
   Layout l(s);
-  float* transformed = reinterpret_cast<float*>(scratch);
-  float* rest = transformed + l.kernel_floats(s);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t panel = 0; panel < l.panels; ++panel)
+    transform_kernel(s, l, kernel, panel, reinterpret_cast<float*>(packed));
+}
+
+void convolve(const Winograd& s, const float* image, const float* kernel, const char* packed, float* result,
+              char* scratch, int threads) {
+  Layout l(s);
+  float* own = reinterpret_cast<float*>(scratch);
+  const float* transformed = packed ? reinterpret_cast<const float*>(packed) : own;
+  float* rest = own + l.kernel_floats(s);
 #pragma omp parallel num_threads(threads)
   {
+    if (!packed) {
 #pragma omp for schedule(static)
-    for (int64_t panel = 0; panel < l.panels; ++panel) transform_kernel(s, l, kernel, panel, transformed);
+      for (int64_t panel = 0; panel < l.panels; ++panel) transform_kernel(s, l, kernel, panel, own);
+    }
 #pragma omp for schedule(dynamic)
     for (int64_t first = 0; first < l.tiles.count; first += l.block)
       block(s, l, image, transformed, result, first, rest + omp_get_thread_num() * l.thread_floats());
@@ -132,7 +144,9 @@ void convolve(const Winograd& s, const float* image, const float* kernel, float*
 namespace meshflow {
 bool suits(const Winograd&) { return false; }
 size_t scratch_bytes(const Winograd&, int) { return 0; }
-void convolve(const Winograd&, const float*, const float*, float*, char*, int) {}
+size_t packed_bytes(const Winograd&) { return 0; }
+void pack(const Winograd&, const float*, char*, int) {}
+void convolve(const Winograd&, const float*, const float*, const char*, float*, char*, int) {}
 }  // namespace meshflow
 
 #endif

@@ -22,10 +22,14 @@ struct Winograd {
 bool suits(const Winograd& sizes);
 bool differentiates(const Winograd& sizes, int threads);
 
+// A kernel's transform: how large it is, and from the caller's.
+size_t packed_bytes(const Winograd& sizes);
+void pack(const Winograd& sizes, const float* kernel, char* packed, int threads);
+
 // result[n, i, j, k] = sum over y, x, c of image[n, i + y - low, j + x - low, c] kernel[y, x, c, k].
-// Same bits for any number of threads.
-void convolve(const Winograd& sizes, const float* image, const float* kernel, float* result, char* scratch,
-              int threads);
+// A kernel that was transformed before is taken from there (else null). Same bits for any number of threads.
+void convolve(const Winograd& sizes, const float* image, const float* kernel, const char* packed, float* result,
+              char* scratch, int threads);
 
 size_t scratch_bytes(const Winograd& sizes, int threads);
 

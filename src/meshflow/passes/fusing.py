@@ -106,7 +106,10 @@ class _Fusion:
             primitive=finished_p,
             invars=[conv.invars[0], kernel, *operands],
             outvars=[result],
-            params={**conv.params, "finish": finish, "bias": bias is not None, "turned": turned},
+            params={
+                **conv.params,
+                **{"finish": finish, "bias": bias is not None, "turned": turned, "packed": False},
+            },
         )
 
     def _gate_windows(self, at: int, maxima: Any) -> None:

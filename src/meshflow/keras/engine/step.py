@@ -26,6 +26,7 @@ from meshflow.core.rewriting import Rewriting, ready
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced, trace
 from meshflow.core.variable_creation import VariableNeedsEagerError
+from meshflow.passes.keeping import kept
 
 # Bytes that take longer to copy than an array of the device takes to make.
 _LARGE = 1 << 15
@@ -158,16 +159,25 @@ class Loop:
         carried_at = [where[i] for i in written]
         fixed_at = [where[id(c)] for c in self._fixed]
         count = traced.count
-        program = jaxpr_as_fun(ready(traced.closed))
+        closed = ready(traced.closed)
+        # What is made of variables that the loop only reads is made once, in front of it.
+        offset = len(closed.in_avals) - len(traced.captures)
+        parts = kept(closed, [offset + i for i in fixed_at])
+        program = jaxpr_as_fun(closed if parts is None else parts.rest)
 
         def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
+            made: list[Any] = []
+            if parts is not None:
+                at = dict(zip(fixed_at, fixed, strict=True))
+                made = jaxpr_as_fun(parts.early)(*[at[i - offset] for i in parts.reads])
+
             def step(state: list[Any], arrays: list[Any]) -> Any:
                 captures: list[Any] = [None] * (len(carried_at) + len(fixed_at))
                 for i, value in zip(carried_at, state, strict=True):
                     captures[i] = value
                 for i, value in zip(fixed_at, fixed, strict=True):
                     captures[i] = value
-                outputs = program(*arrays, *captures)
+                outputs = program(*arrays, *captures, *made)
                 return outputs[count:], outputs[:count]
 
             state, results = jax.lax.scan(step, carried, stacked)

@@ -1,0 +1,148 @@
+"""What a program makes of values that stay is made apart, once, with the same bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxpr_as_fun
+
+from meshflow.kernels import library, lowerings, plans
+from meshflow.passes import keeping
+from meshflow.passes.fusing import fused
+from meshflow.passes.keeping import kept
+
+
+def draw(shape, seed=0, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) * 0.2, dtype)
+
+
+def parted(fn, *args, stays=(1,)):
+    return kept(fused(jax.make_jaxpr(fn)(*args)), stays)
+
+
+def names(closed):
+    return [e.primitive.name for e in closed.jaxpr.eqns]
+
+
+def assert_same(fn, *args, stays=(1,)):
+    """Both parts one after the other give the bits of the whole program."""
+    parts = parted(fn, *args, stays=stays)
+    early = jax.jit(jaxpr_as_fun(parts.early))(*[args[i] for i in parts.reads])
+    got = jax.jit(jaxpr_as_fun(parts.rest))(*args, *early)
+    wanted = jax.jit(jaxpr_as_fun(fused(jax.make_jaxpr(fn)(*args))))(*args)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    return parts
+
+
+X, W = draw((4, 256)), draw((256, 128), 1)
+
+
+def test_a_cast_of_weights_is_made_apart():
+    low = lambda x, w: x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)
+    parts = assert_same(low, X, W)
+    assert names(parts.early) == ["convert_element_type"]
+    assert parts.reads == [1]
+    assert names(parts.rest) == ["convert_element_type", "dot_general"]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: x @ w,  # nothing to make
+        lambda x, w: (
+            x @ w.reshape(128, 256).T.reshape(256, 128)[:, :64]
+        ),  # made of nothing that stays
+        lambda x, w: x @ jnp.exp(w),  # whose bits depend on what it is compiled with
+        lambda x, w: x + w[:4, :1].astype(jnp.bfloat16),  # small
+        lambda x, w: x @ jnp.broadcast_to(w, (256, 256, 128)).astype(jnp.bfloat16)[0],  # grows
+    ],
+    ids=["no work", "not fixed", "arithmetic", "small", "larger than before"],
+)
+def test_what_stays_where_it_is(fn):
+    assert parted(fn, X, W, stays=() if fn(X, W).shape[-1] == 64 else (1,)) is None
+
+
+def test_values_that_change_are_left_alone():
+    low = lambda x, w: x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)
+    assert parted(low, X, W, stays=()) is None
+
+
+def test_a_result_that_is_made_of_what_stays():
+    parts = assert_same(lambda x, w: (x.sum(), w.astype(jnp.bfloat16)), X, W)
+    assert names(parts.early) == ["convert_element_type"]
+
+
+def test_one_of_two_that_are_read_is_enough():
+    both = lambda x, w, v: x @ jnp.concatenate([w, v]).astype(jnp.bfloat16)
+    x, v = draw((4, 512)), draw((256, 128), 2)
+    assert parted(both, x, W, v, stays=(1,)) is None
+    assert assert_same(both, x, W, v, stays=(1, 2)).reads == [1, 2]
+
+
+def convolve(x, w, stride=1, spread=1):
+    w = w.astype(x.dtype)
+    layout = ("NHWC", "HWIO", "NHWC")
+    if spread > 1:
+        return jax.lax.conv_transpose(x, w, (spread, spread), "SAME", dimension_numbers=layout)
+    return jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=layout)
+
+
+KERNEL, BIAS = draw((3, 3, 64, 96), 3), draw(96, 4)
+CONVOLUTIONS = {
+    "float32": (jnp.float32, lambda x, w: convolve(x, w)),
+    "float32, strided": (jnp.float32, lambda x, w: convolve(x, w, 2)),
+    "bfloat16": (jnp.bfloat16, lambda x, w: convolve(x, w)),
+    "bfloat16, transposed": (jnp.bfloat16, lambda x, w: convolve(x, w, 1, 2)),
+    "with what follows": (
+        jnp.bfloat16,
+        lambda x, w: jax.nn.relu(convolve(x, w) + BIAS.astype(x.dtype)),
+    ),
+}
+
+
+@pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_kernels_are_packed_apart(name, batch):
+    dtype, fn = CONVOLUTIONS[name]
+    parts = assert_same(fn, draw((batch, 13, 11, 64), 5, dtype), KERNEL)
+    assert "packed_kernel" in names(parts.early)
+    assert "finished_convolution" in names(parts.rest)
+
+
+@pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
+def test_packed_kernels_are_ignored_where_ours_do_not_run():
+    """Under vmap, and when a derivative is taken, the kernel itself is read."""
+    x = draw((2, 9, 9, 64), 6)
+    fn = lambda x, w: convolve(x, w)
+    parts = parted(fn, x, KERNEL)
+    early = jaxpr_as_fun(parts.early)(KERNEL)
+    rest = lambda x: jaxpr_as_fun(parts.rest)(x, KERNEL, *early)[0]
+    several = jnp.stack([x, 2 * x])
+    np.testing.assert_allclose(
+        jax.vmap(rest)(several), jax.vmap(lambda x: fn(x, KERNEL))(several), rtol=1e-5, atol=1e-5
+    )
+    _, got = jax.jvp(rest, (x,), (x,))
+    np.testing.assert_allclose(got, fn(x, KERNEL), rtol=1e-5, atol=1e-5)
+
+
+def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
+    both = lambda x, w, v: x @ (w.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
+    v = draw((128, 512), 2)
+    assert len(parted(both, X, W, v, stays=(1, 2)).early.jaxpr.outvars) == 2
+    monkeypatch.setattr(keeping, "_MOST", 2 * W.size)
+    parts = assert_same(both, X, W, v, stays=(1, 2))
+    assert parts.reads == [1]
+
+
+@pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
+@pytest.mark.parametrize(
+    "plan",
+    [[plans.PACK], [plans.PACK + plans.MATMUL, 2, ord("f"), 1], [plans.PACKED]],
+    ids=["no types", "a product", "no weights"],
+)
+def test_plans_that_pack_nothing_are_errors(plan):
+    out = jax.ShapeDtypeStruct((64,), np.uint8)
+    with pytest.raises(Exception, match=r"meshflow_onednn: .*(too short|no packed|missing)"):
+        jax.block_until_ready(jax.jit(lambda x: lowerings.run(plan, [x], out))(X))
