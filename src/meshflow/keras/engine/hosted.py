@@ -110,8 +110,9 @@ class FeaturesPart:
     def of(cls, model: Any, graph: Graph | None) -> FeaturesPart | None:
         """The part of a model, None when it has no such layer or works on text elsewhere too."""
         if graph is None:
-            first, *rest = model.layers if hasattr(model, "_stack") else [None]
-            others = [inner for layer in rest if layer for inner in layer._flatten_layers()]
+            stack: list[Any] = list(model.layers) if hasattr(model, "_stack") else []
+            first = stack[0] if stack else None
+            others = [inner for layer in stack[1:] for inner in layer._flatten_layers()]
             if not hasattr(first, "host_values") or any(map(_runs_on_host, others)):
                 return None
             return cls([(first, {})], None)
