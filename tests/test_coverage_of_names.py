@@ -20,6 +20,7 @@ OPS = (
     *("", "math", "linalg", "nn", "image", "signal", "random", "random.experimental"),
     *("bitwise", "strings", "sparse", "ragged", "io", "io.gfile", "debugging", "sets"),
     *("quantization", "audio", "summary", "experimental.numpy", "experimental.numpy.random"),
+    "feature_column",
     *("experimental.numpy.linalg", "experimental.numpy.fft"),
 )
 KERAS = (

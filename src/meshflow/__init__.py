@@ -255,6 +255,7 @@ _LAZY = (
         "distribute",
         "dtypes",
         "experimental",
+        "feature_column",
         "image",
         "io",
         "keras",

@@ -459,6 +459,24 @@ def _in_threads(work):
     assert failed == []
 
 
+def test_a_function_under_a_tape_is_alone_with_what_it_writes():
+    total = tf.Variable(0.0)
+
+    @tf.function
+    def step(x):
+        total.assign_add(x)
+        return x * total
+
+    def work():
+        with tf.GradientTape():
+            step(tf.constant(1.0))
+        step(tf.constant(1.0))
+
+    step(tf.constant(0.0))
+    _in_threads(work)
+    assert total.numpy() == 480
+
+
 def test_threads_may_share_variables():
     v = tf.Variable(0.0)
     step = tf.function(lambda: v.assign_add(1.0))

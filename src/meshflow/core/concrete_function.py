@@ -279,8 +279,9 @@ class ConcreteFunction(Signed):
                 raise
             raise lost from error
         count = len(traced.writes)
-        for variable, value in zip(traced.writes, outputs, strict=False):
-            variable._value = value
+        with writing:
+            for variable, value in zip(traced.writes, outputs, strict=False):
+                variable._value = value
         return list(outputs[count:])
 
     def _finish(self, arrays: list[Any]) -> Any:

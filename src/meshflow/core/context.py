@@ -5,6 +5,7 @@ Every public op looks here, so the state is one thread-local object with plain a
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,8 @@ class Context(threading.local):
       tapes: gradient tapes and forward accumulators that record at this trace level, outermost first.
       outer_tapes: True when a tape of an enclosing level must be able to see through this one.
       names: the stack of open name scopes.
+      numbers: how often names were given to objects, where these are counted anew: while a function is
+        traced, or a layer called on symbolic tensors. None for the program's own count.
       device: the device string of the innermost `tf.device`, or None.
       variable_creators: functions called in place of `tf.Variable`'s constructor, outermost first.
       placing: moves the arrays that eager ops and functions give, onto a default mesh, or None.
@@ -56,6 +59,7 @@ class Context(threading.local):
         self.tapes: list[Recorder] = []
         self.outer_tapes = False
         self.names: list[str] = []
+        self.numbers: collections.Counter[str] | None = None
         self.device: Any = None
         self.variable_creators: list[Any] = []
         self.placing: Callable[[Any], Any] | None = None
@@ -78,6 +82,18 @@ writing = threading.RLock()
 def alone() -> contextlib.AbstractContextManager[Any]:
     """No other thread writes variables inside; nothing to wait for while a function is traced."""
     return writing if context.trace is None else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def counted_anew() -> Iterator[None]:
+    """Objects made inside are numbered from the beginning, as those of one graph are in TensorFlow."""
+    saved = context.numbers
+    if saved is None:
+        context.numbers = collections.Counter()
+    try:
+        yield
+    finally:
+        context.numbers = saved
 
 
 @contextlib.contextmanager

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax._src import config as jax_config  # `ensure_compile_time_eval` cannot be undone in public
 from jax.extend import core as jex_core
 
 from meshflow.core import errors, host_calls, nest
 from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import as_stored, context
+from meshflow.core.context import alone, as_stored, context, counted_anew
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op, is_inexact
 from meshflow.core.rewriting import Rewriting, rewritten
@@ -259,12 +260,15 @@ class Traced:
 
     def call(self, arguments: Sequence[Tensor]) -> Any:
         """Runs the function as one op on tensors and performs its variable writes."""
-        operands = (list(arguments), self.captured_tensors())
         if self.closed.effects and context.trace is None:
-            outputs = host_calls.finish(apply, self.op, operands)
+            # Python that is called may wait for other threads, which may wait for variables.
+            outputs = host_calls.finish(apply, self.op, (list(arguments), self.captured_tensors()))
+            with alone():
+                self.assign(outputs[self.count :])
         else:
-            outputs = apply(self.op, operands)
-        self.assign(outputs[self.count :])
+            with alone() if self.writes else contextlib.nullcontext():
+                outputs = apply(self.op, (list(arguments), self.captured_tensors()))
+                self.assign(outputs[self.count :])
         return self.rebuild(outputs[: self.count])
 
     def place_sources(self, leaves: Sequence[Any]) -> None:
@@ -399,7 +403,12 @@ def trace(
         nonlocal scope
         scope = TraceContext(context.trace, once=isolated or bool(axes), runs=runs)
         try:
-            with enter(scope, outer_tapes):
+            # In an `init_scope` JAX evaluates what has no tracers, which captures have not.
+            with (
+                enter(scope, outer_tapes),
+                counted_anew(),
+                jax_config.eager_constant_folding(False),
+            ):
                 context.tapes.extend(tapes)
                 return jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
         finally:

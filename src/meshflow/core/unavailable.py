@@ -10,7 +10,6 @@ _FORMATS = "use tf.keras.models.save_model, Model.save_weights or jax.export."
 NAMES: dict[str, str] = {
     "RaggedTensorSpec": RAGGED_HELP,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
-    "feature_column": "use Keras layers for preprocessing.",
     "graph_util": "there are no graphs; see tf.function(...).get_concrete_function().graph.",
     "lite": _FORMATS,
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",

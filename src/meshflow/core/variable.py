@@ -335,7 +335,9 @@ class Variable(VariableRows, _Operators):
         else:
             array = value._value
             on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
-            self._value = jax.numpy.array(array) if on_host else array
+            array = jax.numpy.array(array) if on_host else array
+            with writing:
+                self._value = array
 
     def _checked(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)

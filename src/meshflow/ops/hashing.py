@@ -126,13 +126,22 @@ def murmur(text: bytes, seed: int = 0xDECAFCAFFE) -> int:
     return _mixed(_mixed(h) * factor)
 
 
+# What crossing starts from when no key is given.
+CROSSING = 0xDECAFCAFFE
+
+
 def crossed(prints: Sequence[int]) -> int:
     """One hash of several fingerprints, as TensorFlow crosses features.
 
     Args:
       prints: unsigned 64-bit numbers.
     """
-    factor, found = 0xC6A4A7935BD1E995, 0xDECAFCAFFE
+    return crossed_from(CROSSING, prints)
+
+
+def crossed_from(start: int, prints: Sequence[int]) -> int:
+    """`crossed` with another number to start from, the key of the hash."""
+    factor, found = 0xC6A4A7935BD1E995, start
     for number in prints:
         found = (found ^ factor ^ _mixed(number * factor) * factor & _ALL) * factor
         found = _mixed(_mixed(found) * factor)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from meshflow.core.context import context
+
 __all__ = [
     "backend",
     "clear_session",
@@ -146,15 +148,17 @@ def get_uid(prefix: str = "") -> int:
       prefix: any string.
 
     Returns:
-      How often this prefix was asked for since the last `clear_session`.
+      How often this prefix was asked for since the last `clear_session`; while a function is traced or
+      a layer called on symbolic tensors, since that began.
 
     Example:
       >>> import meshflow as tf
       >>> [tf.keras.backend.get_uid(name) for name in ("thing", "thing", "other")]
       [1, 2, 1]
     """
-    _uids[prefix] += 1
-    return _uids[prefix]
+    counts = _uids if context.numbers is None else context.numbers
+    counts[prefix] += 1
+    return counts[prefix]
 
 
 def reset_uids() -> None:

@@ -76,6 +76,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
       array([2.], dtype=float32)
     """
 
+    # Whether the layer's name is part of the names of weights that are made while it is called.
+    _opens_scope = True
+
     def __init__(
         self,
         trainable: bool = True,
@@ -283,11 +286,13 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
     def _calling(self, training: Any) -> Iterator[None]:
         call_state.layers.append(self)
         call_state.training.append(training)
-        context.names.append(self._name)
+        names = list(context.names)
+        if self._opens_scope:
+            context.names.append(self._name)
         try:
             yield
         finally:
-            context.names.pop()
+            context.names[:] = names
             call_state.training.pop()
             call_state.layers.pop()
 

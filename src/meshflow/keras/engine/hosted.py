@@ -95,6 +95,60 @@ class HostPart:
             self.graph.given = None
 
 
+class FeaturesPart:
+    """What layers that take a model's inputs, such as `DenseFeatures`, look up on the host.
+
+    Args:
+      lookups: each layer, with the inputs of the graph by the names of its features.
+      graph: the graph; None for a `Sequential`, whose first layer takes the inputs themselves.
+    """
+
+    def __init__(self, lookups: list[tuple[Any, dict[str, int]]], graph: Graph | None) -> None:
+        self.lookups, self.graph = lookups, graph
+
+    @classmethod
+    def of(cls, model: Any, graph: Graph | None) -> FeaturesPart | None:
+        """The part of a model, None when it has no such layer or works on text elsewhere too."""
+        if graph is None:
+            stack: list[Any] = list(model.layers) if hasattr(model, "_stack") else []
+            first = stack[0] if stack else None
+            others = [inner for layer in stack[1:] for inner in layer._flatten_layers()]
+            if not hasattr(first, "host_values") or any(map(_runs_on_host, others)):
+                return None
+            return cls([(first, {})], None)
+        inputs = {id(t) for t in graph.flat_inputs}
+        lookups = []
+        for node in graph.nodes:
+            if hasattr(node.layer, "host_values"):
+                names = {name: id(t) for name, t in node.args[0].items()}
+                if not set(names.values()) <= inputs:
+                    return None
+                lookups.append((node.layer, names))
+            elif any(map(_runs_on_host, node.layer._flatten_layers())) or any(
+                t.dtype is dtypes.string for t in node.keras_inputs
+            ):
+                return None
+        return cls(lookups, graph) if lookups else None
+
+    def values(self, inputs: Any) -> list[list[np.ndarray]]:
+        """What the layers need, for inputs of the model."""
+        if self.graph is None:
+            return [layer.host_values(inputs) for layer, _ in self.lookups]
+        known = self.graph.input_values(inputs)
+        return [
+            layer.host_values({name: known[i] for name, i in names.items()})
+            for layer, names in self.lookups
+        ]
+
+    @contextlib.contextmanager
+    def given(self, found: list[Any]) -> Iterator[None]:
+        """While the layers are called with what was looked up."""
+        with contextlib.ExitStack() as stack:
+            for (layer, _), tensors in zip(self.lookups, found, strict=True):
+                stack.enter_context(layer.given(tensors))
+            yield
+
+
 class _Text:
     """Stands for strings in a batch of a compiled step; only their shape is known."""
 
@@ -131,16 +185,18 @@ class HostedStep:
 
     def __init__(self, model: Any, function: Callable[[Any], Any], name: str) -> None:
         self._model, self._function = model, function
-        self._part: HostPart | None = None
+        self._part: HostPart | FeaturesPart | None = None
         self.compiled = CompiledStep(self._rest, name)
 
     def __call__(self, batch: Any) -> Any:
         """Runs one step on a structure of arrays."""
         graph = self._model._current_graph()
-        if graph is None or not (isinstance(batch, (tuple, dict)) and batch):
+        if not (isinstance(batch, (tuple, dict)) and batch):
             return self._function(as_tensors(batch))
         if self._part is None or self._part.graph is not graph:
-            self._part = HostPart.of(graph)
+            self._part = FeaturesPart.of(self._model, graph)
+            if self._part is None and graph is not None:
+                self._part = HostPart.of(graph)
         if self._part is None:
             return self._function(as_tensors(batch))
         inputs = batch[0] if isinstance(batch, tuple) else batch

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core import nest
 from meshflow.core.autograph.status import switched
+from meshflow.core.context import counted_anew
+from meshflow.core.names import name_scope
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
 from meshflow.keras import backend
@@ -44,8 +46,10 @@ class LayerGraph:
 
     def _symbolic_call(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert_input_compatibility(self._input_spec, inputs, self._name)
-        self._build_symbolic(inputs)
-        outputs = self._infer_outputs(inputs, args, kwargs)
+        # A graph of layers is built apart: open name scopes are no part of its names.
+        with name_scope(""), counted_anew():
+            self._build_symbolic(inputs)
+            outputs = self._infer_outputs(inputs, args, kwargs)
         if self._input_spec is not None:
             assert_input_compatibility(self._input_spec, inputs, self._name)
         Node(self, (inputs, *args), kwargs, outputs)

@@ -145,13 +145,23 @@ class LayerWeights:
 
     add_variable = add_weight
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.__dict__.get(name)
+        super().__setattr__(name, value)
+        if before is not value and isinstance(before, Variable):
+            self._forget(before)
+
     def __delattr__(self, name: str) -> None:
-        """A weight whose attribute is deleted is no weight any more."""
-        value = self.__dict__.get(name)
+        before = self.__dict__.get(name)
         object.__delattr__(self, name)
-        if isinstance(value, Variable) and all(v is not value for v in self.__dict__.values()):
-            self._own_weights = [v for v in self._own_weights if v is not value]
-            self._regularized = [(v, r) for v, r in self._regularized if v is not value]
+        if isinstance(before, Variable):
+            self._forget(before)
+
+    def _forget(self, variable: Variable) -> None:
+        """A weight that is no attribute any more, deleted or replaced, is no weight any more."""
+        if all(v is not variable for v in self.__dict__.values()):
+            self._own_weights = [v for v in self._own_weights if v is not variable]
+            self._regularized = [(v, r) for v, r in self._regularized if v is not variable]
 
     @property
     def trainable(self) -> bool:
@@ -238,20 +248,7 @@ class LayerWeights:
           >>> layer(tf.constant([[10.0]])).numpy().tolist()
           [[30.0, 41.0]]
         """
-        own = self.weights
-        if len(own) != len(weights):
-            raise ValueError(
-                f'You called `set_weights(weights)` on layer "{self.name}" with a weight list of length '
-                f"{len(weights)}, but the layer was expecting {len(own)} weights."
-            )
-        for variable, value in zip(own, weights, strict=True):
-            if tuple(np.shape(value)) != tuple(variable.shape):
-                raise ValueError(
-                    f'Layer "{self.name}" weight {variable.name} has shape {tuple(variable.shape)}, which is not '
-                    f"compatible with provided weight shape {tuple(np.shape(value))}."
-                )
-        for variable, value in zip(own, weights, strict=True):
-            variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+        set_weights(self, self.weights, weights)
 
     def count_params(self) -> int:
         """Number of scalars in the weights.
@@ -265,6 +262,32 @@ class LayerWeights:
                 f"it manually via: `{self.name}.build(batch_input_shape)`."
             )
         return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in self.weights)
+
+
+def set_weights(layer: Any, own: list[Variable], weights: list[Any]) -> None:
+    """Sets some weights of a layer.
+
+    Args:
+      layer: the layer, for errors.
+      own: the weights.
+      weights: as many arrays of their shapes.
+
+    Raises:
+      ValueError: when number or shapes differ, naming the layer and the weight.
+    """
+    if len(own) != len(weights):
+        raise ValueError(
+            f'You called `set_weights(weights)` on layer "{layer.name}" with a weight list of length '
+            f"{len(weights)}, but the layer was expecting {len(own)} weights."
+        )
+    for variable, value in zip(own, weights, strict=True):
+        if tuple(np.shape(value)) != tuple(variable.shape):
+            raise ValueError(
+                f'Layer "{layer.name}" weight {variable.name} has shape {tuple(variable.shape)}, which is not '
+                f"compatible with provided weight shape {tuple(np.shape(value))}."
+            )
+    for variable, value in zip(own, weights, strict=True):
+        variable.assign(np.asarray(value).astype(variable.dtype.dtype))
 
 
 def _weight_shape(layer: str, name: str | None, shape: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core import nest
+from meshflow.core.names import name_scope
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
@@ -87,9 +88,11 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
             return unique([*own, *(layer for layer in self._tracked.layers if layer is not self)])
         return self._tracked.layers
 
-    def _layer_groups(self) -> list[list[Layer]]:
-        """The direct layers, those of one list or dictionary among the attributes together."""
-        return self._tracked.groups if self._graph is None else [[layer] for layer in self.layers]
+    def _weighted_groups(self) -> list[list[Any]]:
+        """The direct layers and metrics, those of one list or dictionary among the attributes together."""
+        if self._graph is None:
+            return self._tracked.groups
+        return [[part] for part in (*self.layers, *self._tracked.metrics)]
 
     def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Any:
         if include_self:
@@ -133,10 +136,13 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
 
     @property
     def weights(self) -> list[Any]:
-        """All weights, layer by layer; of layers in a list or dictionary the trainable ones first."""
+        """All weights, layer by layer, with the variables of metrics among the attributes.
+
+        Of layers in a list or dictionary the trainable ones come first.
+        """
         own = self._tracked.variables
         nested: list[Any] = []
-        for group in self._layer_groups():
+        for group in self._weighted_groups():
             if len(group) == 1:
                 nested += group[0].weights
             else:
@@ -156,13 +162,20 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
     def non_trainable_weights(self) -> list[Any]:
         """Weights that training leaves alone."""
         trained = {id(w) for w in self.trainable_weights}
-        nested = self.layers
         if self._trainable:
-            found = [
-                w for layer in nested for w in layer.non_trainable_weights
-            ] + self._own_variables(False)
+            parts = [part for group in self._weighted_groups() for part in group]
+            found = [w for part in parts for w in part.non_trainable_weights]
+            found += self._own_variables(False)
             return unique([w for w in found if id(w) not in trained])
-        return unique([*(w for layer in nested for w in layer.trainable_weights), *self.weights])
+        return unique(
+            [*(w for layer in self.layers for w in layer.trainable_weights), *self.weights]
+        )
+
+    @property
+    def _saved_weights(self) -> list[Any]:
+        """The weights without those of metrics, which files do not hold."""
+        of_metrics = {id(w) for metric in self.metrics for w in metric.weights}
+        return [w for w in self.weights if id(w) not in of_metrics]
 
     def _graph_or_error(self, what: str) -> Graph:
         graph = self._current_graph()
@@ -250,14 +263,19 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         self.built = True
         if type(self).call is Model.call:
             return
+        # Unlike a call, TensorFlow's `build` leaves the model's name out of the names of weights.
+        self._opens_scope = False
         try:
-            self._infer_outputs(inputs, (), {})
+            with name_scope(""):
+                self._infer_outputs(inputs, (), {})
         except Exception as error:
             raise ValueError(
                 f"You cannot build your model {self.name} by calling `build` if your layers do not support float "
                 f"type inputs, or if `call` takes more than one input. Call the model on real data instead. The "
                 f"error was: {error}"
             ) from error
+        finally:
+            self._opens_scope = True
 
     def _maybe_build(self, inputs: Any) -> None:
         if not self.built:
@@ -313,7 +331,7 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
     def __setattr__(self, name: str, value: Any) -> None:
         if "_graph" not in self.__dict__ and isinstance(value, Layer) and not name.startswith("__"):
             self._check_initialized()
-        object.__setattr__(self, name, value)
+        super().__setattr__(name, value)
 
     def _add_symbolic_loss(self, loss: KerasTensor) -> None:
         self._graph_or_error("inputs")

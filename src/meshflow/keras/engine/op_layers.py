@@ -38,6 +38,32 @@ def _public_names() -> dict[int, str]:
 # Python operators that Keras names after themselves, not after the function they call.
 _OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
 
+# Ops whose layers Keras names after another of their names.
+_KERAS_NAMES = {
+    "linalg.einsum": "einsum",
+    "linalg.l2_normalize": "math.l2_normalize",
+    "linalg.norm": "compat.v1.norm",
+    "math.cast": "cast",
+    "math.clip_by_value": "clip_by_value",
+    "math.floordiv": "compat.v1.floor_div",
+    "floormod": "math.floormod",
+    "math.logical_or_bitwise_and": "math.logical_and",
+    "math.logical_or_bitwise_not": "math.logical_not",
+    "math.logical_or_bitwise_or": "math.logical_or",
+    "nn.avg_pool": "nn.avg_pool2d",
+    "nn.max_pool": "nn.max_pool2d",
+    "nn.sigmoid": "math.sigmoid",
+    "nn.softplus": "math.softplus",
+    "nn.swish": "nn.silu",
+    "nn.tanh": "math.tanh",
+    "nn.top_k": "math.top_k",
+    "pad_constant": "compat.v1.pad",
+    "select": "where",
+    "shape_of_symbolic": "compat.v1.shape",
+    "size_of_symbolic": "compat.v1.size",
+    **{name: f"compat.v1.{name}" for name in ("gather", "pad", "squeeze", "transpose")},
+}
+
 
 def public_name(function: Callable[..., Any]) -> str:
     """The name under which `function` is found in the `tf` namespace."""
@@ -53,7 +79,7 @@ def _layer_name(function: Callable[..., Any], symbol: str) -> str:
         # The op behind a public function, which is the one to name the layer after.
         plain = function.__name__.strip("_").replace("_or_bitwise", "")
         symbol = next((n for n in _public_names().values() if n.split(".")[-1] == plain), plain)
-    return f"tf.{symbol}"
+    return f"tf.{_KERAS_NAMES.get(symbol, symbol)}"
 
 
 def find_function(name: str) -> Callable[..., Any]:

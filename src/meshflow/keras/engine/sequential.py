@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.eager import executing_eagerly
 from meshflow.core.shapes import TensorShape
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.graph import Graph
@@ -46,7 +47,7 @@ class Sequential(Model):
         """The layers, without an `InputLayer`."""
         return list(self._stack)
 
-    def _layer_groups(self) -> list[list[Layer]]:
+    def _weighted_groups(self) -> list[list[Any]]:
         return [[layer] for layer in self._stack]
 
     def add(self, layer: Any) -> None:
@@ -146,12 +147,15 @@ class Sequential(Model):
         if self.built:
             return
         if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
-            self._connect(inputs.shape.as_list(), inputs.dtype, f"{self.name}_input")
+            shape = inputs.shape.as_list()
+            # In a training step batches may have another size; a plain call keeps its own, as in TensorFlow.
+            known = shape if executing_eagerly() else [None, *shape[1:]]
+            self._connect(known, inputs.dtype, f"{self.name}_input")
         self.built = True
 
     def _connect(self, shape: Sequence[int | None], dtype: Any, name: str | None) -> None:
-        """Runs the stack on a symbolic input of a shape, whose batch size stays open."""
-        self._start(Input(batch_shape=[None, *shape[1:]], dtype=dtype, name=name))
+        """Runs the stack on a symbolic input of a shape."""
+        self._start(Input(batch_shape=list(shape), dtype=dtype, name=name))
         for layer in self._stack:
             self._output = layer(self._output)
         self._refresh_graph()

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from meshflow.keras.engine.base_layer import Layer
     from meshflow.keras.engine.model import Model
 
+# A row is continued on the next line after one of these.
+_BREAKS = ("),", "},", "],", "',")
+
 
 def print_summary(
     model: Model,
@@ -43,7 +46,7 @@ def print_summary(
     write(_row(headings, columns))
     write("=" * length)
     for layer in chosen_layers(model, layer_range):
-        _write_layer(write, layer, columns, linear, show_trainable, nodes, expand_nested, 0)
+        _write_layer(write, layer, columns, linear, show_trainable, nodes, expand_nested, 0, False)
     write("=" * length)
     trainable, fixed = count(model.trainable_weights), count(model.non_trainable_weights)
     write(f"Total params: {trainable + fixed:,}")
@@ -86,24 +89,37 @@ def _write_layer(
     graph: Any,
     expand: bool,
     depth: int,
+    last: bool,
 ) -> None:
+    """One layer's row; with `expand`, a frame with the layers inside below it.
+
+    Args:
+      last: whether it is the last in its frame, whose end follows instead of an empty line.
+    """
     try:
         shape = layer.output_shape
         shape = [shape] if type(layer).__name__ == "InputLayer" else shape
     except AttributeError:
-        shape = "multiple" if layer._inbound_nodes else "?"
+        shape = "multiple"
     params = str(count(layer.weights)) if layer.built or layer.weights else "0 (unused)"
-    indent = " |" * depth + " " if depth else " "
-    fields = [f"{indent}{layer.name} ({type(layer).__name__})", str(shape), params]
+    fields = [f"{layer.name} ({type(layer).__name__})", str(shape), params]
     if not linear:
         fields.append(_connections(layer, graph))
     if show_trainable:
         fields.append("Y" if layer.trainable else "N")
-    write(_row(fields, columns))
-    write(" " * columns[-1])
-    if expand and hasattr(layer, "layers"):
-        for sublayer in layer.layers:
-            _write_layer(write, sublayer, columns, linear, show_trainable, graph, expand, depth + 1)
+    write(_row(fields, columns, depth))
+    inside = chosen_layers(layer, None) if expand and hasattr(layer, "layers") else []  # type: ignore[arg-type]
+    bars, width = "|" * depth, columns[-1] - 2 * depth
+    if inside:
+        write(f"{bars}|{'¯' * (width - 2)}|{bars}")
+        for sublayer in inside:
+            ends = sublayer is inside[-1]
+            _write_layer(
+                write, sublayer, columns, linear, show_trainable, graph, expand, depth + 1, ends
+            )
+        write(f"{bars}{'¯' * width}{bars}")
+    elif not last:
+        write(f"{bars}{' ' * width}{bars}")
 
 
 def _connections(layer: Layer, graph: Any) -> str:
@@ -117,18 +133,21 @@ def _connections(layer: Layer, graph: Any) -> str:
     return "[" + ", ".join(texts) + "]"
 
 
-def _row(fields: list[str], columns: list[int]) -> str:
-    """One line, or several when a field is wider than its column."""
-    widths = [end - start for start, end in zip([0, *columns[:-1]], columns, strict=True)]
-    rest = list(fields)
-    lines = []
+def _row(fields: list[str], columns: list[int], depth: int = 0) -> str:
+    """One line, or several when a field is wider than its column or lists several things."""
+    starts, rest, lines = [0, *columns[:-1]], list(fields), []
+    bars = "|" * depth
     while any(rest):
-        line = ""
-        for i, width in enumerate(widths):
-            room = width - 1 if i < len(widths) - 1 else width
-            line += rest[i][:room].ljust(width)
-            rest[i] = rest[i][room:].lstrip()
-        lines.append(line.rstrip())
+        line = f"{bars} "
+        for i, (start, end) in enumerate(zip(starts, columns, strict=True)):
+            final = i == len(columns) - 1
+            room = end - start - (0 if final else 3) - (depth if i == 0 else 0)
+            text = rest[i][:room]
+            breaks = [text.index(mark) + 2 for mark in _BREAKS if mark in text]
+            text = text[: min(breaks, default=room)]
+            rest[i] = rest[i][len(text) :]
+            line += text.ljust(end - len(line) - (depth if final else 0))
+        lines.append(line + bars)
     return "\n".join(lines)
 
 

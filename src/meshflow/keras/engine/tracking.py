@@ -33,8 +33,8 @@ class Tracker:
     Attributes:
       variables: the layer's own variables: from `add_weight`, then from attributes.
       layers: sublayers.
-      groups: the same layers, those of one list, tuple or dictionary together.
       metrics: metric objects.
+      groups: the layers and metrics, those of one list, tuple or dictionary together.
     """
 
     def __init__(self, owner: LayerWeights) -> None:
@@ -54,13 +54,14 @@ class Tracker:
                 if isinstance(value, Variable):
                     self.variables.append(value)
                 elif isinstance(value, LayerClass):
+                    self.layers.append(value)
                     group.append(value)
                 elif getattr(value, "_is_metric", False):
                     self.metrics.append(value)
+                    group.append(value)
                 elif isinstance(value, Module):
                     self.variables.extend(v for v in value.variables if id(v) not in seen)
             if group:
-                self.layers += group
                 self.groups.append(group)
 
 

@@ -15,6 +15,7 @@ from meshflow.keras.layers import bidirectional as _bidirectional
 from meshflow.keras.layers import convolutional as _convolutional
 from meshflow.keras.layers import convolutional_recurrent as _convolutional_recurrent
 from meshflow.keras.layers import core as _core
+from meshflow.keras.layers import dense_features as _dense_features
 from meshflow.keras.layers import einsum_dense as _einsum_dense
 from meshflow.keras.layers import embedding as _embedding
 from meshflow.keras.layers import experimental
@@ -39,6 +40,7 @@ from meshflow.keras.layers.bidirectional import *
 from meshflow.keras.layers.convolutional import *
 from meshflow.keras.layers.convolutional_recurrent import *
 from meshflow.keras.layers.core import *
+from meshflow.keras.layers.dense_features import *
 from meshflow.keras.layers.einsum_dense import *
 from meshflow.keras.layers.embedding import *
 from meshflow.keras.layers.gated_cells import *
@@ -66,6 +68,7 @@ _MODULES = (
     _convolutional,
     _convolutional_recurrent,
     _core,
+    _dense_features,
     _einsum_dense,
     _lambda_layer,
     _local,

@@ -173,11 +173,12 @@ class MultiHeadAttention(Layer):
     def _maybe_build(self, inputs: Any) -> None:
         self.built = True
 
-    def _symbolic_call(self, inputs: Any, args: Any, kwargs: Any) -> Any:
+    def _infer_outputs(self, inputs: Any, args: Any, kwargs: Any) -> Any:
         value = args[0] if args else kwargs["value"]
         key = args[1] if len(args) > 1 else kwargs.get("key")
-        self._ensure(inputs, value, value if key is None else key)
-        return super()._symbolic_call(inputs, args, kwargs)
+        with self._calling(None):
+            self._ensure(inputs, value, value if key is None else key)
+        return super()._infer_outputs(inputs, args, kwargs)
 
     def _ensure(self, query: Any, value: Any, key: Any) -> None:
         if "_projected" not in self.__dict__:

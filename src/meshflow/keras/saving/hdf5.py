@@ -146,7 +146,7 @@ def write_model(model: Any, group: Any) -> None:
 
 def _top_level(model: Any) -> list[Any]:
     known = {id(w) for layer in model.layers for w in layer.weights}
-    return [w for w in model.weights if id(w) not in known]
+    return [w for w in model._saved_weights if id(w) not in known]
 
 
 def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: bool = False) -> None:

@@ -82,7 +82,7 @@ def can_hold(model: Any) -> bool:
       model: the model.
     """
     reached = {id(w) for _, variables in _walk(model) for w in variables}
-    return all(id(w) in reached for w in model.weights)
+    return all(id(w) in reached for w in model._saved_weights)
 
 
 def write_model(model: Any, group: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from meshflow import saved_model
 from meshflow.checkpoint.storage import read_folder, write_folder
 from meshflow.keras import identify
+from meshflow.keras.engine.layer_weights import set_weights
 from meshflow.keras.saving import hdf5, keras3, optimizer_state
 from meshflow.keras.saving.configuration import (
     KERAS_VERSION,
@@ -110,7 +111,7 @@ def _config_if_any(model: Any) -> dict[str, Any] | None:
 def _write_folder(
     model: Any, path: str, meta: dict[str, Any], state: Any, options: dict[str, Any]
 ) -> None:
-    weights = {f"{i:05d}": w for i, w in enumerate(model.weights)}
+    weights = {f"{i:05d}": w for i, w in enumerate(model._saved_weights)}
     weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
     arrays = {key: (w.name, w.numpy()) for key, w in weights.items()}
     manifest = json.loads(to_json({"model": meta}))
@@ -306,7 +307,7 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
         return _restored(path, meta, custom_objects, compile)
     stored = read_folder(path)
     weights = [k for k in sorted(stored) if k.isdigit()]
-    model.set_weights([stored[k][1] for k in weights])
+    set_weights(model, model._saved_weights, [stored[k][1] for k in weights])
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
         state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]

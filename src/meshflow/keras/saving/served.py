@@ -27,9 +27,11 @@ def input_specs(model: Any) -> Any:
     """
     graph = model._current_graph()
     if graph is not None:
-        return nest.map_structure(
+        specs = nest.map_structure(
             lambda t: TensorSpec(t.shape, t.dtype, t._keras_history.layer.name), graph.inputs
         )
+        met = not getattr(model, "_declared_input", True)
+        return nest.map_structure(lambda s: for_any_batch(s, s.name), specs) if met else specs
     specs = model.__dict__.get("_save_spec")
     if specs is None and model._build_input_shape is not None:
         kind = as_dtype(model.compute_dtype or "float32")

@@ -41,7 +41,7 @@ def save_weights(
     path = os.fspath(filepath)
     in_file = _is_h5(path, save_format) and save_format != "tf"
     # A checkpoint may hold a subclassed model that has no weights yet.
-    if not model.built and not model.weights and (in_file or hasattr(model, "add")):
+    if not model.built and not model._saved_weights and (in_file or hasattr(model, "add")):
         raise ValueError(
             f"Unable to save weights of model {model.name}: it has not created its weights yet. Build it or call it on data first."
         )
@@ -99,7 +99,7 @@ def load_weights(
         raise ValueError(
             "When calling model.load_weights, skip_mismatch can only be set to True when by_name is True."
         )
-    if not model.built and not model.weights:
+    if not model.built and not model._saved_weights:
         raise ValueError(
             f"Unable to load weights into model {model.name}, which has not created its variables yet. Call the model first, then load the weights."
         )

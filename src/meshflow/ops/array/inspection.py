@@ -98,6 +98,8 @@ def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> T
       >>> tf.size([[1, 2, 3], [4, 5, 6]]).numpy().item()
       6
     """
+    if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
+        return size_of_symbolic(input, as_dtype(out_type))
     sizes = _shape_of(input).as_list()
     if any_symbolic(sizes):
         return sizes_tensor(math.prod(sizes), as_dtype(out_type).dtype)
@@ -266,3 +268,9 @@ def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> 
 def shape_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
     """`tf.shape` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
     return np.array(input.shape, out_type.dtype)
+
+
+@op(same=(), differentiable=False, name="size")
+def size_of_symbolic(input: TensorLike, out_type: Any) -> Tensor:
+    """`tf.size` of a symbolic Keras tensor with unknown sizes, as an op of the graph."""
+    return np.array(math.prod(input.shape), out_type.dtype)

@@ -1,0 +1,134 @@
+"""Columns of combinations of categories."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.composite import SparseTensor
+from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dtypes import string
+from meshflow.feature_column.base import CategoricalColumn, Features, Ids
+from meshflow.feature_column.categorical import HashedCategoricalColumn
+from meshflow.io.features import VarLenFeature
+from meshflow.ops import hashing
+
+__all__ = ["CrossedColumn", "crossed_column"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossedColumn(CategoricalColumn):
+    """Hashes of combinations; made by `crossed_column`."""
+
+    keys: tuple[Any, ...]
+    hash_bucket_size: int
+    hash_key: int | None
+
+    @property
+    def name(self) -> str:
+        """The sorted names of what is crossed."""
+        return "_X_".join(sorted(p if isinstance(p, str) else p.name for p in self._parts()))
+
+    @property
+    def parse_example_spec(self) -> dict[str, Any]:
+        """Those of what is crossed; keys are of strings."""
+        spec: dict[str, Any] = {}
+        for part in self.keys:
+            spec |= (
+                {part: VarLenFeature(string)} if isinstance(part, str) else part.parse_example_spec
+            )
+        return spec
+
+    @property
+    def num_buckets(self) -> int:
+        """How many categories there are."""
+        return self.hash_bucket_size
+
+    @property
+    def on_host(self) -> bool:
+        """Always: combinations are hashed."""
+        return True
+
+    def _parts(self) -> list[Any]:
+        """What is crossed, with the parts of other crosses instead of these."""
+        return [
+            leaf
+            for part in self.keys
+            for leaf in (part._parts() if isinstance(part, CrossedColumn) else [part])
+        ]
+
+    def ids(self, features: Features) -> Ids:
+        """Hashes of all combinations of a row's values."""
+        # TensorFlow crosses sparse values before dense ones.
+        parts = sorted(self._parts(), key=lambda part: not _is_sparse(features, part))
+        columns = [_fingerprints(features, part) for part in parts]
+        start = hashing.CROSSING if self.hash_key is None else self.hash_key
+        rows = [
+            [
+                hashing.crossed_from(start, prints) % self.hash_bucket_size
+                for prints in itertools.product(*values)
+            ]
+            for values in zip(*columns, strict=True)
+        ]
+        table = np.full((len(rows), max([1, *map(len, rows)])), -1, np.int64)
+        for row, numbers in zip(table, rows, strict=True):
+            row[: len(numbers)] = numbers
+        return Ids(convert_to_tensor(table))
+
+
+def _is_sparse(features: Features, part: Any) -> bool:
+    return not isinstance(part, str) or isinstance(features.raw(part), SparseTensor)
+
+
+def _fingerprints(features: Features, part: Any) -> list[list[int]]:
+    """The values of each row as 64-bit numbers."""
+    sparse = _is_sparse(features, part)
+    found = features.categories(part) if isinstance(part, str) else features.ids(part).numbers
+    values = found._concrete("values to be crossed")
+    if values.dtype == object:
+        kept = [[v for v in row if v or not sparse] for row in values.tolist()]
+        return [[hashing.farm_fingerprint(v) for v in row] for row in kept]
+    return [
+        [v & 0xFFFFFFFFFFFFFFFF for v in row if v != -1 or not sparse] for row in values.tolist()
+    ]
+
+
+def crossed_column(
+    keys: Sequence[Any], hash_bucket_size: int, hash_key: int | None = None
+) -> CrossedColumn:
+    """Combinations of categories, whose hashes are the numbers of categories.
+
+    Args:
+      keys: two or more: keys of features, or columns of categories that are not hashed.
+      hash_bucket_size: how many categories there are.
+      hash_key: the key of the hash; default TensorFlow's.
+
+    Raises:
+      ValueError: when `hash_bucket_size` is not positive, or for fewer or other keys.
+
+    Example:
+      >>> import meshflow as tf
+      >>> pair = tf.feature_column.crossed_column(["make", "colour"], hash_bucket_size=4)
+      >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(pair)])
+      >>> layer({"make": ["a"], "colour": ["red"]}).shape
+      TensorShape([1, 4])
+    """
+    if not hash_bucket_size or hash_bucket_size < 1:
+        raise ValueError(f"hash_bucket_size must be > 1. hash_bucket_size: {hash_bucket_size}")
+    if not keys or len(keys) < 2:
+        raise ValueError(f"keys must be a list with length > 1. Given: {keys}")
+    for key in keys:
+        if not isinstance(key, (str, CategoricalColumn)):
+            raise ValueError(
+                f"Unsupported key type. All keys must be either string, or categorical column except HashedCategoricalColumn. Given: {key}"
+            )
+        if isinstance(key, HashedCategoricalColumn):
+            raise ValueError(
+                "categorical_column_with_hash_bucket is not supported for crossing. Hashing before crossing will "
+                f"increase probability of collision. Instead, use the feature name as a string. Given: {key}"
+            )
+    return CrossedColumn(tuple(keys), hash_bucket_size, hash_key)
