@@ -62,6 +62,7 @@ def test_every_variable_keeps_its_own_buffer():
     concrete = step.get_concrete_function(tf.ones([4]))
     concrete(tf.ones([4]))
     arrays = [np.ones(4, np.float32), *(v._value for v in concrete.captured_inputs)]
+    concrete._compile()
     text = concrete._compiled.lower(*arrays).as_text()
     arguments = text[text.index("@main(") : text.index("->")].split("%arg")[1:]
     buffers = [re.search(r"aliasing_output = (\d+)", a) for a in arguments[1:]]

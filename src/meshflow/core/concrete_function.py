@@ -7,6 +7,7 @@ so that XLA updates them in place.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ class Settings:
 
     run_eagerly = False
     progress: Callable[[], None] | None = None
+
+
+_compiling = threading.RLock()
 
 
 class Signed:
@@ -188,7 +192,14 @@ class ConcreteFunction(Signed):
         return self.traced
 
     def _compile(self, ordered: bool = True) -> None:
-        self._version = Rewriting.version
+        version = Rewriting.version
+        with _compiling:
+            # Another thread may have come first.
+            if self._version != version or not ordered:
+                self._make_program(ordered)
+                self._version = version
+
+    def _make_program(self, ordered: bool) -> None:
         traced = self.traced
         closed = ready(traced.closed)
         if not ordered:
