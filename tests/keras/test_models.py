@@ -278,7 +278,7 @@ def test_a_sequential_model_takes_other_sizes_than_it_first_met():
     assert model.input_shape == (2, 8, 4)
     assert model(tf.ones([2, 9, 4])).shape == [2, 9, 2]
     assert model.input_shape == (2, None, 4)
-    assert model.layers[0].output.shape.as_list() == [None, None, 3]
+    assert model.layers[0].output.shape.as_list() == [2, None, 3]
     with pytest.raises(ValueError, match="expected axis -1 of input shape to have value 4"):
         model(tf.ones([2, 9, 5]))
     assert model(tf.ones([2, 7, 4])).shape == [2, 7, 2]
