@@ -210,6 +210,18 @@ class ConcreteFunction(Signed):
         program = _named(closed, traced.name, traced.count)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at)
 
+    def lowered(self, arrays: Sequence[Any], captured: Sequence[Any]) -> Any:
+        """The compiled program before XLA's passes, a `jax.stages.Lowered`.
+
+        Args:
+          arrays: the arguments, or their shapes and dtypes.
+          captured: the captures' arrays.
+        """
+        if self._version != Rewriting.version:
+            self._compile()
+        kept = self._keeper(captured) if self._keeper is not None else ()
+        return self._compiled.lower(*arrays, *captured, *kept)
+
     @property
     def structured_outputs(self) -> Any:
         """The result structure with specs for tensors."""
