@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from meshflow.core.tensor import Tensor
+from meshflow.core.variable import Variable
 from meshflow.passes.keeping import kept
 
 
@@ -57,12 +59,17 @@ def divided(
 
     Args:
       closed: the program, whose last operands are the captures.
-      captures: tensors and variables.
+      captures: tensors, variables and elements of iterators.
       written: identities of those that the program writes.
       name: the program's name.
     """
     offset = len(closed.in_avals) - len(captures)
-    stays = [i for i, c in enumerate(captures) if id(c) not in written]
+    # Other captures give another value whenever they are asked: the next element of an iterator.
+    stays = [
+        i
+        for i, c in enumerate(captures)
+        if isinstance(c, Variable | Tensor) and id(c) not in written
+    ]
     if not all(_on_one_device(captures[i]._value) for i in stays):
         return closed, None
     parts = kept(closed, [offset + i for i in stays])
