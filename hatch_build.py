@@ -1,7 +1,7 @@
 """Compiles the CPU kernels when the package is built; without a compiler it is built without them.
 
-Needs a C++17 compiler, jaxlib (for XLA's headers), onednn-devel (oneDNN's headers) and
-onednn-cpu-gomp (its library) in the environment that builds.
+Needs a C++17 compiler, jaxlib (for XLA's headers) and onednn-devel-cpu-gomp (oneDNN's headers, with its
+library) in the environment that builds; pip brings all but the compiler where it builds apart.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def command(output: Path) -> list[str]:
         raise CannotBuildError("no C++ compiler on the PATH")
     prefix = Path(sys.prefix)
     if not (prefix / "include/oneapi/dnnl/dnnl.hpp").exists():
-        raise CannotBuildError(f"no oneDNN headers in {prefix}/include (package onednn-devel)")
+        raise CannotBuildError(
+            f"no oneDNN headers in {prefix}/include (package onednn-devel-cpu-gomp)"
+        )
     if not (prefix / "lib/libdnnl.so.3").exists():
         raise CannotBuildError(f"no oneDNN in {prefix}/lib (package onednn-cpu-gomp)")
     jaxlib = importlib.util.find_spec("jaxlib")
@@ -86,4 +89,6 @@ class KernelsHook(BuildHookInterface):
             return
         build_data["artifacts"].append(f"src/meshflow/kernels/{TARGET.name}")
         build_data["pure_python"] = False
-        build_data["infer_tag"] = True
+        # The handlers know nothing of Python: one wheel serves all its versions.
+        system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{system}"
