@@ -1,4 +1,4 @@
-"""Milliseconds per training step of the same models with PyTorch: `step_torch.py eager|compile cnn|lm float32|bfloat16 batch`.
+"""Milliseconds per training step of the same models with PyTorch: `step_torch.py eager|compile cnn|lm float32|bfloat16|float16 batch`.
 
 Runs in the peers' environment. Prints one JSON object.
 """
@@ -83,19 +83,21 @@ def main():
         y = x.roll(-1, 1)
     forward = torch.compile(model) if mode == "compile" else model
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler(device, enabled=precision == "float16")
 
     def step():
         low = (
-            torch.autocast(device, torch.bfloat16)
-            if precision == "bfloat16"
-            else contextlib.nullcontext()
+            contextlib.nullcontext()
+            if precision == "float32"
+            else torch.autocast(device, getattr(torch, precision))
         )
         with low:
             out = forward(x)
         loss = F.cross_entropy(out.float().flatten(0, -2), y.flatten())
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         return loss.item()
 
     step(), step()
