@@ -219,8 +219,11 @@ class ConcreteFunction(Signed):
         """
         if self._version != Rewriting.version:
             self._compile()
+        return self._compiled.lower(*self._operands(arrays, captured))
+
+    def _operands(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
         kept = self._keeper(captured) if self._keeper is not None else ()
-        return self._compiled.lower(*arrays, *captured, *kept)
+        return [*arrays, *captured, *kept]
 
     @property
     def structured_outputs(self) -> Any:
@@ -287,8 +290,7 @@ class ConcreteFunction(Signed):
             if self._calls_python:
                 outputs = self._finish([*arrays, *captured])
             else:
-                kept = self._keeper(captured) if self._keeper is not None else ()
-                outputs = self._compiled(*arrays, *captured, *kept)
+                outputs = self._compiled(*self._operands(arrays, captured))
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         except (jax.errors.JaxRuntimeError, ValueError) as error:

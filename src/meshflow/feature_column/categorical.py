@@ -96,12 +96,10 @@ def categorical_column_with_identity(
     return IdentityCategoricalColumn(key, num_buckets, default_value)
 
 
-@dataclasses.dataclass(frozen=True)
-class HashedCategoricalColumn(CategoricalColumn):
-    """Hashes that are categories; made by `categorical_column_with_hash_bucket`."""
+class KeyedColumn(CategoricalColumn):
+    """Categories of the values of one feature."""
 
     key: str
-    hash_bucket_size: int
     dtype: dtypes.DType
 
     @property
@@ -113,6 +111,15 @@ class HashedCategoricalColumn(CategoricalColumn):
     def parse_example_spec(self) -> dict[str, Any]:
         """A feature of any number of values."""
         return {self.key: VarLenFeature(self.dtype)}
+
+
+@dataclasses.dataclass(frozen=True)
+class HashedCategoricalColumn(KeyedColumn):
+    """Hashes that are categories; made by `categorical_column_with_hash_bucket`."""
+
+    key: str
+    hash_bucket_size: int
+    dtype: dtypes.DType
 
     @property
     def num_buckets(self) -> int:

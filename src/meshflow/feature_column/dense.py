@@ -25,15 +25,10 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class IndicatorColumn(DenseColumn):
-    """How often each category occurs in a row; made by `indicator_column`."""
+class _OfCategories(DenseColumn):
+    """What is made of a column of categories."""
 
     categorical_column: CategoricalColumn
-
-    @property
-    def name(self) -> str:
-        """The categories' name, marked."""
-        return f"{self.categorical_column.name}_indicator"
 
     @property
     def parse_example_spec(self) -> dict[str, Any]:
@@ -41,14 +36,24 @@ class IndicatorColumn(DenseColumn):
         return self.categorical_column.parse_example_spec
 
     @property
-    def variable_shape(self) -> tuple[int, ...]:
-        """A place for each category."""
-        return (1, self.categorical_column.num_buckets)
-
-    @property
     def categories(self) -> CategoricalColumn:
         """The categories."""
         return self.categorical_column
+
+
+@dataclasses.dataclass(frozen=True)
+class IndicatorColumn(_OfCategories):
+    """How often each category occurs in a row; made by `indicator_column`."""
+
+    @property
+    def name(self) -> str:
+        """The categories' name, marked."""
+        return f"{self.categorical_column.name}_indicator"
+
+    @property
+    def variable_shape(self) -> tuple[int, ...]:
+        """A place for each category."""
+        return (1, self.categorical_column.num_buckets)
 
     def dense(self, features: Features, state: Any) -> Tensor:
         """The sums of ones, or of weights, at each category's place."""
@@ -87,10 +92,9 @@ def _categories(column: Any) -> CategoricalColumn:
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddingColumn(DenseColumn):
+class EmbeddingColumn(_OfCategories):
     """Trained vectors of categories; made by `embedding_column`."""
 
-    categorical_column: CategoricalColumn
     dimension: int
     combiner: str
     initializer: Any
@@ -106,19 +110,9 @@ class EmbeddingColumn(DenseColumn):
         return f"{self.categorical_column.name}_embedding"
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """That of the categories."""
-        return self.categorical_column.parse_example_spec
-
-    @property
     def variable_shape(self) -> tuple[int, ...]:
         """Shape of a vector."""
         return (self.dimension,)
-
-    @property
-    def categories(self) -> CategoricalColumn:
-        """The categories."""
-        return self.categorical_column
 
     def make_state(self, layer: Any) -> Variable:
         """The table of vectors."""

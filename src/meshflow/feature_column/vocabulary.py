@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.feature_column.base import CategoricalColumn, Features, Ids, check_key
-from meshflow.feature_column.categorical import category_dtype, check_kind
-from meshflow.io.features import VarLenFeature
+from meshflow.feature_column.base import Features, Ids, check_key
+from meshflow.feature_column.categorical import KeyedColumn, category_dtype, check_kind
 from meshflow.lookup import (
     KeyValueTensorInitializer,
     StaticHashTable,
@@ -30,23 +29,11 @@ __all__ = [
 ]
 
 
-class _VocabularyColumn(CategoricalColumn):
+class _VocabularyColumn(KeyedColumn):
     """What both columns have in common."""
 
-    key: str
-    dtype: dtypes.DType
     default_value: int
     num_oov_buckets: int
-
-    @property
-    def name(self) -> str:
-        """The key."""
-        return self.key
-
-    @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """A feature of any number of values."""
-        return {self.key: VarLenFeature(self.dtype)}
 
     @property
     def on_host(self) -> bool:

@@ -120,6 +120,14 @@ class _Program:
         kind = jax.numpy.finfo(self._low)
         return jax.lax.reduce_precision(array, exponent_bits=kind.nexp, mantissa_bits=kind.nmant)
 
+    def _operands(self, eqn: Any, values: list[Any], flags: Sequence[bool]) -> list[Any]:
+        """The arrays that an equation reads, each in low precision or not."""
+        arrays = [self.as_array(v, f) for v, f in zip(values, flags, strict=True)]
+        if eqn.primitive.name not in _COMPARE:
+            return arrays
+        triples = zip(values, arrays, flags, strict=True)
+        return [a if f else self._rounded(v, a) for v, a, f in triples]
+
     # ---- running ---------------------------------------------------------------------------
 
     def run(self, jaxpr: Any, path: Path, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -160,9 +168,7 @@ class _Program:
             for name in _DTYPE_PARAMETERS:
                 if params.get(name) == np.float32:
                     params[name] = self._low
-        arrays = [self.as_array(v, painted) for v in values]
-        if not painted and eqn.primitive.name in _COMPARE:
-            arrays = [self._rounded(v, a) for v, a in zip(values, arrays, strict=True)]
+        arrays = self._operands(eqn, values, [painted] * len(values))
         if painted and _casts_to_itself(eqn, arrays, params):
             return arrays
         bound = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
@@ -184,14 +190,9 @@ class _Program:
         given = [isinstance(v, _Value) and v.low for v in values]
         flags = self._borders.operands(eqn, regions, where, given)
         outs = self._borders.results(eqn, regions, where, flags)
-        arrays = [self.as_array(v, f) for v, f in zip(values, flags, strict=True)]
+        arrays = self._operands(eqn, values, flags)
         bodies = [self._body(r, where, outs) for r in regions]
         name, params = eqn.primitive.name, eqn.params
-        if name in _COMPARE:
-            arrays = [
-                a if f else self._rounded(v, a)
-                for v, a, f in zip(values, arrays, flags, strict=True)
-            ]
         if name == "scan":
             return _scan(params, bodies[0], arrays)
         if name == "while":
