@@ -5,7 +5,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/python" -m pip install --quiet ".[dev]" hatchling editables
-"$folder/venv/bin/python" -m pip install --quiet --no-deps onednn-devel==2026.1.0
+"$folder/venv/bin/python" -m pip install --quiet --no-deps onednn-devel-cpu-gomp==2023.2.0
 {
     echo "# What was tested; made by scripts/lock.sh."
     "$folder/venv/bin/python" -m pip freeze --exclude meshflow |
