@@ -18,8 +18,8 @@ from meshflow.data.failures import Failed, Raising
 from meshflow.data.files import file_names
 from meshflow.data.running import Run
 from meshflow.data.transformations import Arranged
+from meshflow.files import gfile
 from meshflow.io.records import compression_of, opened
-from meshflow.ops import gfile
 from meshflow.ops.tables import columns_of, reader, row_values, selected
 
 __all__ = ["CsvDataset", "make_csv_dataset"]

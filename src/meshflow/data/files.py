@@ -21,8 +21,8 @@ from meshflow.data.chunks import BLOCK
 from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
 from meshflow.data.failures import Failed, caught
 from meshflow.data.running import Run
+from meshflow.files import gfile
 from meshflow.io.records import compression_of, opened, read_records
-from meshflow.ops import gfile
 
 
 class Files(Dataset):

@@ -21,7 +21,7 @@ from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.files import file_names
 from meshflow.data.running import Run
 from meshflow.data.sources import index_blocks
-from meshflow.ops import gfile
+from meshflow.files import gfile
 
 __all__ = ["Chunks", "from_arrow", "from_parquet"]
 

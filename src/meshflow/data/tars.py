@@ -19,8 +19,8 @@ from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
 from meshflow.data.files import file_names
 from meshflow.data.running import Run
 from meshflow.data.turns import in_turn
-from meshflow.ops import gfile
-from meshflow.ops.gfile import GFile
+from meshflow.files import gfile
+from meshflow.files.gfile import GFile
 
 __all__ = ["from_webdataset"]
 

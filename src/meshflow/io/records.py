@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshflow.core.errors import DataLossError, FailedPreconditionError, InvalidValueError
-from meshflow.ops.gfile import GFile, _text
+from meshflow.files.gfile import GFile
+from meshflow.files.paths import text as path_text
 
 __all__ = ["TFRecordOptions", "TFRecordWriter", "opened", "read_records"]
 
@@ -139,7 +140,7 @@ class TFRecordWriter:
 
     def __init__(self, path: Any, options: Any = None) -> None:
         self._crc = _checksum()
-        self._path = _text(path)
+        self._path = path_text(path)
         known = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._squeeze: Any = None
         if known.compression_type:

@@ -9,7 +9,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, int64, string
 from meshflow.core.errors import InvalidArgumentError
-from meshflow.ops.gfile import GFile
+from meshflow.files.gfile import GFile
 
 __all__ = ["KeyValueTensorInitializer", "TextFileIndex", "TextFileInitializer"]
 

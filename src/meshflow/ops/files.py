@@ -15,7 +15,7 @@ from meshflow.core.errors import DataLossError, InvalidArgumentError
 from meshflow.core.operands import known_strings
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops import gfile
+from meshflow.files import gfile
 from meshflow.ops.pending import waits
 
 __all__ = [

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.ops import gfile
+from meshflow.files import gfile
 
 __all__ = [
     "State",

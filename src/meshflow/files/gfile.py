@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from meshflow.core import errors
+from meshflow.files import paths as _paths
+from meshflow.files.paths import named_errors
 
 __all__ = [
     "GFile",
@@ -37,42 +39,6 @@ class FileStatistics(NamedTuple):
     is_directory: bool
 
 
-def _text(path: Any) -> str:
-    path = os.fspath(path) if hasattr(path, "__fspath__") else path
-    path = path.numpy() if hasattr(path, "numpy") else path
-    path = path.decode() if isinstance(path, bytes) else path
-    if not isinstance(path, str):
-        raise errors.InvalidArgumentError(f"a path must be one string, got {path!r}.")
-    return path.removeprefix("file://")
-
-
-def _remote(path: str) -> Any:
-    """The fsspec file system of a path with a scheme; None for a local path."""
-    if "://" not in path:
-        return None
-    try:
-        import fsspec
-    except ImportError:
-        raise errors.UnimplementedError(
-            f"{path!r} is not a local path: remote files need the package fsspec (pip install fsspec)."
-        ) from None
-    return fsspec.core.url_to_fs(path)[0]
-
-
-def _translated(function: Callable[[], Any], path: str) -> Any:
-    """Runs `function`; the operating system's errors become TensorFlow's."""
-    try:
-        return function()
-    except FileNotFoundError:
-        raise errors.NotFoundError(f"{path}; No such file or directory") from None
-    except FileExistsError:
-        raise errors.AlreadyExistsError(f"{path}; File exists") from None
-    except PermissionError:
-        raise errors.PermissionDeniedError(f"{path}; Permission denied") from None
-    except (IsADirectoryError, NotADirectoryError, OSError) as error:
-        raise errors.FailedPreconditionError(f"{path}; {error.strerror or error}") from None
-
-
 _MODES = tuple(m + e for m in "rwa" for e in ("", "b", "+", "b+", "+b"))
 
 
@@ -99,7 +65,7 @@ class GFile:
     def __init__(self, name: Any, mode: str = "r") -> None:
         if mode not in _MODES:
             raise errors.InvalidArgumentError(f"mode must be one of {_MODES}, got {mode!r}.")
-        self._name = _text(name)
+        self._name = _paths.text(name)
         self._mode = mode
         self._file: Any = None
 
@@ -115,12 +81,11 @@ class GFile:
 
     def _opened(self) -> Any:
         if self._file is None:
-            remote = _remote(self._name)
+            remote = _paths.remote(self._name)
             opener = open if remote is None else remote.open
             encoding = None if "b" in self._mode else "utf-8"
-            self._file = _translated(
-                lambda: opener(self._name, self._mode, encoding=encoding), self._name
-            )
+            with named_errors(self._name):
+                self._file = opener(self._name, self._mode, encoding=encoding)
         return self._file
 
     def size(self) -> int:
@@ -199,8 +164,8 @@ def exists(path: Any) -> bool:
       >>> tf.io.gfile.exists("/no/such/file")
       False
     """
-    path = _text(path)
-    remote = _remote(path)
+    path = _paths.text(path)
+    remote = _paths.remote(path)
     return os.path.exists(path) if remote is None else remote.exists(path)
 
 
@@ -212,8 +177,8 @@ def isdir(path: Any) -> bool:
       >>> tf.io.gfile.isdir("/no/such/folder")
       False
     """
-    path = _text(path)
-    remote = _remote(path)
+    path = _paths.text(path)
+    remote = _paths.remote(path)
     return os.path.isdir(path) if remote is None else remote.isdir(path)
 
 
@@ -228,10 +193,10 @@ def listdir(path: Any) -> list[str]:
       >>> tf.io.gfile.listdir(folder)
       ['a.txt']
     """
-    path = _text(path)
+    path = _paths.text(path)
     if not isdir(path):
         raise errors.NotFoundError(f"Could not find directory {path}")
-    remote = _remote(path)
+    remote = _paths.remote(path)
     if remote is None:
         return os.listdir(path)
     return [p.rstrip("/").rsplit("/", 1)[-1] for p in remote.ls(path, detail=False)]
@@ -251,9 +216,13 @@ def glob(pattern: Any) -> list[str]:
     """
     patterns = pattern if isinstance(pattern, (list, tuple)) else [pattern]
     found: list[str] = []
-    for text in map(_text, patterns):
-        remote = _remote(text)
-        found += sorted(python_glob.glob(text)) if remote is None else remote.glob(text)
+    for text in map(_paths.text, patterns):
+        remote = _paths.remote(text)
+        if remote is None:
+            found += sorted(python_glob.glob(text))
+        else:
+            scheme = text.split("://", 1)[0]
+            found += sorted(f"{scheme}://{p.lstrip('/')}" for p in remote.glob(text))
     return found
 
 
@@ -268,28 +237,31 @@ def makedirs(path: Any) -> None:
       >>> tf.io.gfile.isdir(folder)
       True
     """
-    path = _text(path)
-    remote = _remote(path)
+    path = _paths.text(path)
+    remote = _paths.remote(path)
     if remote is None:
-        _translated(lambda: os.makedirs(path, exist_ok=True), path)
+        with named_errors(path):
+            os.makedirs(path, exist_ok=True)
     else:
         remote.makedirs(path, exist_ok=True)
 
 
 def mkdir(path: Any) -> None:
     """Makes a folder whose parent exists; one that is there already is fine."""
-    path = _text(path)
+    path = _paths.text(path)
     if isdir(path):
         return
-    remote = _remote(path)
-    _translated(lambda: os.mkdir(path) if remote is None else remote.mkdir(path), path)
+    remote = _paths.remote(path)
+    with named_errors(path):
+        os.mkdir(path) if remote is None else remote.mkdir(path)
 
 
 def remove(path: Any) -> None:
     """Deletes a file."""
-    path = _text(path)
-    remote = _remote(path)
-    _translated(lambda: os.remove(path) if remote is None else remote.rm_file(path), path)
+    path = _paths.text(path)
+    remote = _paths.remote(path)
+    with named_errors(path):
+        os.remove(path) if remote is None else remote.rm_file(path)
 
 
 def rmtree(path: Any) -> None:
@@ -304,10 +276,11 @@ def rmtree(path: Any) -> None:
       >>> tf.io.gfile.exists(folder)
       False
     """
-    path = _text(path)
-    remote = _remote(path)
+    path = _paths.text(path)
+    remote = _paths.remote(path)
     local = os.remove if os.path.isfile(path) else shutil.rmtree
-    _translated(lambda: local(path) if remote is None else remote.rm(path, recursive=True), path)
+    with named_errors(path):
+        local(path) if remote is None else remote.rm(path, recursive=True)
 
 
 def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
@@ -330,11 +303,12 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
       >>> tf.io.gfile.exists(path)
       False
     """
-    src, dst = _text(src), _text(dst)
+    src, dst = _paths.text(src), _paths.text(dst)
     stat(src)
     _check_free(dst, overwrite)
-    remote = _remote(src)
-    _translated(lambda: os.replace(src, dst) if remote is None else remote.mv(src, dst), src)
+    remote = _paths.remote(src)
+    with named_errors(src):
+        os.replace(src, dst) if remote is None else remote.mv(src, dst, recursive=isdir(src))
 
 
 def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
@@ -357,7 +331,7 @@ def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
       >>> tf.io.read_file(path + ".copy").numpy()
       b'tea'
     """
-    src, dst = _text(src), _text(dst)
+    src, dst = _paths.text(src), _paths.text(dst)
     with GFile(src, "rb") as source:
         content = source.read()
     _check_free(dst, overwrite)
@@ -381,12 +355,14 @@ def stat(path: Any) -> FileStatistics:
       >>> tf.io.gfile.stat(path).length
       3
     """
-    path = _text(path)
-    remote = _remote(path)
+    path = _paths.text(path)
+    remote = _paths.remote(path)
     if remote is not None:
-        found = _translated(lambda: remote.info(path), path)
+        with named_errors(path):
+            found = remote.info(path)
         return FileStatistics(found.get("size") or 0, 0, found.get("type") == "directory")
-    local = _translated(lambda: os.stat(path), path)
+    with named_errors(path):
+        local = os.stat(path)
     return FileStatistics(local.st_size, local.st_mtime_ns, os.path.isdir(path))
 
 
@@ -417,7 +393,7 @@ def walk(
         if onerror:
             onerror(error)
         return
-    top = _text(top)
+    top = _paths.text(top)
     folders = [n for n in names if isdir(join(top, n))]
     here = top, folders, [n for n in names if n not in folders]
     if topdown:
@@ -436,7 +412,7 @@ def join(path: Any, *paths: Any) -> str:
       >>> tf.io.gfile.join("data", "train", "a.txt")
       'data/train/a.txt'
     """
-    return os.path.join(_text(path), *map(_text, paths))
+    return os.path.join(_paths.text(path), *map(_paths.text, paths))
 
 
 def get_registered_schemes() -> list[str]:

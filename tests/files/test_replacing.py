@@ -1,0 +1,155 @@
+"""Files and folders that are whole or not there."""
+
+import os
+import subprocess
+import sys
+import uuid
+
+import fsspec
+import pytest
+
+import meshflow as tf
+from meshflow.files import gfile, replacing
+from meshflow.files.replacing import existing_folder, replacing_folder
+
+PLACES = ["disk", "store"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request, tmp_path):
+    """A folder on the disk, and one in a store."""
+    if request.param == "disk":
+        return str(tmp_path)
+    return empty_bucket()
+
+
+def empty_bucket():
+    """A new place in the memory's store, which lives as long as the process."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def read(path):
+    with gfile.GFile(path) as file:
+        return file.read()
+
+
+def fill(folder, **texts):
+    with replacing_folder(folder, "last") as part:
+        for name, content in texts.items():
+            with replacing.replacing(gfile.join(part, name), "w") as file:
+                file.write(content)
+
+
+def test_a_file_is_replaced_when_it_is_whole(place):
+    path = gfile.join(place, "new", "a.txt")
+    for content in ("old", "één"):
+        with replacing.replacing(path, "w") as file:
+            file.write(content)
+    assert read(path) == "één" and gfile.listdir(gfile.join(place, "new")) == ["a.txt"]
+    with pytest.raises(KeyError), replacing.replacing(path) as file:
+        file.write(b"half")
+        raise KeyError
+    assert read(path) == "één" and gfile.listdir(gfile.join(place, "new")) == ["a.txt"]
+
+
+def test_a_folder_is_replaced_when_it_is_whole(place):
+    path = gfile.join(place, "new", "folder")
+    fill(path, a="1", b="2", last="1")
+    fill(path, a="3", last="2")
+    assert existing_folder(path, "last") == path
+    assert sorted(gfile.listdir(path)) == ["a", "last"] and read(gfile.join(path, "a")) == "3"
+    with pytest.raises(KeyError), replacing_folder(path, "last") as part:
+        with replacing.replacing(gfile.join(part, "a"), "w") as file:
+            file.write("half")
+        raise KeyError
+    assert gfile.listdir(gfile.join(place, "new")) == ["folder"]
+    assert sorted(gfile.listdir(path)) == ["a", "last"] and read(gfile.join(path, "a")) == "3"
+
+
+def test_a_store_is_whole_at_any_moment_of_a_replacement(monkeypatch):
+    store = fsspec.filesystem("memory")
+    bucket = empty_bucket()
+    path = f"{bucket}/folder"
+    fill(path, a="1", b="1", last="1")
+    changes = ("rm_file", "cp_file", "rm", "put_file")
+    seen = []
+
+    def watched(name):
+        real = getattr(type(store), name)
+
+        def call(self, *args, **kwargs):
+            result = real(self, *args, **kwargs)
+            where = existing_folder(path, "last")
+            seen.append({n: read(gfile.join(where, n)) for n in ("a", "b", "last")})
+            return result
+
+        monkeypatch.setattr(type(store), name, call)
+
+    for name in changes:
+        watched(name)
+    fill(path, a="2", b="2", last="2")
+    assert len(seen) > 8
+    assert all(set(content.values()) in ({"1"}, {"2"}) for content in seen)
+
+
+def test_a_killed_replacement_in_a_store_is_finished_by_the_next(monkeypatch):
+    store = fsspec.filesystem("memory")
+    bucket = empty_bucket()
+    path = f"{bucket}/folder"
+    fill(path, a="1", last="1")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "cp_file", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            fill(path, a="2", last="2")
+    assert read(gfile.join(existing_folder(path, "last"), "a")) == "2"
+    with pytest.raises(KeyError), replacing_folder(path, "last"):
+        raise KeyError
+    assert existing_folder(path, "last") == path and read(path + "/a") == "2"
+    fill(path, a="3", last="3")
+    assert read(path + "/a") == "3" and gfile.listdir(bucket) == ["folder"]
+
+
+def test_parts_of_ended_processes_are_cleared(tmp_path):
+    path = str(tmp_path / "a.txt")
+    write = "import sys; from meshflow.files import replacing as r; print(r.part_name(sys.argv[1]))"
+    left = subprocess.run(
+        [sys.executable, "-c", write, path], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    other = left.replace(replacing._machine(), "elsewhere")
+    mine = replacing.part_name(path)
+    for part in (left, other, mine):
+        open(part, "w").close()
+    with replacing.replacing(path, "w") as file:
+        file.write("new")
+    assert not os.path.exists(left)
+    assert os.path.exists(other) and os.path.exists(mine)
+    os.utime(other, (0, 0))
+    replacing.clear_parts(path)
+    assert sorted(os.listdir(tmp_path)) == sorted(["a.txt", os.path.basename(mine)])
+
+
+def test_errors_name_the_path(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    below = str(tmp_path / "file" / "a")
+    with pytest.raises(tf.errors.OpError, match="file/a"), replacing.replacing(below):
+        pass
+    with pytest.raises(tf.errors.UnimplementedError, match="nosuch"):
+        gfile.exists("nosuch://bucket/a")
+    full = str(tmp_path / "full")
+    with (
+        pytest.raises(tf.errors.ResourceExhaustedError, match="full; No space"),
+        replacing.replacing(full),
+    ):
+        raise OSError(28, "No space left on device")
+    with pytest.raises(FileNotFoundError, match="source"), replacing.replacing(full):
+        (tmp_path / "source").read_text()
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_patterns_find_paths_with_their_scheme():
+    bucket = empty_bucket()
+    for name in ("b.txt", "a.txt", "c.bin"):
+        tf.io.write_file(f"{bucket}/{name}", name)
+    assert gfile.glob(f"{bucket}/*.txt") == [f"{bucket}/a.txt", f"{bucket}/b.txt"]
+    tf.io.gfile.rename(f"{bucket}/a.txt", f"{bucket}/d.txt")
+    assert sorted(gfile.listdir(bucket)) == ["b.txt", "c.bin", "d.txt"]
