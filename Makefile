@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
 CODE := conftest.py hatch_build.py src tests examples benchmarks docs
 
-.PHONY: demo test check format docs hooks lock bench clean venv
+.PHONY: demo test test-all check format docs hooks lock bench clean venv
 
 venv: $(STAMP)
 
@@ -19,6 +19,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(PYTHON) -m pytest -n 2 --doctest-modules --ignore=tests/reference tests src/meshflow
+
+# Everything, tests marked `soak` and the long rounds of the others too.
+test-all: $(STAMP)
+	@MESHFLOW_SOAK=1 $(PYTHON) -m pytest -n 2 --timeout=3600 --doctest-modules --ignore=tests/reference tests src/meshflow
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff format --check --quiet $(CODE)

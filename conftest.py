@@ -16,6 +16,7 @@ jax.config.update("jax_num_cpu_devices", DEVICES)
 import numpy as np
 import pytest
 
+import helpers
 import meshflow as tf
 
 # Programs that tests run in processes of their own.
@@ -30,6 +31,14 @@ collect_ignore_glob = [
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.
 NAN_CHECKED = {"core", "data", "keras", "kernels", "passes"}
 TESTS = pathlib.Path(__file__).parent / "tests"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests marked `soak` run with MESHFLOW_SOAK=1 only, as `make test-all` sets it."""
+    if helpers.SOAK:
+        return
+    config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("soak")])
+    items[:] = [i for i in items if not i.get_closest_marker("soak")]
 
 
 @pytest.fixture(autouse=True)

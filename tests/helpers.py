@@ -1,8 +1,18 @@
-"""Assertions shared by tests."""
+"""Assertions shared by tests, and how long they try."""
+
+import os
 
 import numpy as np
 
 import meshflow as tf
+
+# `make test-all` tries longer what `make test` tries shortly, and runs the tests marked `soak`.
+SOAK = os.environ.get("MESHFLOW_SOAK", "0") not in ("", "0")
+
+
+def rounds(default, soak):
+    """How often a test repeats what it tries: `default` times, `soak` times in `make test-all`."""
+    return soak if SOAK else default
 
 
 def assert_close(actual, expected, rtol=1e-5, atol=1e-6):
