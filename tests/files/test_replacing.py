@@ -9,6 +9,7 @@ import fsspec
 import pytest
 
 import meshflow as tf
+from killing import check_kills
 from meshflow.files import gfile, replacing
 from meshflow.files.replacing import existing_folder, replacing_folder
 
@@ -153,3 +154,41 @@ def test_patterns_find_paths_with_their_scheme():
     assert gfile.glob(f"{bucket}/*.txt") == [f"{bucket}/a.txt", f"{bucket}/b.txt"]
     tf.io.gfile.rename(f"{bucket}/a.txt", f"{bucket}/d.txt")
     assert sorted(gfile.listdir(bucket)) == ["b.txt", "c.bin", "d.txt"]
+
+
+WRITERS = {
+    "a file": """
+        from meshflow.files.replacing import replacing
+        def write(path, number):
+            with replacing(path, "w") as file:
+                for _ in range(50):
+                    file.write(f"{number}\\n" * 20)
+        """,
+    "a folder": """
+        from meshflow.files.replacing import replacing_folder
+        def write(path, number):
+            with replacing_folder(path, "last") as part:
+                for name in ("a", "b", "last"):
+                    with open(f"{part}/{name}", "w") as file:
+                        file.write(f"{number}\\n" * 1000)
+        """,
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_killed_writer_leaves_the_old_or_the_new(kind, tmp_path):
+    def numbers(path):
+        lines = read(path).splitlines()
+        assert len(lines) == 1000
+        return set(lines)
+
+    def found(path):
+        if kind == "a file":
+            (number,) = numbers(path)
+        else:
+            folder = existing_folder(path, "last")
+            (number,) = set.union(*(numbers(gfile.join(folder, n)) for n in ("a", "b", "last")))
+        return int(number)
+
+    seen = check_kills(WRITERS[kind], tmp_path, found)
+    assert seen[False]
