@@ -1,6 +1,8 @@
 """Names of the package itself: dtypes, specs, devices, scopes, and those kept for old programs."""
 
 import logging
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -63,8 +65,44 @@ def test_devices():
         assert x.device.endswith("CPU:1") and (x + 1).device.endswith("CPU:1")
         assert tf.Variable([1.0]).device.endswith("CPU:1")
     assert tf.ones([2]).device.endswith("CPU:0")
-    with pytest.raises(ValueError, match="GPU:7"), tf.device("/GPU:7"):
+
+
+def test_what_is_asked_of_a_missing_device_runs_on_another():
+    assert tf.config.get_soft_device_placement()
+    with tf.device("/GPU:7"):
+        assert tf.constant([1.0]).device == tf.Variable(1.0).device == (tf.ones([2]) + 1).device
+        assert_close(tf.function(lambda x: x + 1)(tf.ones([2])), [2, 2])
+    with tf.device("/job:localhost/replica:0/task:0/device:CPU:99"):
+        assert tf.ones([2]).device.endswith("CPU:0")
+    with pytest.raises(ValueError, match="rubbish"), tf.device("rubbish"):
         pass
+    tf.config.set_soft_device_placement(False)
+    try:
+        wanted = pytest.raises(tf.errors.InvalidArgumentError, match=r"satisfy.*GPU:7.*CPU:0")
+        with wanted, tf.device("/GPU:7"):
+            pass
+    finally:
+        tf.config.set_soft_device_placement(True)
+
+
+def test_threads_are_set_after_devices_were_listed():
+    code = """
+import os
+import meshflow as tf
+names = [d.name for d in tf.config.list_physical_devices()]
+tf.config.threading.set_intra_op_parallelism_threads(3)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+assert os.environ["NPROC"] == "3"
+assert names == [d.name for d in tf.config.list_physical_devices()]
+assert tf.reduce_sum(tf.ones([4])).numpy() == 4
+try:
+    tf.config.threading.set_intra_op_parallelism_threads(2)
+except RuntimeError as error:
+    assert "cannot be modified after initialization" in str(error)
+else:
+    raise AssertionError("set after the first op")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_where_code_runs():

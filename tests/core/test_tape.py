@@ -1,3 +1,5 @@
+import inspect
+
 import numpy as np
 import pytest
 
@@ -337,3 +339,56 @@ def test_a_variable_read_after_it_was_assigned_is_the_variable():
         v.assign([2.0, 3.0])
         assert_close(function(), [0.8, 1.2])
         assert_close(v, [0.4, 0.6])
+
+
+# What TensorFlow gives for the gradient, with respect to x and w, of the gradient with respect to x.
+_SECOND = {
+    "linear": (lambda x, w: 3.0 * x, [None, None]),
+    "add": (lambda x, w: x + w, [None, None]),
+    "multiply": (lambda x, w: x * w, [None, 1.0]),
+    "divide": (lambda x, w: x / w, [None, -1.0]),
+    "mean": (lambda x, w: tf.reduce_mean([x, w]), [None, None]),
+    "matmul": (lambda x, w: tf.matmul([[x]], [[w]]), [None, 1.0]),
+    "gather": (lambda x, w: tf.gather([x, w], [0]), [None, None]),
+    "maximum": (lambda x, w: tf.maximum(x, w), [None, None]),
+    "where": (lambda x, w: tf.where(x > 0, x, w), [None, None]),
+    "clip": (lambda x, w: tf.clip_by_value(x, 0.0, 1.0), [None, None]),
+    "cast": (lambda x, w: tf.cast(x, tf.float64), [None, None]),
+    "relu": (lambda x, w: tf.nn.relu(x), [0.0, None]),
+    "abs": (lambda x, w: tf.abs(x), [0.0, None]),
+    "dense": (lambda x, w: tf.nn.relu(tf.matmul([[x]], [[w]]) + 1.0), [0.0, 1.0]),
+    "square": (lambda x, w: x * x, [2.0, None]),
+    "power": (lambda x, w: x**1.0, [0.0, None]),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "traced"])
+@pytest.mark.parametrize("name", _SECOND)
+def test_what_a_gradient_does_not_depend_on_is_unconnected(name, wrap):
+    f, expected = _SECOND[name]
+    x, w = tf.Variable(2.0), tf.Variable(1.0)
+
+    @wrap
+    def second(unconnected="none"):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                y = f(x, w)
+            g = inner.gradient(y, x)
+        return outer.gradient(g, [x, w], unconnected_gradients=unconnected)
+
+    found = second()
+    assert [None if g is None else float(g) for g in found] == expected
+    assert [float(g) for g in second("zero")] == [e or 0.0 for e in expected]
+
+
+def test_methods_have_python_functions_that_are_methods():
+    class Model(tf.Module):
+        @tf.function
+        def scaled(self, x, by=2):
+            return x * by
+
+    model = Model()
+    python = model.scaled.python_function
+    assert python(3, by=4) == 12 and list(inspect.signature(python).parameters) == ["x", "by"]
+    assert "scaled" in tf.autograph.to_code(model.scaled)
+    assert int(tf.function(python)(tf.constant(3))) == 6

@@ -103,3 +103,37 @@ def test_errors_of_the_pipeline_reach_the_caller():
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(2))
     with pytest.raises(KeyError, match="lost"):
         tf.function(summed)(dataset)
+
+
+def test_reduce_calls_a_function_once_for_every_element():
+    seen = []
+
+    def noted(x):
+        return tf.py_function(lambda v: seen.append(int(v)) or v, [x], tf.int64)
+
+    for dataset in (
+        tf.data.Dataset.range(4).map(noted),
+        tf.data.Dataset.range(4).map(noted).prefetch(1),
+    ):
+        seen.clear()
+        assert int(dataset.reduce(np.int64(0), lambda total, x: total + x)) == 6
+        assert seen == [0, 1, 2, 3]
+        assert int(dataset.take(0).reduce(np.int64(5), lambda total, x: total + x)) == 5
+
+
+def test_functions_of_a_pipeline_see_tensors_of_the_function_around():
+    @tf.function
+    def total(y):
+        numbers = tf.data.Dataset.range(4)
+        scaled = numbers.map(lambda x: tf.cast(x, tf.float32) * y)
+        found = tf.constant(0.0)
+        for value in scaled.batch(2):
+            found += tf.reduce_sum(value)
+        kept = numbers.filter(lambda x: tf.cast(x, tf.float32) > y)
+        words = tf.data.Dataset.from_tensor_slices(["a", "b"])
+        texts = words.map(lambda s: tf.cast(tf.strings.length(s), tf.float32) + y)
+        joined = texts.reduce(0.0, lambda s, x: s + x)
+        return found, kept.reduce(np.int64(0), lambda s, x: s + x), joined
+
+    assert [float(v) for v in total(tf.constant(2.0))] == [12, 3, 6]
+    assert [float(v) for v in total(tf.constant(1.0))] == [6, 5, 4]

@@ -249,3 +249,23 @@ def test_approximately_smallest_elements_are_exact_on_cpus():
     np.testing.assert_array_equal(places.numpy(), [[1, 2], [0, 2]])
     values, _ = tf.math.approx_min_k([[3.0, 1.0], [0.0, 9.0]], 1, reduction_dimension=0)
     np.testing.assert_array_equal(values.numpy(), [[0, 1]])
+
+
+@pytest.mark.parametrize("order", [0, -np.inf, -1, "nuc", "fro"])
+def test_what_is_no_norm_of_vectors_is_refused(order):
+    with pytest.raises(ValueError, match=f"must be a supported vector norm, got {order}"):
+        tf.linalg.norm([3.0, 4.0], order)
+
+
+@pytest.mark.parametrize("order", [0, -np.inf, 3, "nuc"])
+def test_what_is_no_norm_of_matrices_is_refused(order):
+    with pytest.raises(
+        ValueError, match=r"supported matrix norm in \['euclidean', 'fro', 1, 2, inf\]"
+    ):
+        tf.linalg.norm([[3.0, 4.0]], order, axis=[0, 1])
+
+
+@pytest.mark.parametrize("axis", [(1,), (0, 0), [0, 1, 2]])
+def test_norms_are_along_one_or_two_dimensions(axis):
+    with pytest.raises(ValueError, match="'axis' must be None, an integer, or a tuple of 2"):
+        tf.norm([[3.0, 4.0]], axis=axis)

@@ -13,7 +13,7 @@ both = pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager",
 @both
 def test_write_read_stack_gather_concat(wrap):
     def f(x):
-        ta = tf.TensorArray(tf.float32, size=3)
+        ta = tf.TensorArray(tf.float32, size=3, clear_after_read=False)
         for i in range(3):
             ta = ta.write(i, x * i)
         return ta.read(2), ta.stack(), ta.gather([2, 0]), ta.concat(), ta.size()
@@ -31,8 +31,10 @@ def test_write_read_stack_gather_concat(wrap):
 @both
 def test_unstack_split_scatter(wrap):
     def f(x):
-        ta = tf.TensorArray(tf.int32, size=3).unstack(x)
-        pieces = tf.TensorArray(tf.int32, size=2, infer_shape=False).split(x, [1, 2])
+        ta = tf.TensorArray(tf.int32, size=3, clear_after_read=False).unstack(x)
+        pieces = tf.TensorArray(tf.int32, 2, infer_shape=False, clear_after_read=False).split(
+            x, [1, 2]
+        )
         placed = tf.TensorArray(tf.int32, size=3).scatter([2, 0, 1], x)
         return ta.read(1), pieces.read(1), pieces.concat(), placed.stack(), ta.write(0, 9).stack()
 
@@ -183,3 +185,26 @@ def test_elements_that_were_not_written_are_zeros():
     np.testing.assert_allclose(ta.stack(), [[0, 0], [1, 2], [0, 0]])
     np.testing.assert_allclose(ta.read(2), [0, 0])
     assert tf.TensorArray(tf.int32, size=0).stack().shape == [0]
+
+
+def test_reading_clears_as_in_tensorflow():
+    ta = tf.TensorArray(tf.float32, size=2).unstack([1.0, 2.0])
+    assert float(ta.read(0)) == 1
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="index 0 twice because it was cleared"
+    ):
+        ta.read(0)
+    assert ta.stack().numpy().tolist() == [0, 2] and ta.gather([0]).numpy().tolist() == [0]
+    ta = ta.write(0, 4.0)
+    assert float(ta.read(0)) == 4 and float(ta.read(1)) == 2
+    kept = tf.TensorArray(tf.float32, size=1, clear_after_read=False).write(0, 3.0)
+    assert float(kept.read(0)) == float(kept.read(0)) == 3
+
+
+def test_functions_that_run_op_by_op_do_not_clear():
+    @tf.function
+    def twice(x):
+        ta = tf.TensorArray(tf.float32, size=2).unstack(x)
+        return tf.boolean_mask(ta.read(0) + ta.read(0) + x, x > 1)
+
+    assert twice(tf.constant([1.0, 2.0])).numpy().tolist() == [4]

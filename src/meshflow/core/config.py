@@ -8,6 +8,8 @@ from meshflow.core.concrete_function import Settings
 from meshflow.core.devices import (
     LogicalDevice,
     PhysicalDevice,
+    Placement,
+    count_of,
     devices_of,
     kinds,
     make_virtual_cpus,
@@ -31,7 +33,6 @@ class State:
 
     logical_cpus: list[LogicalDeviceConfiguration] | None = None
     visible: dict[str, list[PhysicalDevice]] = {}
-    soft_placement = True
 
 
 def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
@@ -54,10 +55,9 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
     if device_type == "CPU":
         return found
     for kind in ("GPU", "TPU"):
-        if device_type in (None, kind) and kind in kinds():
+        if device_type in (None, kind):
             found += [
-                PhysicalDevice(f"/physical_device:{kind}:{i}", kind)
-                for i in range(len(devices_of(kind)))
+                PhysicalDevice(f"/physical_device:{kind}:{i}", kind) for i in range(count_of(kind))
             ]
     return found
 
@@ -157,8 +157,18 @@ def functions_run_eagerly() -> bool:
 
 
 def set_soft_device_placement(enabled: bool) -> None:
-    """Accepted: ops always run where their operands are."""
-    State.soft_placement = bool(enabled)
+    """Whether what `tf.device` asks of a device that is not there runs on another; it does from the start.
+
+    Args:
+      enabled: False makes it an error.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.device("/GPU:99"):
+      ...     tf.zeros([2]).numpy()
+      array([0., 0.], dtype=float32)
+    """
+    Placement.soft = bool(enabled)
 
 
 def get_soft_device_placement() -> bool:
@@ -169,7 +179,7 @@ def get_soft_device_placement() -> bool:
       >>> tf.config.get_soft_device_placement() in (True, False)
       True
     """
-    return State.soft_placement
+    return Placement.soft
 
 
 experimental_run_functions_eagerly = run_functions_eagerly

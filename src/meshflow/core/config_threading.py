@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from meshflow.core.devices import start_anew
+
 __all__ = [
     "get_inter_op_parallelism_threads",
     "get_intra_op_parallelism_threads",
@@ -15,7 +17,7 @@ _threads = {"inter": 0, "intra": 0}
 
 
 def set_intra_op_parallelism_threads(num_threads: int) -> None:
-    """Sets the size of XLA's CPU thread pool; before the first op. 0 leaves it to XLA.
+    """Sets the size of XLA's CPU thread pool; before the first op, also after devices were listed. 0 leaves it to XLA.
 
     Args:
       num_threads: number of threads.
@@ -23,9 +25,7 @@ def set_intra_op_parallelism_threads(num_threads: int) -> None:
     Raises:
       RuntimeError: when the pool exists already.
     """
-    from meshflow.core.devices import _backend_started
-
-    if _backend_started() and num_threads != _threads["intra"]:
+    if num_threads != _threads["intra"] and not start_anew():
         raise RuntimeError("Intra op parallelism cannot be modified after initialization.")
     _threads["intra"] = int(num_threads)
     if num_threads:

@@ -47,6 +47,7 @@ class Context(threading.local):
       placing: moves the arrays that eager ops and functions give, onto a default mesh, or None.
       falls_back: whether what is traced can as well run as plain Python, which ops may ask for by an error.
       on_host: whether ops on host arrays may be computed by NumPy, which gives host arrays.
+      stands_in: whether plain Python runs in place of a function that TensorFlow would compile.
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
       recording: keeps what a map function does with strings and images while it is looked at, or None.
       exporting: whether what is traced is saved, for a machine without Python: assertions are left out.
@@ -65,6 +66,7 @@ class Context(threading.local):
         self.placing: Callable[[Any], Any] | None = None
         self.falls_back = False
         self.on_host = False
+        self.stands_in = False
         self.autocast: Any = None
         self.recording: Any = None
         self.exporting = False
@@ -94,6 +96,16 @@ def counted_anew() -> Iterator[None]:
         yield
     finally:
         context.numbers = saved
+
+
+@contextlib.contextmanager
+def standing_in() -> Iterator[None]:
+    """Plain Python runs inside in place of a function that TensorFlow would compile."""
+    saved, context.stands_in = context.stands_in, True
+    try:
+        yield
+    finally:
+        context.stands_in = saved
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshflow.core import dtypes
 from meshflow.core.context import context
-from meshflow.core.devices import find_device
+from meshflow.core.devices import device_for
 from meshflow.core.dtypes import DType
 from meshflow.core.errors import DtypeMismatchError
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
@@ -285,7 +285,7 @@ def _placed(tensor: Tensor) -> Tensor:
     value = tensor._value
     if context.device is None or context.trace is not None or not isinstance(value, np.ndarray):
         return tensor
-    device = find_device(str(context.device))
+    device = device_for(str(context.device))
     if value.dtype == object or device == jax.local_devices(backend="cpu")[0]:
         return tensor
     return Tensor(jax.device_put(value, device))

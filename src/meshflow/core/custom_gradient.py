@@ -204,7 +204,12 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(rerun, tuple(tensors))
         again = jax.checkpoint(traced.arrays)
-        op = Op(f"recomputed_{traced.name}", lambda operands, _: again(*operands), heavy=True)
+        op = Op(
+            f"recomputed_{traced.name}",
+            lambda operands, _: again(*operands),
+            heavy=True,
+            whole=True,
+        )
         outputs = apply(op, (tensors, traced.captured_tensors()))
         traced.assign(outputs[traced.count :])
         return traced.rebuild(outputs[: traced.count])

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from meshflow.core.context import context
+from meshflow.core.errors import InvalidValueError
 
 
 class PhysicalDevice(NamedTuple):
@@ -40,6 +41,18 @@ class LogicalDevice(NamedTuple):
     device_type: str
 
 
+class Placement:
+    """How device names are taken, and what is known of the devices so far.
+
+    Attributes:
+      soft: whether what is asked of a device that is not there runs on another, as TensorFlow has it.
+      listed: whether the backend was started to be looked at, and nobody was given a device since.
+    """
+
+    soft = True
+    listed = False
+
+
 _TYPES = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"}
 
 
@@ -65,6 +78,36 @@ def type_of(device: Any) -> str:
 
 def devices_of(kind: str, local: bool = True) -> list[Any]:
     """JAX devices of a kind, of this process or of all; none when the kind is not there."""
+    Placement.listed = False
+    return _devices_of(kind, local)
+
+
+def count_of(kind: str) -> int:
+    """How many devices of a kind this process has; asking leaves threads and virtual devices free to be set."""
+    listed = Placement.listed or not _backend_started()
+    count = len(_devices_of(kind)) if kind in kinds() else 0
+    Placement.listed = listed
+    return count
+
+
+def start_anew() -> bool:
+    """Makes the backend start again with other settings, where nothing but listing has started it.
+
+    Returns:
+      False where arrays, programs or somebody who was given a device would be left behind.
+    """
+    if not _backend_started():
+        return True
+    client = jax.local_devices()[0].client
+    if not Placement.listed or jax.live_arrays() or client.live_executables():
+        return False
+    from jax.extend import backend
+
+    backend.clear_backends()
+    return True
+
+
+def _devices_of(kind: str, local: bool = True) -> list[Any]:
     platform = "cpu" if kind == "TPU" and emulated_tpus() else kind.lower()
     try:
         found = jax.local_devices(backend=platform) if local else jax.devices(platform)
@@ -113,17 +156,40 @@ def find_device(name: str) -> Any:
     """The JAX device that a TensorFlow device string names.
 
     Raises:
-      ValueError: when there is no such device, listing those there are.
+      InvalidArgumentError: when there is no such device, listing those there are; a ValueError, too.
     """
+    found, devices = _named(name)
+    if found is None:
+        raise InvalidValueError(f"Could not find device {name!r}. Available: {sorted(devices)}.")
+    return found
+
+
+def device_for(name: str) -> Any:
+    """The JAX device that ops asked onto a TensorFlow device run on: under soft placement there always is one.
+
+    Raises:
+      InvalidArgumentError: when there is no such device and `tf.config.set_soft_device_placement(False)` was
+        called, and for a text that names no device; a ValueError, too.
+    """
+    found, devices = _named(name)
+    if found is not None:
+        return found
+    kind = re.search(r"(?:^|[/:])(CPU|GPU|TPU|XLA_CPU|XLA_GPU)(?::\d+|:\*)?$", str(name).upper())
+    if kind is None or not Placement.soft:
+        raise InvalidValueError(
+            f"Could not satisfy device specification {name!r}. Available: {sorted(devices)}."
+        )
+    return devices.get(f"{kind[1]}:0", devices["CPU:0"])
+
+
+def _named(name: str) -> tuple[Any, dict[str, Any]]:
+    """The device of a name, None when it is not there, and all devices by name."""
     tail = str(name).upper().replace("/DEVICE:", "/").strip("/").split("/")[-1]
     kind, _, index = tail.partition(":")
     devices = {
         f"{of_kind}:{i}": d for of_kind in kinds() for i, d in enumerate(devices_of(of_kind))
     }
-    found = devices.get(f"{kind}:{index or 0}")
-    if found is None:
-        raise ValueError(f"Could not find device {name!r}. Available: {sorted(devices)}.")
-    return found
+    return devices.get(f"{kind}:{index or 0}"), devices
 
 
 @contextlib.contextmanager
@@ -133,9 +199,11 @@ def device(device_name: Any) -> Iterator[None]:
     Args:
       device_name: such as `"CPU:0"`, `"/GPU:1"`, `"/job:localhost/replica:0/task:0/device:CPU:0"`;
         None clears the placement, and so does `dtensor.device_name()`: ops run where their operands lie.
+        What is asked of a device that is not there runs on another one of its kind, or on the CPU.
 
     Raises:
-      ValueError: when the device does not exist.
+      InvalidArgumentError: when the device does not exist and `tf.config.set_soft_device_placement(False)` was
+        called, and for a text that names no device; a ValueError, too.
 
     Example:
       >>> import meshflow as tf
@@ -150,7 +218,7 @@ def device(device_name: Any) -> Iterator[None]:
         if device_name is None or context.trace is not None:
             yield
         else:
-            with jax.default_device(find_device(device_name)):
+            with jax.default_device(device_for(device_name)):
                 yield
     finally:
         context.device = saved

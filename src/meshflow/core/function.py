@@ -13,6 +13,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ from meshflow.core.call_arguments import (
     without_rows,
 )
 from meshflow.core.concrete_function import ConcreteFunction, Settings
-from meshflow.core.context import context
+from meshflow.core.context import context, standing_in
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import ValueNeededError
 from meshflow.core.identity import IdentityWeakDict
@@ -48,7 +49,7 @@ class Function:
     """A Python function that runs compiled; made by `tf.function`.
 
     Attributes:
-      python_function: the original function.
+      python_function: the original function; of a method, with its object in place of `self`.
       input_signature: a tuple of specs or None.
 
     Example:
@@ -70,7 +71,7 @@ class Function:
         instance: weakref.ref[Any] | None = None,
         jit_compile: bool = False,
     ) -> None:
-        self.python_function = python_function
+        self._python = python_function
         self._instance = instance
         self.input_signature = None if input_signature is None else tuple(input_signature)
         self._autograph = autograph
@@ -104,7 +105,7 @@ class Function:
         if bound is None:
             # The instance is held weakly: a method's compiled form must not keep its object alive.
             bound = Function(
-                self.python_function,
+                self._python,
                 self.input_signature,
                 self._autograph,
                 self._reduce_retracing,
@@ -120,21 +121,38 @@ class Function:
             self._bound[instance] = bound
         return bound
 
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The original function; of a method, with its object in place of `self`."""
+        if self._instance is None:
+            return self._python
+
+        return MethodType(self._python, self._owner())
+
+    def _run_python(self, args: Any, kwargs: Any) -> Any:
+        """Runs the function as it is, where it cannot be compiled."""
+        with standing_in():
+            return self._call_python(self._python, args, kwargs)
+
+    def _owner(self) -> Any:
+        """The object that the function is a method of."""
+        instance = self._instance() if self._instance is not None else None
+        if instance is None:
+            raise ReferenceError(f"{self._name} was called after its object was deleted.")
+        return instance
+
     def _call_python(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if self._instance is None:
             return function(*args, **kwargs)
-        instance = self._instance()
-        if instance is None:
-            raise ReferenceError(f"{self._name} was called after its object was deleted.")
-        return function(instance, *args, **kwargs)
+        return function(self._owner(), *args, **kwargs)
 
     # ---- calling ---------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if Settings.run_eagerly or (self._plain_on_host and context.on_host):
-            return self._call_python(self.python_function, args, kwargs)
+            return self._call_python(self._python, args, kwargs)
         if self._op_by_op and context.trace is None:
-            return self._call_python(self.python_function, args, kwargs)
+            return self._run_python(args, kwargs)
         if self.input_signature is not None:
             args, kwargs = self._arguments.fit(args, kwargs)
         self._history.calls += 1
@@ -160,13 +178,13 @@ class Function:
                     if not context.on_host:
                         warn_op_by_op(self._name, error)
                         self._op_by_op = True
-                    return self._call_python(self.python_function, args, kwargs)
+                    return self._run_python(args, kwargs)
                 except Exception:
                     if not context.on_host or context.trace is not None:
                         raise
                     # A part of a pipeline's function that runs as it is, for its sizes depend on values.
                     self._plain_on_host = True
-                    return self._call_python(self.python_function, args, kwargs)
+                    return self._call_python(self._python, args, kwargs)
         if concrete.sized:
             concrete = self._with_shapes(concrete, args, kwargs, key)
         if concrete.traced.pulls or concrete.traced.feeds:
@@ -277,11 +295,11 @@ class Function:
 
     def _converted(self) -> Callable[..., Any]:
         if self._traceable is None:
-            self._traceable = self.python_function
+            self._traceable = self._python
             if self._autograph:
                 from meshflow.core.autograph import convert
 
-                self._traceable = convert(self.python_function)
+                self._traceable = convert(self._python)
         return self._traceable
 
     def _first_call(self, args: Any, kwargs: Any) -> Any:
@@ -292,7 +310,7 @@ class Function:
                 f"{self._name} creates one in a later call. Create it outside the function."
             )
         self._created_variables = True
-        result = self._call_python(self.python_function, args, kwargs)
+        result = self._run_python(args, kwargs)
         return nest.map_structure(_as_result, result)
 
     def experimental_get_tracing_count(self) -> int:
@@ -354,7 +372,7 @@ class Function:
         if self._instance is not None:
             return getattr, (self._instance(), self._name)
         settings = (self._autograph, self._reduce_retracing, self._name, None, self._jit_compile)
-        return Function, (self.python_function, self.input_signature, *settings)
+        return Function, (self._python, self.input_signature, *settings)
 
     def __repr__(self) -> str:
         return f"<meshflow.function {self._name}>"

@@ -14,6 +14,7 @@ import jax
 
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dependence import links
 from meshflow.core.dispatch import apply
 from meshflow.core.operation import Op, pull
 from meshflow.core.tensor import Tensor
@@ -48,7 +49,17 @@ class Node:
             rows = self.op.by_rows(self.operands, self.static, arriving[0])
             if rows is not None:
                 return [rows]
-        cotangents = [whole(a) for a in arriving]
+        found = self._gradients([whole(a) for a in arriving])
+        depends = links(self.op, self.operands)
+        if depends is None:
+            return found
+        reached = frozenset().union(
+            *(places for places, a in zip(depends, arriving, strict=True) if a is not None)
+        )
+        places = [i for i, wanted in enumerate(self.wanted) if wanted]
+        return [g if i in reached else None for i, g in zip(places, found, strict=True)]
+
+    def _gradients(self, cotangents: list[Tensor | None]) -> list[Any]:
         if self.pullback is not None and not context.tapes and not context.outer_tapes:
             given = [None if c is None else value_in_context(c) for c in cotangents]
             outputs = [_Like(o._value.shape, o._value.dtype) for o in self.outputs]
@@ -56,7 +67,7 @@ class Node:
                 return [Tensor(g) for g in _pull_compiled(self.pullback, tuple(outputs), given)]
             return [Tensor(g) for g in pull(self.pullback, outputs, given)]
         gradient = self.op.gradient(self.static, self.wanted)
-        return apply(gradient, (list(self.operands), cotangents))
+        return list(apply(gradient, (list(self.operands), cotangents)))
 
 
 def whole(gradient: Any) -> Tensor | None:

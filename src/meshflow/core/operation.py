@@ -23,6 +23,7 @@ class Op:
         them), "joins" two, or None.
       by_rows: the gradient of the first operand by rows: called with the operands, the static arguments and the
         gradient of the result, it gives `tf.IndexedSlices`, or None where the gradient is a tensor.
+      whole: whether it is a function or a loop: its gradient is taken to depend on all of its operands.
       constant: whether known operands make a known result. Not so when it does more than compute
         one, when other replicas take part, or when it says where values lie.
     """
@@ -36,8 +37,10 @@ class Op:
         heavy: bool = False,
         strings: str | None = None,
         constant: bool = True,
+        whole: bool = False,
     ) -> None:
         self.name = name
+        self.whole = whole
         self.call = call
         self.differentiable = differentiable
         self.strings = strings
@@ -144,6 +147,9 @@ class Gradient(Op):
 
     def __init__(self, op: Op, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
         run = op.bound(static)
+        self.of = op
+        # The op that the first of these gradients is of.
+        self.root: Op = op.root if isinstance(op, Gradient) else op
 
         def call(operands: Any, _: Any) -> Any:
             inputs, cotangents = operands
@@ -151,7 +157,7 @@ class Gradient(Op):
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(pull(pullback, inexact, cotangents))
 
-        super().__init__(f"grad_{op.name}", call, constant=op.constant)
+        super().__init__(f"grad_{op.name}", call, constant=op.constant, whole=op.whole)
 
 
 def pull(

@@ -236,7 +236,7 @@ class Traced:
             arguments, captures = operands
             return run(*arguments, *captures)
 
-        return Op(self.name, call, heavy=True)
+        return Op(self.name, call, heavy=True, whole=True)
 
     @property
     def op(self) -> Op:

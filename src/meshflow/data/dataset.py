@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import functools
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +30,12 @@ INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
 # Stands for the number of workers, and for a worker's own, in `shard`.
 SHARD_HINT = -1
+# Whether an element may be made to see what elements are like.
+_probing: contextvars.ContextVar[bool] = contextvars.ContextVar("probing", default=True)
+
+
+class _Unknown(Exception):
+    """Only an element would tell what elements are like."""
 
 
 class Vector(NamedTuple):
@@ -104,6 +112,8 @@ class Dataset(Transformations):
         spec = self._known_spec()
         if spec is not None:
             return spec
+        if not _probing.get():
+            raise _Unknown
         # Only an element tells what an untraceable function returns.
         elements = self._elements(Run(self))
         try:
@@ -111,6 +121,16 @@ class Dataset(Transformations):
         finally:
             elements.close()
         return None if first is None else structure.relaxed(structure.spec_of(first))
+
+    def _spec_untouched(self) -> Any:
+        """The spec of the elements as far as it is known without any of them; None when only they tell."""
+        token = _probing.set(False)
+        try:
+            return self._spec
+        except _Unknown:
+            return None
+        finally:
+            _probing.reset(token)
 
     def _known_spec(self) -> Any:
         return self._parents[0].element_spec
@@ -266,9 +286,18 @@ class Dataset(Transformations):
         if context.trace is not None:
             return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
-        function = function_of_state(reduce_func, state, self.element_spec, "reduce")
         run = Run(self, counts=True)
-        for element in self._elements(run):
+        elements: Iterator[Any] = self._elements(run)
+        spec = self._spec_untouched()
+        if spec is None:
+            # The element that tells the spec is the first one of this pass: no function is called for it twice.
+            first = list(itertools.islice(elements, 1))
+            if not first:
+                return structure.to_tensors(state)
+            spec = structure.relaxed(structure.spec_of(first[0]))
+            elements = itertools.chain(first, elements)
+        function = function_of_state(reduce_func, state, spec, "reduce")
+        for element in elements:
             state = function((state, element), run.draws)
         return structure.to_tensors(state)
 

@@ -81,8 +81,29 @@ class ElementFunction:
         # How it is computed in groups, when it takes strings.
         self.plan: Plan | None = None
         self.reason = ""
+        # The first trace of it that succeeded.
+        self._first: Traced | None = None
         self._output_spec: Any = None
         self._infer()
+        if context.trace is not None:
+            self._check_captures()
+
+    def _check_captures(self) -> None:
+        """Raises the error that makes the function being traced run op by op, when its tensors are used.
+
+        A pipeline runs on the host, beside the program, and takes no values from it.
+        """
+        if self._eager and self.plan is None:
+            try:
+                held: list[Any] = nest.flatten(dict(inspect.getclosurevars(self._python).nonlocals))
+            except (TypeError, ValueError):
+                held = []
+        else:
+            first = self.plan.traced if self.plan is not None else self._first
+            held = [] if first is None else list(first.captures)
+        for value in held:
+            if isinstance(value, Tensor):
+                value._concrete(f"an outer value in the function of Dataset.{self._what}()")
 
     def _check_arguments(self, count: int) -> None:
         try:
@@ -227,12 +248,14 @@ class ElementFunction:
         )
         try:
             with _tracing():
-                return trace(self._call, (spec,), {}, isolated=True)
+                traced = trace(self._call, (spec,), {}, isolated=True)
         except Exception as error:
             if is_mistake(error, sizes_known=False):
                 raise
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
             return None
+        self._first = self._first or traced
+        return traced
 
     def _trace(self, spec: Any) -> Traced | None:
         try:
@@ -253,6 +276,7 @@ class ElementFunction:
         if not _only_tensors(traced):
             self._run_eagerly("it returns something other than tensors")
             return None
+        self._first = self._first or traced
         return traced
 
     def _run_eagerly(self, reason: str) -> None:

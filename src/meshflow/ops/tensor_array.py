@@ -54,13 +54,22 @@ class _Spec:
     """What all versions of one array share: it is filled in when the first element is written."""
 
     def __init__(
-        self, dtype: Any, size: int, dynamic: bool, infer_shape: bool, element_shape: Any
+        self,
+        dtype: Any,
+        size: int,
+        dynamic: bool,
+        infer_shape: bool,
+        element_shape: Any,
+        clears: bool,
     ) -> None:
         self.dtype = dtype
         self.size = size
         self.dynamic = dynamic
         self.infer_shape = infer_shape
         self.element_shape: TensorShape = element_shape
+        # The places from which reading takes the element away, and those where it has.
+        self.clears = clears
+        self.cleared: set[int] = set()
 
 
 class TensorArray:
@@ -70,7 +79,8 @@ class TensorArray:
       dtype: the dtype of the elements.
       size: the number of elements; default 0.
       dynamic_size: whether writing past the end makes the array longer.
-      clear_after_read: accepted; elements may always be read again.
+      clear_after_read: whether eager reading takes the element away, so that it cannot be read again; default
+        True. In a traced function elements may be read again, as in TensorFlow.
       tensor_array_name: ignored.
       handle: must be None.
       flow: ignored.
@@ -105,14 +115,19 @@ class TensorArray:
         colocate_with_first_write_call: bool = True,
         name: str | None = None,
     ) -> None:
-        del clear_after_read, tensor_array_name, flow, colocate_with_first_write_call, name
+        del tensor_array_name, flow, colocate_with_first_write_call, name
         if handle is not None:
             raise ValueError(
                 "TensorArray: `handle` is not supported; make a new TensorArray instead."
             )
         count = 0 if size is None else int(static_value(size, "size"))
         self._spec = _Spec(
-            as_dtype(dtype), count, bool(dynamic_size), infer_shape, as_shape(element_shape)
+            as_dtype(dtype),
+            count,
+            bool(dynamic_size),
+            infer_shape,
+            as_shape(element_shape),
+            clears=clear_after_read is None or bool(clear_after_read),
         )
         # Exactly one of the two is in use.
         self._elements: list[Tensor | None] | None = [None] * count
@@ -191,6 +206,7 @@ class TensorArray:
             )
         elements += [None] * (position + 1 - len(elements))
         elements[position] = tensor
+        self._spec.cleared.discard(position)
         return self._version(elements, None)
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
@@ -205,6 +221,7 @@ class TensorArray:
 
         Raises:
           OutOfRangeError: for an index outside the array.
+          InvalidArgumentError: for an element that an earlier reading has cleared.
           ValueError: for an element that was not written, when no shape says how many zeros it has.
         """
         if is_symbolic(index):
@@ -215,10 +232,33 @@ class TensorArray:
             raise errors.OutOfRangeError(
                 f"Tried to read from index {position} but array size is: {len(self)}"
             )
+        if (
+            self._spec.clears
+            and context.trace is None
+            and not (context.stands_in or context.on_host)
+        ):
+            self._clear(position)
+        return self._at(position)
+
+    def _at(self, position: int) -> Tensor:
         if self._elements is None:
             return self._buffer[position]  # type: ignore[index]
         element = self._elements[position]
         return self._blank() if element is None else element
+
+    def _clear(self, position: int) -> None:
+        """Notes that an element may be read this once."""
+        if position in self._spec.cleared:
+            raise errors.InvalidArgumentError(
+                f"Could not read index {position} twice because it was cleared after a previous read (perhaps try "
+                "setting clear_after_read = false?)"
+            )
+        self._spec.cleared.add(position)
+
+    def _leave_out_cleared(self) -> None:
+        """Elements that were read are zeros to whoever takes all."""
+        if self._spec.cleared:
+            self._elements, self._buffer = self._listed(), None
 
     def _checked(self, value: Any) -> Tensor:
         spec = self._spec
@@ -266,14 +306,15 @@ class TensorArray:
     # ---- the two representations ------------------------------------------------------------
 
     def _listed(self) -> list[Tensor | None]:
-        """A fresh list of the elements."""
-        if self._elements is not None:
-            return list(self._elements)
-        rows: list[Tensor | None] = list(self._buffer)  # type: ignore[arg-type]
+        """A fresh list of the elements that are there."""
+        rows: list[Tensor | None] = list(self._elements if self._buffer is None else self._buffer)  # type: ignore[arg-type]
+        for position in self._spec.cleared:
+            rows[position] = None
         return rows
 
     def _as_buffer(self) -> Tensor:
         """All elements as one tensor; elements not written are zeros."""
+        self._leave_out_cleared()
         spec = self._spec
         if self._buffer is not None:
             missing = spec.size - len(self)
@@ -343,10 +384,11 @@ class TensorArray:
 
     def concat(self, name: str | None = None) -> Tensor:
         """All elements joined along their first dimension."""
+        self._leave_out_cleared()
         if self._elements is None:
             joined: Tensor = apply(_flatten, (self._buffer,))
             return joined
-        elements = [self.read(i) for i in range(len(self))]
+        elements = [self._at(i) for i in range(len(self))]
         if not elements:
             return self._blank(0)
         result: Tensor = apply(_concat, (elements,))
@@ -412,6 +454,7 @@ class TensorArray:
                 f"TensorArray.{method}: {count} elements do not fit an array of fixed size {len(self)}."
             )
         self._spec.size = count
+        self._spec.cleared.clear()
 
     def identity(self) -> TensorArray:
         """A second array with the same elements."""

@@ -18,7 +18,7 @@ from jax.extend.core import jaxpr_as_fun
 from meshflow.core import memory, nest
 from meshflow.core.autograph.status import switched
 from meshflow.core.concrete_function import ConcreteFunction, Settings, keep_shared
-from meshflow.core.context import writing
+from meshflow.core.context import standing_in, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import ValueNeededError
 from meshflow.core.function import warn_op_by_op
@@ -78,7 +78,7 @@ class CompiledStep:
         return concrete.run_arrays([_shared(leaf) for leaf in leaves])
 
     def _run_plainly(self, batch: Any) -> Any:
-        with self.around():
+        with self.around(), standing_in():
             return self._function(as_tensors(batch))
 
     def prepare(self, batch: Any) -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import op
+from meshflow.core.errors import InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math import matmul
 from meshflow.ops.math.elementwise import magnitude
@@ -80,6 +81,24 @@ def matvec(
     )
 
 
+_MATRIX_NORMS = ("euclidean", "fro", 1, 2, float("inf"))
+
+
+def _check_norm(order: Any, axis: Any) -> None:
+    """Raises TensorFlow's ValueErrors for what is no norm."""
+    if isinstance(axis, (list, tuple)):
+        if len(axis) != 2 or axis[0] == axis[1]:
+            raise InvalidValueError(
+                f"'axis' must be None, an integer, or a tuple of 2 unique integers, got {axis!r}"
+            )
+        if order not in _MATRIX_NORMS:
+            raise InvalidValueError(
+                f"'ord' must be a supported matrix norm in {list(_MATRIX_NORMS)}, got {order}"
+            )
+    elif order != "euclidean" and not (isinstance(order, (int, float)) and order > 0):
+        raise InvalidValueError(f"'ord' must be a supported vector norm, got {order}")
+
+
 @op(kinds="fc")
 def norm(
     tensor: TensorLike,
@@ -92,7 +111,7 @@ def norm(
 
     Args:
       tensor: a tensor.
-      ord: 'euclidean', 'fro', 1, 2, inf, or another positive number.
+      ord: 'euclidean', 1, 2, inf, for vectors another positive number, for matrices 'fro'.
       axis: a dimension (vectors), a pair (matrices), or None for the whole tensor as one vector.
       keepdims: whether dimensions stay, with size 1.
       name: ignored.
@@ -100,13 +119,16 @@ def norm(
     Returns:
       Tensor of the same dtype; complex too, with ord 'euclidean', as TensorFlow has it.
 
+    Raises:
+      InvalidArgumentError: for another `ord`, such as 0 or -inf, which are no norms, and for other axes.
+        It is a ValueError, too.
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.norm([[3.0, 4.0], [0.0, 5.0]], axis=1).numpy(), tf.norm([3.0, -4.0], ord=1).numpy())
       [5. 5.] 7.0
     """
-    if isinstance(ord, (int, float)) and ord <= 0:
-        raise ValueError(f"'ord' must be a positive number or a supported name, got {ord}.")
+    _check_norm(ord, axis)
     if ord in ("euclidean", "fro"):
         found = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(tensor)), axis=axis, keepdims=keepdims))
         return found.astype(tensor.dtype)
