@@ -1,7 +1,9 @@
 import importlib
+import importlib.metadata
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +127,48 @@ def test_what_is_missing_says_so():
         _ = tf.estimator
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = tf.no_such_name
+
+
+def test_versions_name_the_api_that_is_followed():
+    from packaging import version
+
+    from meshflow._version import __version__ as own
+
+    found = version.parse(tf.__version__)
+    assert version.parse("2.15") <= found < version.parse("2.16")
+    assert tf.__version__ >= "2.0" and found.local == f"meshflow.{own}"
+    assert tf.__version__ == tf.version.VERSION and tf.keras.__version__ == "2.15.0"
+    assert tf.__git_version__ == tf.version.GIT_VERSION and own in tf.__git_version__
+    assert tf.__compiler_version__ == tf.version.COMPILER_VERSION
+    assert tf.version.GRAPH_DEF_VERSION == 1645 and tf.version.GRAPH_DEF_VERSION_MIN_PRODUCER == 0
+    assert importlib.metadata.version("meshflow") != tf.__version__
+
+
+def test_sysconfig_says_where_headers_are():
+    assert Path(tf.sysconfig.get_lib(), "__init__.py").exists()
+    include = Path(tf.sysconfig.get_include())
+    assert (include / "xla" / "ffi" / "api" / "ffi.h").exists()
+    assert f"-I{include}" in tf.sysconfig.get_compile_flags()
+    assert (
+        tf.sysconfig.get_link_flags() == [] and tf.__cxx11_abi_flag__ == tf.sysconfig.CXX11_ABI_FLAG
+    )
+    assert tf.sysconfig.get_build_info()["is_cuda_build"] in (True, False)
+
+
+def test_a_jax_user_keeps_float32():
+    code = """
+import jax
+import jax.numpy as jnp
+from meshflow import passes
+import meshflow
+assert jnp.ones(3).dtype == "float32" and jnp.arange(3).dtype == "int32"
+half = passes.mixed_precision(lambda w, x: x @ w)
+w, x = jnp.ones((4, 2)), jnp.ones((3, 4))
+kinds = [e.outvars[0].aval.dtype.name for e in jax.make_jaxpr(half)(w, x).eqns]
+assert kinds == ["bfloat16"] * 3 + ["float32"], kinds
+assert half(w, x).dtype == "float32" and jnp.ones(3).dtype == "float32"
+assert not jax.config.jax_enable_x64
+assert meshflow.constant(1.0).dtype == meshflow.float32 and jax.config.jax_enable_x64
+assert meshflow.constant([1], meshflow.int64).numpy().dtype == "int64"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

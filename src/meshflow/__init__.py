@@ -25,7 +25,6 @@ from meshflow.core.setup import configure as _configure
 _configure()
 _import_paths.install()
 
-from meshflow._version import __version__
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
 from meshflow.core.composite import (
     IndexedSlices,
@@ -243,6 +242,13 @@ from meshflow.ops.printing import print
 from meshflow.ops.python_function import numpy_function, py_function
 from meshflow.ops.strings import as_string
 from meshflow.ops.tensor_array import TensorArray
+from meshflow import version
+from meshflow.version import COMPILER_VERSION as __compiler_version__
+from meshflow.version import GIT_VERSION as __git_version__
+from meshflow.version import VERSION as __version__
+
+# TensorFlow tells these, too.
+__cxx11_abi_flag__, __monolithic_build__ = 1, 0
 
 # Loaded when first used: they cost time to import, and many programs need only some.
 _LAZY = (
@@ -265,8 +271,14 @@ _LAZY = (
         "quantization",
         "signal",
     ),
-    *("saved_model", "sets", "sparse", "summary", "test", "tpu", "train", "types", "version"),
+    *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types"),
 )
+# Names in modules that load when they are first used.
+_ELSEWHERE = {
+    "OptionalSpec": "meshflow.data.optional",
+    "make_ndarray": "meshflow.io.tensors",
+    "make_tensor_proto": "meshflow.io.tensors",
+}
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.
 _KERAS_INITIALIZERS = {
@@ -280,7 +292,7 @@ _KERAS_INITIALIZERS = {
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "importlib", "Any", "core", "ops"}
-    | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, "OptionalSpec", "__version__"}
+    | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
 )
 
 
@@ -290,8 +302,8 @@ def __getattr__(name: str) -> Any:
     if name in _KERAS_INITIALIZERS:
         initializers = importlib.import_module("meshflow.keras.initializers")
         return getattr(initializers, _KERAS_INITIALIZERS[name])
-    if name == "OptionalSpec":
-        return importlib.import_module("meshflow.data.optional").OptionalSpec
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     if name in _LAZY:
         return importlib.import_module(f"meshflow.{name}")
     from meshflow.core.unavailable import raise_for

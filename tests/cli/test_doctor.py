@@ -42,9 +42,9 @@ def test_findings_are_data():
 
 
 def test_version_and_help():
-    import meshflow as tf
+    from meshflow._version import __version__
 
-    assert command("--version") == (0, f"{tf.__version__}\n")
+    assert command("--version") == (0, f"{__version__}\n")
     assert "doctor" in command("--help")[1]
 
 

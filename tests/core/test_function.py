@@ -583,3 +583,34 @@ def test_tensors_alone_are_given_to_a_concrete_function_as_tensors():
     assert int(concrete(tf.constant(3))) == 3
     with pytest.raises(TypeError, match="missing its argument 'y'"):
         concrete(1)
+
+
+def test_python_functions_by_keyword_with_results_of_any_shape(caplog):
+    doubled = tf.function(
+        lambda x: tf.py_function(func=lambda v: tf.concat([v, v], 0), inp=[x], Tout=tf.float32)
+    )
+    assert doubled(tf.constant([1.0, 2.0])).numpy().tolist() == [1, 2, 1, 2]
+    assert "Tout=tf.TensorSpec(shape, tf.float32)" in caplog.text
+    parted = tf.function(
+        lambda x: tf.numpy_function(
+            func=lambda v: (v[:1], v[1:]), inp=[x], Tout=[tf.float32, tf.float32]
+        )
+    )
+    first, rest = parted(tf.constant([1.0, 2.0, 3.0]))
+    assert first.numpy().tolist() == [1] and rest.numpy().tolist() == [2, 3]
+    one = tf.numpy_function(func=lambda v: (v * 2,), inp=[np.float32(2)], Tout=tf.float32)
+    many = tf.numpy_function(func=lambda v: (v * 2,), inp=[np.float32(2)], Tout=[tf.float32])
+    assert float(one) == 4 and one.shape == [] and [float(v) for v in many] == [4]
+
+
+def test_python_functions_as_decorators():
+    @tf.py_function(Tout=tf.float32)
+    def scaled(x, by=1.0):
+        return x * by
+
+    @tf.numpy_function(Tout=tf.TensorSpec([], tf.float32))
+    def largest(x):
+        return x.max()
+
+    assert float(scaled(2.0, by=3.0)) == 6
+    assert float(tf.function(lambda x: largest(x))(tf.constant([1.0, 4.0]))) == 4

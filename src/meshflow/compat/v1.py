@@ -5,6 +5,7 @@ Names that version 2 has too are version 2's. Graphs, sessions and placeholders 
 
 from __future__ import annotations
 
+import importlib as _importlib
 import logging as _logging
 import operator as _operator
 from types import SimpleNamespace as _SimpleNamespace
@@ -207,6 +208,10 @@ _IO = (
 )
 
 
+# Messages of event files.
+_EVENTS = ("Event", "Summary", "SummaryMetadata")
+
+
 def _record_iterator(path: Any, options: Any = None) -> Any:
     """The records of a file, one after another."""
     from meshflow.io.records import read_records
@@ -233,6 +238,8 @@ def __getattr__(name: str) -> Any:
         return _version_1(getattr(_tf.debugging, name), _CHECKS[name])
     if name in _IO:
         return getattr(_tf.io, name)
+    if name in _EVENTS:
+        return getattr(_importlib.import_module("meshflow.io.protos"), name)
     if name in ("io", "python_io"):
         names = _SimpleNamespace(
             **{n: getattr(_tf.io, n) for n in (_tf.io.__all__ if name == "io" else ())}

@@ -38,9 +38,10 @@ class _PublicPaths(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         parent, _, name = fullname.rpartition(".")
-        if parent.partition(".")[0] != _PACKAGE:
+        package = sys.modules.get(parent)
+        # Also under a name that a program gave it: sys.modules["tensorflow"] = meshflow.
+        if package is None or package.__name__.partition(".")[0] != _PACKAGE:
             return None
-        package = sys.modules[parent]
         own_name = package.__name__ == parent
         if own_name and PathFinder.find_spec(fullname, path) is not None:
             return None

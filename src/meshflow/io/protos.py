@@ -102,7 +102,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Summary": {"value": (1, "*Summary.Value")},
     "Summary.Value": {
         "tag": (1, "string"),
-        "tensor": (8, "TensorProto"),
+        "simple_value": (2, "|float"),
+        "tensor": (8, "|TensorProto"),
         "metadata": (9, "SummaryMetadata"),
     },
     "SourceMetadata": {"writer": (1, "string")},

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dtypes import as_dtype
+from meshflow.core.dtypes import DType, as_dtype
 from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.shapes import as_shape
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.files import host_bytes
 
-__all__ = ["parse_tensor", "serialize_tensor"]
+__all__ = ["make_ndarray", "make_tensor_proto", "parse_tensor", "serialize_tensor"]
 
 # Where a proto that was not written by `serialize_tensor` may hold its numbers.
 _FIELDS = {
@@ -22,6 +24,90 @@ _FIELDS = {
     **{"float16": "half_val", "bfloat16": "half_val"},
     **{"complex64": "scomplex_val", "complex128": "dcomplex_val"},
 }
+
+
+# Arrays of these are written as their bytes where they have more than one number, as TensorFlow does.
+_AS_BYTES = frozenset(
+    ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64")
+    + ("uint8", "uint32", "uint64")
+)
+
+
+def make_tensor_proto(
+    values: Any, dtype: Any = None, shape: Any = None, verify_shape: bool = False
+) -> Any:
+    """A `TensorProto` of known values, in the form that TensorFlow gives it.
+
+    Args:
+      values: a number, text, array, nested list, or tensor with known values.
+      dtype: its dtype; default that of `tf.constant(values)`.
+      shape: its shape; values that are too few are followed by more of the last one.
+      verify_shape: whether values of another shape are an error.
+
+    Returns:
+      The message, which `make_ndarray` reads, TensorFlow's as well.
+
+    Raises:
+      TypeError: for values that are not of the dtype, or with `verify_shape` not of the shape.
+      ValueError: for values that are None, have no rectangular form, or are more than the shape has.
+      ImportError: without the package protobuf.
+
+    Example:
+      >>> import meshflow as tf
+      >>> proto = tf.make_tensor_proto([1.0, 2.0], shape=[3])
+      >>> list(proto.float_val), tf.make_ndarray(proto).tolist()
+      ([1.0, 2.0], [1.0, 2.0, 2.0])
+    """
+    if isinstance(values, Tensor):
+        tensor = values if dtype is None else convert_to_tensor(values, dtype)
+    else:
+        tensor = convert_to_tensor(values, None if dtype is None else as_dtype(dtype))
+    array = tensor._concrete("the content of a TensorProto")
+    wanted = list(array.shape) if shape is None else [int(n) for n in as_shape(shape).as_list()]
+    if verify_shape and wanted != list(array.shape):
+        raise TypeError(f"Expected Tensor's shape: {tuple(wanted)}, but got {array.shape}.")
+    size = int(np.prod(wanted, dtype=np.int64))
+    if array.size > size:
+        raise ValueError(f"Too many elements provided. Takes at most {size}, but got {array.size}.")
+    if tensor.dtype.name in _AS_BYTES and 1 < array.size == size:
+        return tensor_proto(array.reshape(wanted))
+    proto = _empty_proto(tensor.dtype, wanted)
+    flat = array.reshape(-1)
+    if tensor.dtype.name in ("float16", "bfloat16"):
+        flat = flat.view(np.uint16)
+    elif tensor.dtype.is_complex:
+        flat = flat.view(flat.real.dtype)
+    getattr(proto, _FIELDS[tensor.dtype.name]).extend(flat.tolist())
+    return proto
+
+
+def make_ndarray(tensor: Any) -> np.ndarray:
+    """The array that a `TensorProto` holds, Meshflow's, TensorBoard's or TensorFlow's.
+
+    Args:
+      tensor: the message.
+
+    Returns:
+      A NumPy array; strings are objects.
+
+    Raises:
+      TypeError: for a dtype that is not known.
+      ValueError: when the content does not fit the shape.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.make_ndarray(tf.make_tensor_proto(["a", "b"]))
+      array([b'a', b'b'], dtype=object)
+    """
+    try:
+        kind = as_dtype(tensor.dtype)
+    except (TypeError, ValueError, KeyError):
+        raise TypeError(f"Unsupported tensor type: {tensor.dtype}.") from None
+    shape = [d.size for d in tensor.tensor_shape.dim]
+    try:
+        return np.array(_numbers(tensor, kind, int(np.prod(shape, dtype=np.int64)))).reshape(shape)
+    except InvalidArgumentError as error:
+        raise ValueError(f"make_ndarray: {error}") from None
 
 
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
@@ -47,19 +133,24 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 def tensor_proto(array: np.ndarray) -> Any:
     """An array as a protocol buffer; strings are arrays of objects."""
-    from meshflow.io.protos import TensorProto
-
     kind = as_dtype(array.dtype)
-    proto = TensorProto(dtype=kind.as_datatype_enum)
-    for size in array.shape:
-        proto.tensor_shape.dim.add(size=size)
-    # An empty shape is there too: the tensor is a scalar, not of unknown rank.
-    proto.tensor_shape.SetInParent()
+    proto = _empty_proto(kind, array.shape)
     if kind.name == "string":
         proto.string_val.extend(array.reshape(-1).tolist())
     else:
         little = array.astype(array.dtype.newbyteorder("<")) if _swaps(array) else array
         proto.tensor_content = np.ascontiguousarray(little).tobytes()
+    return proto
+
+
+def _empty_proto(kind: DType, shape: Sequence[int]) -> Any:
+    from meshflow.io.protos import TensorProto
+
+    proto = TensorProto(dtype=kind.as_datatype_enum)
+    for size in shape:
+        proto.tensor_shape.dim.add(size=size)
+    # An empty shape is there too: the tensor is a scalar, not of unknown rank.
+    proto.tensor_shape.SetInParent()
     return proto
 
 

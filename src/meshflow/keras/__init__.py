@@ -25,7 +25,7 @@ from meshflow.keras import (
 from meshflow.keras.engine.input_layer import Input
 from meshflow.keras.engine.model import Model
 from meshflow.keras.engine.sequential import Sequential
-from meshflow.version import VERSION as __version__
+from meshflow.version import KERAS_VERSION as __version__
 
 __all__ = [
     "Input",

@@ -15,7 +15,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import error_of_python
+from meshflow.core.errors import ValueNeededError, error_of_python
 from meshflow.core.host_calls import host_calls_are_ordered, keeping_errors
 from meshflow.core.operation import Op, is_inexact
 from meshflow.core.specs import TensorSpec
@@ -27,16 +27,29 @@ __all__ = ["numpy_function", "py_function"]
 def _specs(Tout: Any, name: str) -> list[TensorSpec]:
     specs = []
     for item in Tout if isinstance(Tout, (list, tuple)) else [Tout]:
-        if isinstance(item, TensorSpec):
-            if not item.shape.is_fully_defined():
-                raise ValueError(f"{name}: XLA needs the full shape of each result, got {item}.")
-            specs.append(item)
-        else:
-            # TensorFlow learns the shape when the function runs; a compiled program needs it before.
-            if context.falls_back:
-                raise ValueError(f"{name}: the shapes of its results are known when it runs.")
-            specs.append(TensorSpec([], as_dtype(item)))
+        spec = item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))
+        if not spec.shape.is_fully_defined():
+            spec = _scalar(spec, name)
+        specs.append(spec)
     return specs
+
+
+def _scalar(spec: TensorSpec, name: str) -> TensorSpec:
+    """The spec of a result of any shape, which only running the function tells; a program needs it before.
+
+    Raises:
+      ValueNeededError: where the function around can run op by op instead.
+    """
+    if context.falls_back:
+        raise ValueError(f"{name}: the shapes of its results are known when it runs.")
+    if context.replicas is None and not context.exporting:
+        raise ValueNeededError(
+            f"{name} declares {spec.dtype.name} of any shape. Where the shape is always the same, "
+            f"Tout=tf.TensorSpec(shape, tf.{spec.dtype.name}) keeps the function compiled."
+        )
+    if spec.shape.rank:
+        raise ValueError(f"{name}: XLA needs the full shape of each result here, got {spec}.")
+    return TensorSpec([], spec.dtype)
 
 
 def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
@@ -55,7 +68,7 @@ def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.n
             raise ValueError(
                 f"{name}: the Python function returned {array.dtype}{list(array.shape)} where "
                 f"{spec.dtype.name}{spec.shape.as_list()} was declared. In a compiled function declare "
-                "shapes too: Tout=tf.TensorSpec(shape, dtype); a dtype alone means a scalar."
+                "shapes too: Tout=tf.TensorSpec(shape, dtype); a dtype alone means a scalar in a replica."
             )
         arrays.append(array)
     return arrays
@@ -68,7 +81,8 @@ def _eagerly(name: str, results: Any, Tout: Any) -> Any:
     kinds = [
         i.dtype if isinstance(i, TensorSpec) else as_dtype(i) for i in (Tout if many else [Tout])
     ]
-    flat = list(results) if many and isinstance(results, (list, tuple)) else [results]
+    listed = isinstance(results, (list, tuple)) and (many or len(results) == 1)
+    flat = list(results) if listed else [results]
     if len(flat) != len(kinds):
         raise ValueError(
             f"{name}: the Python function returned {len(flat)} results, Tout declares {len(kinds)}."
@@ -104,15 +118,33 @@ def _arrays(specs: Sequence[TensorSpec]) -> list[Any]:
     return [jax.ShapeDtypeStruct(tuple(s.shape.as_list()), s.dtype.dtype) for s in specs]
 
 
-def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None = None) -> Any:
+def _decorating(function: Callable[..., Any], **settings: Any) -> Callable[[Any], Any]:
+    """What `py_function` and `numpy_function` are without a function: decorators of one."""
+
+    def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(func)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return function(functools.partial(func, **kwargs), args, **settings)
+
+        return called
+
+    return decorate
+
+
+def py_function(
+    func: Callable[..., Any] | None = None,
+    inp: Any = None,
+    Tout: Any = None,
+    name: str | None = None,
+) -> Any:
     """Calls a Python function of tensors, also from a compiled function.
 
-    Eagerly the call is plain Python. In a compiled function the results' shapes must be declared
-    (a dtype alone means a scalar), and the gradient (of first order) calls the function again,
-    under a tape.
+    Eagerly the call is plain Python. A `tf.function` is compiled where the shapes of results are declared; where
+    they are not (a dtype alone is any shape) it runs op by op, with a warning. In a compiled function the gradient
+    (of first order) calls the function again, under a tape.
 
     Args:
-      func: takes tensors, returns a tensor or list of tensors.
+      func: takes tensors, returns a tensor or list of tensors; None to use it as a decorator.
       inp: the arguments.
       Tout: dtype or `TensorSpec` of the result, or a list of them.
       name: ignored.
@@ -131,6 +163,9 @@ def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None 
       >>> f(tf.constant([1.0, 2.0])).numpy()
       array([2., 4.], dtype=float32)
     """
+    if func is None:
+        return _decorating(py_function, Tout=Tout)
+    inp = () if inp is None else inp
     if context.trace is None:
         called = _raising_as_ops(func)
         return _eagerly("py_function", called(*[convert_to_tensor(i) for i in inp]), Tout)
@@ -186,12 +221,16 @@ def py_function(func: Callable[..., Any], inp: Any, Tout: Any, name: str | None 
 
 
 def numpy_function(
-    func: Callable[..., Any], inp: Any, Tout: Any, stateful: bool = True, name: str | None = None
+    func: Callable[..., Any] | None = None,
+    inp: Any = None,
+    Tout: Any = None,
+    stateful: bool = True,
+    name: str | None = None,
 ) -> Any:
     """Calls a Python function of NumPy arrays; otherwise like `py_function`, without gradients.
 
     Args:
-      func: takes NumPy arrays, returns an array or list of arrays.
+      func: takes NumPy arrays, returns an array or list of arrays; None to use it as a decorator.
       inp: the arguments.
       Tout: dtype or `TensorSpec` of the result, or a list of them.
       stateful: False lets the compiler drop or repeat calls.
@@ -208,10 +247,13 @@ def numpy_function(
       >>> import numpy as np
       >>> @tf.function
       ... def median(x):
-      ...     return tf.numpy_function(np.median, [x], tf.float32)
+      ...     return tf.numpy_function(np.median, [x], tf.TensorSpec([], tf.float32))
       >>> median(tf.constant([3.0, 1.0, 2.0])).numpy().item()
       2.0
     """
+    if func is None:
+        return _decorating(numpy_function, Tout=Tout, stateful=stateful)
+    inp = () if inp is None else inp
     if context.trace is None:
         arrays = [convert_to_tensor(i).numpy() for i in inp]
         return _eagerly("numpy_function", _raising_as_ops(func)(*arrays), Tout)

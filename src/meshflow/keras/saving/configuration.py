@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras import identify
+from meshflow.version import KERAS_VERSION
 
-KERAS_VERSION = "2.9.0"
 _NESTED = ("Functional", "Model", "Sequential")
 
 
