@@ -1,7 +1,7 @@
 """Meshflow: the TensorFlow 2 training stack on JAX/XLA.
 
 `import meshflow as tf` runs training code written for TensorFlow 2. Names and behaviour are
-TensorFlow 2.1 to 2.9's; everything computes through JAX.
+TensorFlow 2.1 to 2.15's; everything computes through JAX.
 
     >>> import meshflow as tf
     >>> x = tf.constant([1.0, 2.0])
@@ -11,306 +11,49 @@ TensorFlow 2.1 to 2.9's; everything computes through JAX.
     >>> tape.gradient(y, x).numpy()
     array([2., 4.], dtype=float32)
 
-Keras and the parts built on it load when they are first used.
+The names, in `_face.py`, are there when one of them is first used, and JAX has 64-bit types from then on, as
+TensorFlow has. `meshflow.passes` and `meshflow.kernels` are for any JAX program and leave JAX's defaults alone.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core import import_paths as _import_paths
 from meshflow.core.setup import configure as _configure
 
+if TYPE_CHECKING:
+    from meshflow._face import *
+
 _configure()
 _import_paths.install()
 
-from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
-from meshflow.core.composite import (
-    IndexedSlices,
-    IndexedSlicesSpec,
-    RaggedTensor,
-    SparseTensor,
-    SparseTensorSpec,
-)
-from meshflow.core.convert import (
-    constant,
-    convert_to_tensor,
-    register_tensor_conversion_function,
-)
-from meshflow.core.critical_section import CriticalSection
-from meshflow.core.custom_gradient import custom_gradient, no_gradient, recompute_grad
-from meshflow.core.device_spec import DeviceSpec
-from meshflow.core.devices import device
-from meshflow.core.dtypes import (
-    DType,
-    as_dtype,
-    bfloat16,
-    complex64,
-    complex128,
-    double,
-    float16,
-    float32,
-    float64,
-    half,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
-from meshflow.core.dtypes import bool_ as bool
-from meshflow.core.eager import control_dependencies, executing_eagerly, inside_function
-from meshflow.core.function import function
-from meshflow.core.graph_mode import (
-    AggregationMethod,
-    Graph,
-    Operation,
-    RegisterGradient,
-    get_logger,
-    timestamp,
-)
-from meshflow.core.module import Module
-from meshflow.core.names import get_current_name_scope, name_scope
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec, TypeSpec, type_spec_from_value
-from meshflow.core.symbolic_gradients import gradients, hessians
-from meshflow.core.tape import GradientTape
-from meshflow.core.targets import UnconnectedGradients
-from meshflow.core.tensor import Tensor, is_tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
-from meshflow.core.variable_creation import variable_creator_scope
-from meshflow.core import indexing as _indexing
-from meshflow.ops import operators as _operators
-from meshflow.ops.array import (
-    argsort,
-    batch_to_space,
-    bitcast,
-    boolean_mask,
-    broadcast_dynamic_shape,
-    broadcast_static_shape,
-    broadcast_to,
-    concat,
-    dynamic_partition,
-    dynamic_stitch,
-    ensure_shape,
-    expand_dims,
-    eye,
-    fill,
-    gather,
-    gather_nd,
-    get_static_value,
-    grad_pass_through,
-    group,
-    guarantee_const,
-    histogram_fixed_width,
-    histogram_fixed_width_bins,
-    identity,
-    identity_n,
-    linspace,
-    meshgrid,
-    newaxis,
-    no_op,
-    one_hot,
-    ones,
-    ones_like,
-    pad,
-    parallel_stack,
-    range,
-    rank,
-    repeat,
-    required_space_to_batch_paddings,
-    reshape,
-    reverse,
-    reverse_sequence,
-    roll,
-    scatter_nd,
-    searchsorted,
-    sequence_mask,
-    shape,
-    shape_n,
-    size,
-    slice,
-    sort,
-    space_to_batch,
-    space_to_batch_nd,
-    split,
-    squeeze,
-    stack,
-    stop_gradient,
-    strided_slice,
-    tensor_scatter_nd_add,
-    tensor_scatter_nd_max,
-    tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_update,
-    tile,
-    transpose,
-    tuple,
-    unique,
-    unique_with_counts,
-    unravel_index,
-    unstack,
-    where,
-    zeros,
-    zeros_like,
-)
-from meshflow.ops.control_flow import case, cond, switch_case, while_loop
-from meshflow.ops.debugging import (
-    Assert,
-    assert_equal,
-    assert_greater,
-    assert_less,
-    assert_rank,
-)
-from meshflow.ops.edit_distance import edit_distance
-from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
-from meshflow.ops.hashing import fingerprint
-from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
-from meshflow.ops.math import (
-    abs,
-    accumulate_n,
-    acos,
-    acosh,
-    add,
-    add_n,
-    argmax,
-    argmin,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    cast,
-    clip_by_global_norm,
-    clip_by_norm,
-    clip_by_value,
-    complex,
-    cos,
-    cosh,
-    cumsum,
-    divide,
-    equal,
-    exp,
-    floor,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    matmul,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    not_equal,
-    pow,
-    realdiv,
-    reduce_all,
-    reduce_any,
-    reduce_logsumexp,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-    round,
-    saturate_cast,
-    scalar_mul,
-    sigmoid,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    subtract,
-    tan,
-    tanh,
-    tensordot,
-    truediv,
-    truncatediv,
-    truncatemod,
-)
-from meshflow.ops.printing import print
-from meshflow.ops.python_function import numpy_function, py_function
-from meshflow.ops.strings import as_string
-from meshflow.ops.tensor_array import TensorArray
-from meshflow import version
-from meshflow.version import COMPILER_VERSION as __compiler_version__
-from meshflow.version import GIT_VERSION as __git_version__
-from meshflow.version import VERSION as __version__
 
-# TensorFlow tells these, too.
-__cxx11_abi_flag__, __monolithic_build__ = 1, 0
-
-# Loaded when first used: they cost time to import, and many programs need only some.
-_LAZY = (
-    *(
-        "audio",
-        "autodiff",
-        "autograph",
-        "compat",
-        "data",
-        "distribute",
-        "dtypes",
-        "experimental",
-        "feature_column",
-        "image",
-        "io",
-        "keras",
-        "lookup",
-        "mixed_precision",
-        "profiler",
-        "quantization",
-        "signal",
-    ),
-    *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types"),
-)
-# Names in modules that load when they are first used.
-_ELSEWHERE = {
-    "OptionalSpec": "meshflow.data.optional",
-    "make_ndarray": "meshflow.io.tensors",
-    "make_tensor_proto": "meshflow.io.tensors",
-}
-_KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
-# TensorFlow's older names of Keras initializers.
-_KERAS_INITIALIZERS = {
-    "constant_initializer": "Constant",
-    "ones_initializer": "Ones",
-    "random_normal_initializer": "RandomNormal",
-    "random_uniform_initializer": "RandomUniform",
-    "zeros_initializer": "Zeros",
-}
-
-__all__ = sorted(
-    {name for name in globals() if not name.startswith("_")}
-    - {"annotations", "importlib", "Any", "core", "ops"}
-    | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
-)
+def _show() -> Any:
+    """Loads the names and makes them attributes of this module."""
+    face = importlib.import_module("meshflow._face")
+    shown = globals()
+    for name in face.__dict__.keys() & {*face.__all__, "__all__"}:
+        shown.setdefault(name, face.__dict__[name])
+    return face
 
 
 def __getattr__(name: str) -> Any:
-    if name in _KERAS_MODULES:
-        return importlib.import_module(f"meshflow.keras.{name}")
-    if name in _KERAS_INITIALIZERS:
-        initializers = importlib.import_module("meshflow.keras.initializers")
-        return getattr(initializers, _KERAS_INITIALIZERS[name])
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
-    if name in _LAZY:
+    if name in _import_paths.FOR_JAX:
         return importlib.import_module(f"meshflow.{name}")
-    from meshflow.core.unavailable import raise_for
+    if name.startswith("__") and name not in _TOLD:
+        raise AttributeError(name)
+    face = _show()
+    return getattr(face, name) if name in face.__dict__ else face.find(name)
 
-    raise_for(name)
-    raise AttributeError(f"module 'meshflow' has no attribute {name!r}")
+
+# Names between underscores that are public.
+_TOLD = ("__all__", "__version__", "__git_version__", "__compiler_version__") + (
+    "__cxx11_abi_flag__",
+    "__monolithic_build__",
+)
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return [*__getattr__("__all__")]

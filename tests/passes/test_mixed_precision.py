@@ -1,6 +1,7 @@
 """Rewritten programs: near the float32 ones, products in low precision, few casts, dtypes kept."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -483,3 +484,16 @@ def test_large_constants_stay_finite_in_float16():
     mask = np.ones((4, 4), np.float32)
     assert_near(masked, X, mask, dtype="float16")
     assert_near(masked, X, mask * (X > 0), dtype="float16")
+
+
+def test_programs_in_float64_are_left_with_a_warning():
+    def product(w, x):
+        return jax.nn.relu(x @ w)
+
+    w, x = np.ones((4, 2)), np.ones((3, 4))
+    with pytest.warns(UserWarning, match="left product as it is: it computes in float64"):
+        assert passes.mixed_precision(jax.jit(product))(w, x).dtype == "float64"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        passes.mixed_precision(product)(w.astype("float32"), x.astype("float32"))
+        passes.mixed_precision(jnp.sin)(x)

@@ -14,9 +14,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
 from types import ModuleType
 
-__all__ = ["install"]
+__all__ = ["FOR_JAX", "install"]
 
 _PACKAGE = __name__.partition(".")[0]
+# Parts that any JAX program may use: they are loaded without the rest.
+FOR_JAX = ("kernels", "passes")
+_ALONE = (*FOR_JAX, "_face", "_version", "cli", "version")
 
 
 class _Known(Loader):
@@ -43,6 +46,11 @@ class _PublicPaths(MetaPathFinder):
         if package is None or package.__name__.partition(".")[0] != _PACKAGE:
             return None
         own_name = package.__name__ == parent
+        if own_name and fullname.split(".")[1] not in _ALONE:
+            # Modules rely on what the package's names have made of each other, as operators of tensors.
+            importlib.import_module(f"{_PACKAGE}._face")
+            if fullname in sys.modules:
+                return spec_from_loader(fullname, _Known(sys.modules[fullname]))
         if own_name and PathFinder.find_spec(fullname, path) is not None:
             return None
         found = getattr(package, name, None)

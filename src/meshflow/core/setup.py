@@ -15,7 +15,6 @@ from meshflow.kernels import cross_entropy, epilogues, lowerings, packing, total
 def configure() -> None:
     """Configures JAX; touches no backend.
 
-    * 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules.
     * Compiled programs are kept in the user's cache folder, so that a script started a second
       time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
     * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
@@ -30,7 +29,6 @@ def configure() -> None:
     cross_entropy.register()
     totals.register()
     determinism.from_environment()
-    jax.config.update("jax_enable_x64", True)
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:
         root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -41,3 +39,8 @@ def configure() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         # Convolutions on meshes call Python while they are compiled; their programs tell what it does.
         jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
+
+
+def allow_64_bits() -> None:
+    """Makes 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules."""
+    jax.config.update("jax_enable_x64", True)

@@ -9,6 +9,7 @@ follow. It is TensorFlow's graph rewrite (`auto_mixed_precision`) for jaxprs.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from jax.extend import core as jex_core
 
 from meshflow.passes.casting import run
 from meshflow.passes.colouring import colour
+from meshflow.passes.jaxprs import inner_jaxprs, opened
 from meshflow.passes.precision_lists import PrecisionLists, checked
 
 __all__ = ["mixed_precision", "rewrite"]
@@ -33,7 +35,7 @@ def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None
     `fn` is any JAX function. The result may be given to `jax.jit`, `jax.grad`, `jax.vmap` and so
     on, and `fn` may itself be made by them: `mixed_precision(jax.value_and_grad(loss))`. Inputs
     and results keep their dtypes; float32 inputs are cast where low precision needs them. A
-    function without float32 products runs unchanged. Arguments that are no arrays, Python's numbers
+    function without float32 products runs unchanged, with a warning where its products are in float64. Arguments that are no arrays, Python's numbers
     included, reach `fn` as they are.
 
     Like `jax.grad`, the function is traced in each call; put `jax.jit` around.
@@ -71,7 +73,15 @@ def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None
     @functools.wraps(fn)
     def rewritten(*args: Any, **kwargs: Any) -> Any:
         closed, arrays, tree = traced(fn, args, kwargs)
-        results = run(closed, colour(closed.jaxpr, chosen), low, again, arrays)
+        colours = colour(closed.jaxpr, chosen)
+        if not colours.painted and _products(closed.jaxpr, chosen) == {"float64"}:
+            warnings.warn(
+                f"mixed_precision left {getattr(fn, '__name__', fn)} as it is: it computes in float64, and only "
+                "float32 is computed in low precision. Make its arrays float32 (jnp.float32(x), "
+                "jnp.ones(3, 'float32')), or turn jax_enable_x64 off, which makes JAX's own arrays float64.",
+                stacklevel=2,
+            )
+        results = run(closed, colours, low, again, arrays)
         return jax.tree.unflatten(tree, results)
 
     return rewritten  # type: ignore[return-value]
@@ -106,6 +116,19 @@ def traced(
 
     arrays = [leaves[i] for i in places]
     return jax.make_jaxpr(flat)(*arrays), arrays, structure[0]
+
+
+def _products(jaxpr: jex_core.Jaxpr, lists: PrecisionLists) -> set[str]:
+    """The dtypes of what low precision is for, in a program and in those it calls."""
+    found: set[str] = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in lists.allow:
+            found.update(
+                v.aval.dtype.name for v in equation.outvars if v.aval.dtype.name.startswith("float")
+            )
+        for inner in inner_jaxprs(equation):
+            found |= _products(opened(inner), lists)
+    return found
 
 
 def _is_array(leaf: Any) -> bool:
