@@ -15,6 +15,7 @@ from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
 from meshflow.core.dtypes import as_dtype
+from meshflow.core.errors import ValueNeededError
 from meshflow.core.operation import Op
 from meshflow.core.specs import TensorSpec, TypeSpec
 from meshflow.core.staging import loops
@@ -375,10 +376,16 @@ def vectorized_map(
     if any(len(t) not in (1, count) for t in flat):
         _elements("vectorized_map", elems)  # raises
     function = convert_if_enabled(fn)
-    traced = trace(lambda e: _tensors(function(e)), (_heads(tensors),), name="vectorized_map")
-    if traced.writes or traced.closed.effects:
+    try:
+        traced = trace(lambda e: _tensors(function(e)), (_heads(tensors),), name="vectorized_map")
+        does = f"assigns variable {traced.writes[0].name}" if traced.writes else ""
+        does = does or ("calls Python" if traced.closed.effects else "")
+    except ValueNeededError as error:
+        if context.trace is not None:
+            raise  # the outermost function runs op by op
+        does = f"calls Python, or needs values ({error})"
+    if does:
         if not fallback_to_while_loop:
-            does = f"assigns variable {traced.writes[0].name}" if traced.writes else "calls Python"
             raise ValueError(
                 f"tf.vectorized_map: fn {does}, which cannot be vectorized. Use tf.map_fn, or "
                 "fallback_to_while_loop=True."
