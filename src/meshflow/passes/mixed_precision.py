@@ -118,7 +118,7 @@ def traced(
     return jax.make_jaxpr(flat)(*arrays), arrays, structure[0]
 
 
-def _products(jaxpr: jex_core.Jaxpr, lists: PrecisionLists) -> set[str]:
+def _products(jaxpr: Any, lists: PrecisionLists) -> set[str]:
     """The dtypes of what low precision is for, in a program and in those it calls."""
     found: set[str] = set()
     for equation in jaxpr.eqns:
