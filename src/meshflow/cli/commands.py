@@ -43,7 +43,8 @@ def doctor() -> None:
         console.print(table)
     advice = examination.advice()
     for line in advice or ["Nothing to improve was found."]:
-        console.print(f"- {line}", markup=False)
+        # A command that is broken into lines cannot be copied.
+        console.print(f"- {line}", markup=False, soft_wrap=True)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -5,21 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import sys
 from pathlib import Path
 
 import jax
 
 from meshflow import kernels
-from meshflow.kernels import plans
-from meshflow.kernels.library import INSTALL, Library, wanted
+from meshflow.kernels import installation, plans
+from meshflow.kernels.library import Library, wanted
 
 Rows = list[tuple[str, ...]]
 _SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "asimd", "bf16")
-_PACKAGES = (
-    *("jax", "jaxlib", "numpy", "ml_dtypes", "optax", "h5py", "ray", "xprof", "pyarrow"),
-    "onednn-cpu-gomp",
-)
+_PACKAGES = (*("jax", "jaxlib", "numpy", "ml_dtypes", "optax", "h5py", "ray", "xprof", "pyarrow"),)
 _PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -154,12 +150,12 @@ def advice() -> list[str]:
     if not accelerated and not isinstance(library, Library):
         if not wanted():
             found.append("The CPU kernels are turned off: unset MESHFLOW_KERNELS to use them.")
-        elif sys.platform == "linux" and platform.machine() == "x86_64":
+        elif installation.possible():
             found.append(
-                f"Convolutions and bfloat16 are several times faster with oneDNN: {INSTALL}."
+                f"Convolutions and bfloat16 are several times faster with oneDNN: {library}"
             )
         else:
             found.append("oneDNN kernels exist for Linux on x86-64 only; XLA's are used here.")
     if not accelerated and Path("/proc/driver/nvidia/version").exists():
-        found.append("There is an NVIDIA driver, but JAX has no GPU: pip install 'jax[cuda13]'.")
+        found.append("There is an NVIDIA driver, but JAX has no GPU: pip install 'meshflow[cuda]'.")
     return found

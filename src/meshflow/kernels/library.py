@@ -6,13 +6,14 @@ import ctypes
 import functools
 import os
 import struct
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from meshflow.kernels import installation
 
 NAME = "libmeshflow_onednn.so"
 TARGET = "meshflow_onednn"
@@ -23,7 +24,6 @@ CROSS_ENTROPY = "meshflow_cross_entropy"
 WINOGRAD = "meshflow:winograd"
 # What the name of code begins with that finishes results piece by piece.
 PIECES = "meshflow:pieces"
-INSTALL = "pip install 'meshflow[kernels]', from a wheel or with a C++ compiler at hand"
 
 # oneDNN's codes for the element types a plan may have.
 TYPES = {"float32": "f", "bfloat16": "b", "float16": "h"}
@@ -43,18 +43,6 @@ def wanted() -> bool:
     if value not in ("auto", "onednn", "xla"):
         raise ValueError(f"MESHFLOW_KERNELS must be 'auto', 'onednn' or 'xla', got {value!r}.")
     return value != "xla"
-
-
-def _onednn() -> Path | None:
-    """oneDNN's shared library as its PyPI wheel installs it."""
-    import sysconfig
-
-    folders = [Path(sys.prefix) / "lib", Path(sysconfig.get_path("purelib")).parent.parent]
-    user = Path.home() / ".local" / "lib"
-    for folder in (*folders, user):
-        if (folder / "libdnnl.so.3").exists():
-            return folder / "libdnnl.so.3"
-    return None
 
 
 def _is_whole(path: Path) -> bool:
@@ -84,19 +72,18 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise KernelsUnavailableError(f"{path} was not built: {INSTALL}.")
-        onednn = _onednn()
+            raise KernelsUnavailableError(f"{path} was not built; {installation.remedy()}")
+        onednn = installation.onednn()
         for file in (path, onednn):
             if file is not None and not _is_whole(file):
-                raise KernelsUnavailableError(
-                    f"{file} is damaged: build or install it again ({INSTALL})."
-                )
+                raise KernelsUnavailableError(f"{file} is damaged; {installation.remedy()}")
         # Threads that spin while they wait take the cores from XLA's.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
-            ctypes.CDLL(str(onednn or "libdnnl.so.3"), ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(onednn or installation.ONEDNN), ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise KernelsUnavailableError(f"oneDNN does not load ({error}): {INSTALL}.") from None
+            mend = installation.OPENMP if "libgomp" in str(error) else installation.remedy()
+            raise KernelsUnavailableError(f"oneDNN does not load ({error}); {mend}") from None
         try:
             self.compiled = ctypes.CDLL(str(path))
             self.handler = self.compiled.meshflow_onednn
@@ -110,7 +97,7 @@ class Library:
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
-                f"{path} does not load ({error}): build or install it again ({INSTALL})."
+                f"{path} does not load ({error}); {installation.remedy()}"
             ) from None
         plan: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
         self._query.argtypes = [*plan, ctypes.c_char_p, ctypes.c_int64]
@@ -188,7 +175,8 @@ def status() -> Library | KernelsUnavailableError:
             if handler is not None:
                 jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:
-        if path.exists() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
+        # Where they cannot be, nothing is wrong that somebody could mend.
+        if installation.possible() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
             warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
         return error
     if os.environ.get("MESHFLOW_HUGE_PAGES", "1") != "0":

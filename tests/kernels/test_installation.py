@@ -1,0 +1,94 @@
+"""Where oneDNN is found, and the command that mends an installation without kernels."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshflow.kernels import installation
+
+SOURCE = "/a folder/meshflow"
+COMPILER = "with a C++ compiler on the PATH, run: "
+CASES = {
+    "a folder, by pip": (
+        "pip",
+        {"url": "file:///a%20folder/meshflow", "dir_info": {}},
+        COMPILER + "pip install --no-cache-dir --force-reinstall --no-deps '/a folder/meshflow'",
+    ),
+    "a folder, by uv": (
+        "uv",
+        {"url": "file:///a%20folder/meshflow", "dir_info": {}},
+        COMPILER + "uv pip install --reinstall-package meshflow '/a folder/meshflow'",
+    ),
+    "a checkout to work on": (
+        "pip",
+        {"url": "file:///src", "dir_info": {"editable": True}},
+        COMPILER + "pip install --no-cache-dir --editable '/src[kernels]'",
+    ),
+    "a repository": (
+        "pip",
+        {"url": "https://host/m.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+        COMPILER
+        + "pip install --no-cache-dir --force-reinstall --no-deps git+https://host/m.git@abc",
+    ),
+    "an archive": (
+        "uv",
+        {"url": "https://host/meshflow-1.tar.gz", "archive_info": {}},
+        COMPILER + "uv pip install --reinstall-package meshflow https://host/meshflow-1.tar.gz",
+    ),
+    "an index": (
+        "pip",
+        None,
+        COMPILER + "pip install --no-cache-dir --force-reinstall --no-deps meshflow",
+    ),
+    "a wheel without kernels": (
+        "pip",
+        {"url": "file:///dist/meshflow-1-py3-none-any.whl", "archive_info": {}},
+        "install a wheel that `make wheel` made from Meshflow's source, with a C++ compiler on the PATH",
+    ),
+}
+
+
+def install(folder, name, **files):
+    """A distribution's files, for importlib.metadata to find."""
+    info = folder / f"{name.replace('-', '_')}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    for file, text in files.items():
+        (info / file.replace("_json", ".json")).write_text(text)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_command_fits_the_installation(case, tmp_path, monkeypatch):
+    installer, origin, expected = CASES[case]
+    files = {"INSTALLER": f"{installer}\n"}
+    if origin is not None:
+        files["direct_url_json"] = json.dumps(origin)
+    install(tmp_path, "meshflow", **files)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installation.remedy() == expected
+
+
+def test_a_source_that_is_not_installed_is_named(monkeypatch):
+    def missing(name):
+        raise installation.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(installation.importlib.metadata, "distribution", missing)
+    root = Path(installation.__file__).parents[3]
+    assert installation.remedy() == f"{COMPILER}pip install --editable '{root}[kernels]'"
+
+
+def test_onednn_is_where_its_package_says(tmp_path, monkeypatch):
+    """Not at sys.prefix: pip's environments for building, user sites and targets lie elsewhere."""
+    packages = tmp_path / "lib" / "python3" / "site-packages"
+    packages.mkdir(parents=True)
+    library = tmp_path / "lib" / installation.ONEDNN
+    library.write_bytes(b"")
+    install(packages, installation.PACKAGE, RECORD=f"../../{installation.ONEDNN},,\n")
+    monkeypatch.syspath_prepend(str(packages))
+    monkeypatch.setattr(installation, "__file__", str(tmp_path / "installation.py"))
+    assert installation.onednn() == library
+    # A wheel's own is what its kernels were tested with.
+    own = tmp_path / installation.ONEDNN
+    own.write_bytes(b"")
+    assert installation.onednn() == own
