@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
 CODE := conftest.py hatch_build.py src tests examples benchmarks docs
 
-.PHONY: demo test test-all check format docs hooks lock bench clean venv
+.PHONY: demo test test-all check format docs hooks lock wheel bench clean venv
 
 venv: $(STAMP)
 
@@ -43,6 +43,9 @@ hooks:
 
 lock:
 	@bash scripts/lock.sh
+
+wheel: $(STAMP)
+	@bash scripts/wheel.sh $(PYTHON) dist
 
 bench: $(STAMP)
 	@$(PYTHON) benchmarks/mlp_step.py

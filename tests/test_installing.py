@@ -1,0 +1,198 @@
+"""Meshflow as users install it: wheels and sources, pip and uv, fresh environments, with a compiler and without."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from meshflow.kernels import installation
+
+ROOT = Path(__file__).parents[1]
+pytestmark = [
+    pytest.mark.skipif(not installation.possible(), reason="no CPU kernels for this machine"),
+    pytest.mark.timeout(900),
+]
+# A product that the kernels take, and where what computes it was loaded from.
+PROGRAM = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import meshflow as tf
+    from meshflow import kernels
+    x = tf.ones([512, 512])
+    for product in (tf.matmul, tf.function(tf.matmul)):
+        assert float(product(x, x)[0, 0]) == 512
+maps = open("/proc/self/maps").read().splitlines()
+print(sorted({line.split()[-1] for line in maps if "libdnnl" in line or "libmeshflow" in line}))
+print([str(w.message) for w in caught if "left to XLA" in str(w.message)])
+"""
+
+
+def run(*command, folder, seconds=600, **environment):
+    """What a command prints; it sees neither this checkout nor what pytest set up."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**kept, "MESHFLOW_CACHE_DIR": "", "COLUMNS": "200", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+class Environment:
+    """A fresh virtual environment.
+
+    Args:
+      folder: where to make it.
+      installer: "pip" or "uv".
+    """
+
+    def __init__(self, folder, installer):
+        self.folder, self.python = folder, folder / "bin" / "python"
+        # An environment of uv has no pip.
+        bare = ["--without-pip"] if installer == "uv" else []
+        run(sys.executable, "-m", "venv", *bare, folder, folder=folder.parent)
+        uv = (sys.executable, "-m", "uv", "pip", "install", "--python", self.python)
+        self.installer = (self.python, "-m", "pip", "install") if installer == "pip" else uv
+
+    def install(self, *arguments, **environment):
+        """Runs the installer."""
+        return run(*self.installer, *arguments, folder=self.folder.parent, **environment)
+
+    def borrow(self):
+        """Lends it the packages of the environment that runs the tests: JAX is large."""
+        site = next(self.folder.glob("lib/python3*/site-packages"))
+        (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def doctor(self):
+        """What `meshflow doctor` says."""
+        return run(self.folder / "bin" / "meshflow", "doctor", folder=self.folder.parent)
+
+    def program(self, **environment):
+        """The files that served a program, and what it was warned of."""
+        command = (self.python, "-W", "error::RuntimeWarning", "-c", PROGRAM)
+        files, warned = run(*command, folder=self.folder.parent, **environment).splitlines()[-2:]
+        return eval(files), eval(warned)
+
+
+def check(environment):
+    """It computes with the kernels that it was installed with."""
+    assert "oneDNN 3." in environment.doctor()
+    files, warned = environment.program()
+    assert [Path(file).name for file in files] == [installation.ONEDNN, "libmeshflow_onednn.so"]
+    assert all(Path(file).is_relative_to(environment.folder) for file in files), files
+    assert not warned
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """The unpacked source distribution."""
+    folder = tmp_path_factory.mktemp("source")
+    command = (sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder)
+    run(*command, ROOT, folder=folder)
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        archive.extractall(folder, filter="data")
+    return next(path for path in folder.iterdir() if path.is_dir())
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """Skips what needs a package index, or a compiler, where there is none."""
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+        pytest.skip("no C++ compiler on the PATH")
+    folder = tmp_path_factory.mktemp("index")
+    wanted = ("--no-deps", "--target", folder, "onednn-devel-cpu-gomp==2023.2.0")
+    try:
+        run(sys.executable, "-m", "uv", "pip", "install", *wanted, folder=folder)
+    except AssertionError as error:
+        pytest.skip(f"no package index is reached: {str(error).strip().splitlines()[-1]}")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, index):
+    """The folder that `make wheel` fills."""
+    folder = tmp_path_factory.mktemp("dist")
+    run("bash", ROOT / "scripts" / "wheel.sh", sys.executable, folder, folder=ROOT)
+    return folder
+
+
+def test_one_wheel_has_the_kernels_and_what_they_need(built, tmp_path):
+    (wheel,) = built.glob("*.whl")
+    assert wheel.name.split("-")[2:4] == ["py3", "none"] and "-manylinux_2_" in wheel.name
+    assert [path.name.endswith(".tar.gz") for path in built.iterdir()].count(True) == 1
+    by_pip, by_uv = (Environment(tmp_path / name, name) for name in ("pip", "uv"))
+    for environment in (by_pip, by_uv):
+        environment.install("--no-deps", wheel)
+        environment.borrow()
+    check(by_pip)
+    check(by_uv)
+
+
+def test_without_a_compiler_the_first_use_says_so_once(source, tmp_path):
+    environment = Environment(tmp_path / "venv", "uv")
+    environment.borrow()
+    (tmp_path / "programs").mkdir()
+    environment.install(
+        *("--no-deps", "--no-index", "--no-build-isolation", source),
+        PATH=str(tmp_path / "programs"),
+        CXX="/nonexistent",
+    )
+    info = next(environment.folder.glob("lib/python3*/site-packages/meshflow-*.dist-info"))
+    wheel = (info / "WHEEL").read_text()
+    assert "Root-Is-Purelib: true" in wheel and "Tag: py3-none-any" in wheel
+    line = f"with a C++ compiler on the PATH, run: uv pip install --reinstall-package meshflow {source}"
+    files, warned = environment.program()
+    assert files == [] and len(warned) == 1 and warned[0].endswith(line)
+    assert environment.program(MESHFLOW_KERNELS="xla") == ([], [])
+    assert line in environment.doctor()
+
+
+@pytest.mark.soak
+def test_the_line_it_says_mends_it(source, index, tmp_path):
+    for name in ("pip", "uv"):
+        environment = Environment(tmp_path / name, name)
+        environment.install(f"{source}[cli]", CXX="/nonexistent", PATH=str(tmp_path))
+        line = environment.program()[1][0].partition("run: ")[2]
+        assert line.startswith(name)
+        programs = (
+            f"{environment.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        )
+        run(
+            *("bash", "-c", line),
+            folder=tmp_path,
+            PATH=programs,
+            VIRTUAL_ENV=str(environment.folder),
+        )
+        check(environment)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+def test_with_everything_it_depends_on(built, kind, installer, tmp_path):
+    """From the index: extras too, and the source compiled apart."""
+    environment = Environment(tmp_path / "venv", installer)
+    (file,) = built.glob(kind)
+    environment.install(f"meshflow[cli,keras] @ {file.as_uri()}")
+    check(environment)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("extra", ["all", "dev", "cuda", "cuda12", "tpu"])
+def test_extras_resolve(index, version, extra, tmp_path):
+    command = (sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--python-version", version)
+    found = run(*command, "--extra", extra, ROOT / "pyproject.toml", folder=tmp_path)
+    expected = {"cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin", "tpu": "libtpu"}
+    assert f"{expected.get(extra, 'jaxlib')}==" in found
