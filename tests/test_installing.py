@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,15 @@ def test_without_a_compiler_the_first_use_says_so_once(source, tmp_path):
     assert files == [] and len(warned) == 1 and warned[0].endswith(line)
     assert environment.program(MESHFLOW_KERNELS="xla") == ([], [])
     assert line in environment.doctor()
+
+
+def test_the_kernels_are_compiled_for_the_jax_that_is_installed():
+    """The headers of a newer jaxlib make handlers that an older one refuses, and then JAX does not start."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    (headers,) = (line for line in hook["dependencies"] if line.startswith("jaxlib"))
+    (runtime,) = (line for line in project["project"]["dependencies"] if line.startswith("jax"))
+    assert headers.partition(";")[0].removeprefix("jaxlib") == runtime.removeprefix("jax")
 
 
 @pytest.mark.soak
