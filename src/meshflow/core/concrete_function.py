@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from meshflow.core import host_calls, nest
+from meshflow.core import host_calls, memory, nest
 from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context, writing
 from meshflow.core.convert import convert_to_tensor
@@ -324,7 +324,7 @@ def keep_shared(variables: Iterable[Variable]) -> None:
     """Copies buffers that somebody else holds too (a tensor read earlier), before they are given to a program."""
     for variable in variables:
         if sys.getrefcount(variable._value) > 2:
-            variable._value = jax.numpy.array(variable._value, copy=True)
+            variable._value = memory.duplicate(variable._value)
 
 
 def _named(closed: ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import dtypes
+from meshflow.core import dtypes, memory
 from meshflow.core.context import context
 from meshflow.core.devices import device_for
 from meshflow.core.dtypes import DType
@@ -112,7 +112,9 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
     array = to_numpy(value, dtype)
     if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
         return Tensor(array)
-    # Copies, so that later changes to the caller's array do not reach the tensor.
+    if context.trace is None:
+        # Nobody else has the array: `to_numpy` made it.
+        return Tensor(memory.transfer(array, copy=False))
     tensor = Tensor(jax.numpy.array(array))
     if isinstance(tensor._value, jax.core.Tracer):
         tensor._settled = array

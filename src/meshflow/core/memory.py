@@ -1,4 +1,4 @@
-"""Memory of input pipelines: host arrays that become arrays of the device without being copied."""
+"""Host arrays that become arrays of the device by transfers, and the memory that input pipelines share with it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ try:
     from jax._src.lib import xla_client
 
     _put = xla_client.batched_device_put
+    _copy = xla_client.batched_copy_array_to_devices_with_sharding
+    _ALWAYS = xla_client.ArrayCopySemantics.ALWAYS_COPY
 except (ImportError, AttributeError):
-    _put = None
+    _put = _copy = None
 try:
     # Has device arrays that ended let go of the host arrays whose memory they shared.
     from jax._src.lib import _jax
@@ -27,7 +29,7 @@ try:
 except (ImportError, AttributeError):
     _let_go = None
 
-__all__ = ["filled_at", "fresh", "is_ours", "joined", "to_device"]
+__all__ = ["duplicate", "filled_at", "fresh", "is_ours", "joined", "to_device", "transfer"]
 
 # XLA takes memory as it is when it begins at a multiple of this.
 ALIGNMENT = 64
@@ -205,15 +207,40 @@ def to_device(array: np.ndarray) -> jax.Array:
     Args:
       array: an array, which may change later unless it is ours.
     """
-    if _put is None or jax.config.jax_default_device is not None:  # type: ignore[attr-defined]
-        return jax.numpy.array(array)
     if not is_ours(array) or not array.flags.c_contiguous:
         copy = fresh(array.shape, array.dtype)
         copy[...] = array
         array = copy
-    device, sharding = _default_place()
     # One that begins elsewhere is copied by XLA, which holds it until then.
-    return _put(_aval(array.shape, array.dtype), sharding, [array], [device], False)
+    return transfer(array, copy=False)
+
+
+def transfer(array: np.ndarray, copy: bool = True) -> jax.Array:
+    """An array of numbers on the default device. `jax.numpy.array` compiles a program for each shape; this does not.
+
+    Args:
+      array: the array.
+      copy: False where nobody changes it any more: a CPU then shares its memory.
+    """
+    if _put is None or jax.config.jax_default_device is not None:  # type: ignore[attr-defined]
+        return jax.device_put(np.array(array) if copy else array)
+    device, sharding = _default_place()
+    return _put(_aval(array.shape, array.dtype), sharding, [array], [device], False, copy)
+
+
+def duplicate(array: jax.Array) -> jax.Array:
+    """An array's value in buffers of its own, on the same devices, without a program.
+
+    Args:
+      array: an array, no tracer.
+    """
+    if not array.is_fully_addressable:
+        return jax.numpy.array(array, copy=True)  # JAX transfers no parts of a global array
+    if _copy is None:
+        return jax.device_put(array, may_alias=False)
+    sharding: Any = array.sharding
+    # What `jax.device_put` ends in, without 100 us of looking at its arguments.
+    return _copy([array], [sharding._internal_device_list], [sharding], [_ALWAYS])[0]
 
 
 @functools.cache

@@ -24,6 +24,7 @@ import numpy as np
 from meshflow.core import dtypes, errors
 from meshflow.core.context import context
 from meshflow.core.fetching import to_host
+from meshflow.core.memory import transfer
 from meshflow.core.shapes import TensorShape
 
 if TYPE_CHECKING:
@@ -371,7 +372,7 @@ def _on_device(value: Any) -> Any:
 def _from_numpy(array: np.ndarray) -> Tensor:
     if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
         return Tensor(array)
-    return Tensor(jax.numpy.array(array))
+    return Tensor(transfer(array))
 
 
 # Constants up to this many elements stay in host memory: passing them to a compiled op costs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from meshflow.core import dtypes
+from meshflow.core import dtypes, memory
 from meshflow.core.context import alone, as_stored, context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
@@ -335,7 +335,7 @@ class Variable(VariableRows, _Operators):
         else:
             array = value._value
             on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
-            array = jax.numpy.array(array) if on_host else array
+            array = memory.transfer(array) if on_host else array
             with writing:
                 self._value = array
 
@@ -463,7 +463,8 @@ class Variable(VariableRows, _Operators):
         copied = Variable.__new__(Variable)
         memo[id(self)] = copied
         copied.__dict__.update(self.__dict__)
-        copied._value = jax.numpy.array(self._current())
+        value = self._current()
+        copied._value = value.copy() if isinstance(value, np.ndarray) else memory.duplicate(value)
         return copied
 
     def __reduce__(self) -> Any:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
-from meshflow.core import dtypes
+from meshflow.core import dtypes, memory
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.tensor import Tensor
@@ -54,7 +55,8 @@ def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, 
         if tensor.dtype is dtypes.string:
             return array, None
         # A fresh buffer: a compiled step may reuse it in place.
-        return jax.numpy.array(array, copy=True), None
+        on_host = isinstance(array, np.ndarray)
+        return (memory.transfer if on_host else memory.duplicate)(array), None
 
 
 def scoped_name(name: str) -> str:

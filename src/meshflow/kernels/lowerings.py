@@ -267,20 +267,6 @@ def column_sum(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
     return sums
 
 
-def turned(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
-    """Reversal of a few leading axes (a convolution kernel's) by copying blocks, or None."""
-    axes = sorted(parameters["dimensions"])
-    count = math.prod(operand.shape[: len(axes)])
-    if axes != list(range(len(axes))) or not 1 < count <= 64 or operand.size < LEAST_WORK:
-        return None
-
-    def blocks(x: Any) -> Any:
-        parts = x.reshape(count, -1)
-        return jax.numpy.concatenate([parts[i] for i in reversed(range(count))]).reshape(x.shape)
-
-    return blocks
-
-
 def _is_whole(context: Any) -> bool:
     """Whether operands are whole arrays on one device: XLA cannot partition a call of ours."""
     axes = context.module_context.axis_context
@@ -382,5 +368,4 @@ def register() -> None:
     override(jax.lax.dot_general_p, product)
     widen_sums()
     override(jax.lax.reduce_sum_p, column_sum)
-    override(jax.lax.rev_p, turned)
     divide_convolutions()
