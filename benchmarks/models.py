@@ -1,4 +1,4 @@
-"""The two models of the step-time benchmark, written once for every Keras (Meshflow's among them)."""
+"""The models of the benchmarks, written once for every Keras (Meshflow's among them)."""
 
 
 def cnn(keras):
@@ -50,3 +50,24 @@ def language_model(keras):
     x = layers.LayerNormalization(epsilon=1e-5)(x)
     logits = layers.Activation("linear", dtype="float32")(layers.Dense(VOCABULARY)(x))
     return keras.Model(tokens, logits)
+
+
+def residual(keras):
+    """The residual network of 18 layers with 20 convolutions, for images of 32x32."""
+    layers = keras.layers
+
+    def convolved(x, filters, size, strides):
+        x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    inputs = keras.Input((32, 32, 3))
+    x = layers.ReLU()(convolved(inputs, 64, 7, 2))
+    for filters in (64, 128, 256, 512):
+        for block in range(2):
+            strides = 2 if block == 0 and filters > 64 else 1
+            y = layers.ReLU()(convolved(x, filters, 3, strides))
+            y = convolved(y, filters, 3, 1)
+            if strides > 1:
+                x = convolved(x, filters, 1, strides)
+            x = layers.ReLU()(layers.Add()([x, y]))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))

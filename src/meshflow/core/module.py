@@ -57,6 +57,9 @@ class Module(Awaited):
       ['slope:0']
     """
 
+    # Attributes that are none of the module's parts.
+    _TF_MODULE_IGNORED_PROPERTIES: frozenset[str] = frozenset()
+
     def __init__(self, name: str | None = None) -> None:
         if name is None:
             name = _snake_case(type(self).__name__)
@@ -136,7 +139,9 @@ class Module(Awaited):
         queue: list[tuple[tuple[Any, ...], Module]] = [((), self)]
         while queue:
             path, module = queue.pop(0)
-            names = sorted(vars(module), key=attribute_traversal_key)
+            hidden = module._TF_MODULE_IGNORED_PROPERTIES
+            own = [name for name in vars(module) if name not in hidden]
+            names = sorted(own, key=attribute_traversal_key)
             for leaf_path, leaf in (
                 pair for name in names for pair in _paths((*path, name), vars(module)[name])
             ):

@@ -44,7 +44,8 @@ def fused(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Args:
       closed: a `ClosedJaxpr`.
     """
-    return everywhere(closed, lambda jaxpr, eqns: _Fusion(jaxpr, eqns).run())
+    of = ("conv_general_dilated", "dot_general", "gt", *[gradient.name for gradient in GATED])
+    return everywhere(closed, lambda jaxpr, eqns: _Fusion(jaxpr, eqns).run(), of)
 
 
 class _Fusion:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import operator
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from jax.extend import core as jex_core
 
@@ -36,31 +38,70 @@ def users(jaxpr: Any, eqns: list[Any]) -> dict[Any, list[int]]:
       eqns: its equations.
     """
     found: dict[Any, list[int]] = {}
-    for i, atoms in enumerate([*(eqn.invars for eqn in eqns), jaxpr.outvars]):
+    for i, atoms in enumerate([*[eqn.invars for eqn in eqns], jaxpr.outvars]):
         for atom in atoms:
             if not isinstance(atom, jex_core.Literal):
                 found.setdefault(atom, []).append(i)
     return found
 
 
+class Contents(NamedTuple):
+    """What is in a jaxpr.
+
+    Attributes:
+      primitives: names of the primitives of its equations, and of those in the programs inside.
+      nested: the numbers of the equations with programs inside.
+    """
+
+    primitives: frozenset[str]
+    nested: tuple[int, ...]
+
+
+_contents: weakref.WeakKeyDictionary[Any, Contents] = weakref.WeakKeyDictionary()
+
+
+def contents(jaxpr: Any) -> Contents:
+    """What is in an open jaxpr; looked for once, as jaxprs do not change."""
+    found = _contents.get(jaxpr)
+    if found is None:
+        names, nested = set(), []
+        for i, eqn in enumerate(jaxpr.eqns):
+            names.add(eqn.primitive.name)
+            inside = inner_jaxprs(eqn)
+            if inside:
+                nested.append(i)
+            for inner in inside:
+                names |= contents(opened(inner)).primitives
+        found = _contents[jaxpr] = Contents(frozenset(names), tuple(nested))
+    return found
+
+
 def everywhere(
-    closed: jex_core.ClosedJaxpr, rewrite: Callable[[Any, list[Any]], list[Any]]
+    closed: jex_core.ClosedJaxpr,
+    rewrite: Callable[[Any, list[Any]], list[Any]],
+    of: Collection[str] | None = None,
 ) -> jex_core.ClosedJaxpr:
     """A program with other equations, also in the programs inside; the same object when none changed.
 
     Args:
       closed: a `ClosedJaxpr`.
       rewrite: gives the equations of an open jaxpr, given those with rewritten programs inside.
+      of: names of primitives without any of which a jaxpr stays as it is; default all are rewritten.
     """
 
     def of_jaxpr(jaxpr: Any) -> Any:
-        found = rewrite(jaxpr, [of_equation(eqn) for eqn in jaxpr.eqns])
-        same = list(map(id, found)) == list(map(id, jaxpr.eqns))
-        return jaxpr if same else jaxpr.replace(eqns=found)
+        inside = contents(jaxpr)
+        if of is not None and inside.primitives.isdisjoint(of):
+            return jaxpr
+        eqns = list(jaxpr.eqns)
+        for i in inside.nested:
+            eqns[i] = of_equation(eqns[i])
+        found = rewrite(jaxpr, eqns)
+        return jaxpr if _same(found, jaxpr.eqns) else jaxpr.replace(eqns=found)
 
     def of_item(item: Any) -> Any:
         if isinstance(item, jex_core.ClosedJaxpr):
-            return everywhere(item, rewrite)
+            return everywhere(item, rewrite, of)
         return of_jaxpr(item) if isinstance(item, jex_core.Jaxpr) else item
 
     def like(value: Any, items: list[Any]) -> Any:
@@ -74,9 +115,14 @@ def everywhere(
         for name, value in eqn.params.items():
             items = value if isinstance(value, (tuple, list)) else (value,)
             new = [of_item(item) for item in items]
-            if any(a is not b for a, b in zip(new, items, strict=True)):
+            if not _same(new, items):
                 changed[name] = like(value, new)
         return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
     jaxpr = of_jaxpr(closed.jaxpr)
     return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two lists hold the same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))

@@ -26,7 +26,7 @@ def narrowed(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Args:
       closed: a `ClosedJaxpr`.
     """
-    return everywhere(closed, _narrowed)
+    return everywhere(closed, _narrowed, (loss_p.name, gradient_p.name))
 
 
 def _narrowed(jaxpr: Any, eqns: list[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ def totalled(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Args:
       closed: a `ClosedJaxpr`.
     """
-    return everywhere(closed, _joined)
+    return everywhere(closed, _joined, ("conv_general_dilated",))
 
 
 def _joined(jaxpr: Any, eqns: list[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ def turned(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     Args:
       closed: a `ClosedJaxpr`.
     """
-    return everywhere(closed, _turned)
+    return everywhere(closed, _turned, ("dot_general",))
 
 
 def _turned(jaxpr: Any, eqns: list[Any]) -> list[Any]:

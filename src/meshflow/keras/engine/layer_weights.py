@@ -18,11 +18,13 @@ from meshflow.keras import backend
 from meshflow.keras.dtensor.experimental import layout_for
 from meshflow.keras.engine.call_signature import call_state
 from meshflow.keras.engine.layer_helpers import unique
-from meshflow.keras.engine.tracking import Tracker
+from meshflow.keras.engine.tracking import Tracker, leads_nowhere
 
 
 class LayerWeights:
     """What a layer does with its weights; a base class of `Layer`."""
+
+    _TF_MODULE_IGNORED_PROPERTIES = frozenset(("_tracker",))
 
     built: bool
     _trainable: bool
@@ -148,14 +150,21 @@ class LayerWeights:
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get(name)
         super().__setattr__(name, value)
+        if not leads_nowhere(before, value):
+            self.__dict__.pop("_tracker", None)
         if before is not value and isinstance(before, Variable):
             self._forget(before)
 
     def __delattr__(self, name: str) -> None:
         before = self.__dict__.get(name)
         object.__delattr__(self, name)
+        self.__dict__.pop("_tracker", None)
         if isinstance(before, Variable):
             self._forget(before)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
+        return {name: value for name, value in state.items() if name != "_tracker"}
 
     def _forget(self, variable: Variable) -> None:
         """A weight that is no attribute any more, deleted or replaced, is no weight any more."""
@@ -175,7 +184,10 @@ class LayerWeights:
 
     @property
     def _tracked(self) -> Tracker:
-        return Tracker(self)
+        found: Tracker | None = self.__dict__.get("_tracker")
+        if found is None or not found.is_current(self):
+            found = self.__dict__["_tracker"] = Tracker(self)
+        return found
 
     def _own_variables(self, trainable: bool) -> list[Variable]:
         return [v for v in self._tracked.variables if v.trainable == trainable]

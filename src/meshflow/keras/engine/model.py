@@ -86,7 +86,7 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         if self._graph is not None:
             own = self._graph.layers
             return unique([*own, *(layer for layer in self._tracked.layers if layer is not self)])
-        return self._tracked.layers
+        return list(self._tracked.layers)
 
     def _weighted_groups(self) -> list[list[Any]]:
         """The direct layers and metrics, those of one list or dictionary among the attributes together."""

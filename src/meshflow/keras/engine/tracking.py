@@ -1,7 +1,12 @@
-"""Finds the variables, layers and metrics among an object's attributes."""
+"""Finds the variables, layers and metrics among an object's attributes, and remembers them.
+
+What was found stays with the object until one of its attributes is set or deleted, or a list or dictionary that
+was looked into holds something else: plain containers tell nobody that they change, so they are compared.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +28,15 @@ _SKIPPED = frozenset(
             "_dtype_policy",
         ),
         *("optimizer", "compiled_loss", "compiled_metrics", "history", "_input_spec", "_untracked"),
+        "_tracker",
     )
 )
+
+
+# Data that a list which begins with it holds all along: looking at its first item is enough.
+_DATA = (int, float, str, bytes)
+# Values of attributes of which none leads to another variable, layer or metric than the one before.
+_PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
 
 
 class Tracker:
@@ -44,8 +56,11 @@ class Tracker:
         self.layers: list[Any] = []
         self.groups: list[list[Any]] = []
         self.metrics: list[Any] = []
+        self._owner = id(owner)
+        self._modules = False
+        self._containers: list[Any] = [(owner._own_weights, self.variables.copy())]
         seen = {id(v) for v in self.variables} | {id(owner)}
-        for values in _values(owner):
+        for values in self._values(owner):
             group: list[Any] = []
             for value in values:
                 if id(value) in seen:
@@ -60,16 +75,56 @@ class Tracker:
                     self.metrics.append(value)
                     group.append(value)
                 elif isinstance(value, Module):
+                    self._modules = True
                     self.variables.extend(v for v in value.variables if id(v) not in seen)
             if group:
                 self.groups.append(group)
 
+    def _values(self, owner: Any) -> Iterator[Iterator[Any]]:
+        """What each attribute holds."""
+        for name, value in owner.__dict__.items():
+            if name not in _SKIPPED:
+                yield self._leaves(value, 0)
 
-def _values(owner: Any) -> Iterator[Iterator[Any]]:
-    """What each attribute holds."""
-    for name, value in owner.__dict__.items():
-        if name not in _SKIPPED:
-            yield _leaves(value, 0)
+    def _leaves(self, value: Any, depth: int) -> Iterator[Any]:
+        if isinstance(value, (Variable, Module)) or getattr(value, "_is_metric", False):
+            yield value
+        elif isinstance(value, (list, tuple, Mapping)) and depth < 8:
+            items = _items(value)
+            if type(value) is not tuple:
+                self._containers.append((value, items))
+            for item in items or ():
+                yield from self._leaves(item, depth + 1)
+
+    def is_current(self, owner: LayerWeights) -> bool:
+        """Whether a walk now would find the same, provided that no attribute was set since.
+
+        Args:
+          owner: the object; a copy of the one that was walked is another.
+        """
+        if self._modules or self._owner != id(owner):
+            # The variables of a module that is no layer are looked for each time.
+            return False
+        for container, before in self._containers:
+            now = _items(container)
+            if before is None or now is None:
+                if now is not before:
+                    return False
+            elif len(now) != len(before) or not all(map(operator.is_, now, before)):
+                return False
+        return True
+
+
+def _items(container: Any) -> list[Any] | None:
+    """What a container holds; None for plain data, which is common and can be long."""
+    if isinstance(container, Mapping):
+        return list(container.values())
+    return None if container and isinstance(container[0], _DATA) else list(container)
+
+
+def leads_nowhere(before: Any, after: Any) -> bool:
+    """Whether an attribute may change from one value to the other without a walk finding anything else."""
+    return type(before) in _PLAIN and type(after) in _PLAIN
 
 
 def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
@@ -86,17 +141,3 @@ def _named(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, item in pairs:
             yield from _named(f"{name}.{key}", item, depth + 1)
-
-
-def _leaves(value: Any, depth: int) -> Iterator[Any]:
-    if isinstance(value, (Variable, Module)) or getattr(value, "_is_metric", False):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        # Containers of plain data are common and can be long: looking at the ends is enough to
-        # tell that a list holds numbers.
-        if value and depth < 8 and not isinstance(value[0], (int, float, str, bytes)):
-            for item in value:
-                yield from _leaves(item, depth + 1)
-    elif isinstance(value, Mapping) and depth < 8:
-        for item in value.values():
-            yield from _leaves(item, depth + 1)
