@@ -1,5 +1,6 @@
 """Convolutions and products of any geometry give what XLA alone gives (MESHFLOW_KERNELS=xla)."""
 
+import math
 import os
 
 import jax
@@ -24,10 +25,10 @@ thorough = settings(max_examples=EXAMPLES, deadline=None)
 @pytest.fixture(autouse=True, scope="module")
 def _every_size():
     """oneDNN for every size: the smaller ones by the calling thread, the others by a team."""
-    saved = sizes.LEAST_WORK, sizes.THIN, sizes.MOST_INLINE
-    sizes.LEAST_WORK, sizes.THIN, sizes.MOST_INLINE = 0, 0, 1 << 14
+    saved = sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE
+    sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE = 0, math.inf, 1 << 14
     yield
-    sizes.LEAST_WORK, sizes.THIN, sizes.MOST_INLINE = saved
+    sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE = saved
 
 
 def by_xla(function, *arrays):

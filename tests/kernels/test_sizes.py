@@ -51,15 +51,16 @@ def test_a_products_size_decides(rng, shape, wanted, dtype):
     assert computations(loop, a, b) == wanted
 
 
-def test_thin_float32_products_are_xlas(rng):
-    matrix = array(rng, 256, 256)
-    for rows, wanted in ((1, []), (8, []), (9, [INLINE])):
-        assert computations(jnp.matmul, array(rng, rows, 256), matrix) == wanted
-        assert computations(jnp.matmul, matrix, array(rng, 256, rows)) == wanted
-    narrow = jnp.bfloat16
-    assert computations(jnp.matmul, array(rng, 2, 256).astype(narrow), matrix.astype(narrow))
-    # Small batches of matrices read as much as they compute.
-    assert computations(jnp.matmul, array(rng, 32, 8, 64), array(rng, 32, 64, 64)) == [INLINE]
+def test_a_vectors_product_with_a_large_matrix_is_xlas(rng):
+    matrix, narrow = array(rng, 512, 512), jnp.bfloat16
+    vector = array(rng, 1, 512)
+    assert computations(jnp.matmul, vector, matrix) == []
+    assert computations(jnp.matmul, vector[:, :256], matrix[:256, :]) == [INLINE]
+    assert computations(jnp.matmul, array(rng, 2, 512), matrix) == [INLINE]
+    assert computations(jnp.matmul, vector.astype(narrow), matrix.astype(narrow)) == [INLINE]
+    # The gradient of a matrix with few columns.
+    turned = lambda x, g: jnp.einsum("km,kn->mn", x, g)
+    assert computations(turned, matrix, array(rng, 512, 2)) == [INLINE]
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,10 @@ def _plain(matrix: plans.View) -> tuple[int, ...]:
 def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
     """A function of the two operands that runs by oneDNN, or None."""
     plan, orders = product_plan(left, right, parameters["dimension_numbers"])
-    if plan is None or sizes.is_thin(plans.result(plan), left.dtype):
+    if plan is None:
+        return None
+    result = plans.result(plan)
+    if sizes.is_vectors(result, left.size * result[-1], left.dtype):
         return None
     chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
     return None if chosen is None else planned_product(plan, orders, chosen, out)
