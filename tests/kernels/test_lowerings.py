@@ -1,6 +1,7 @@
 """Convolutions and products by oneDNN against the same in float64, which XLA computes."""
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshflow import kernels
-from meshflow.kernels import lowerings
+from meshflow.kernels import lowerings, sizes
 from meshflow.kernels.library import Library
 
 pytestmark = pytest.mark.skipif(
@@ -19,9 +20,12 @@ pytestmark = pytest.mark.skipif(
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 
 
-@pytest.fixture(autouse=True)
-def every_size(monkeypatch):
-    monkeypatch.setattr(lowerings, "LEAST_WORK", 0)
+@pytest.fixture(autouse=True, params=["inline", "team"])
+def every_size(monkeypatch, request):
+    """oneDNN for every size, by the calling thread or by a team of threads."""
+    monkeypatch.setattr(sizes, "LEAST_WORK", 0)
+    monkeypatch.setattr(sizes, "VECTOR_WORK", math.inf)
+    monkeypatch.setattr(sizes, "MOST_INLINE", math.inf if request.param == "inline" else -1)
 
 
 def calls(function, *arrays):

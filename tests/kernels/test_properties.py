@@ -1,5 +1,6 @@
 """Convolutions and products of any geometry give what XLA alone gives (MESHFLOW_KERNELS=xla)."""
 
+import math
 import os
 
 import jax
@@ -10,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshflow import kernels
-from meshflow.kernels import library, lowerings
+from meshflow.kernels import library, sizes
 from meshflow.kernels.library import Library
 
 pytestmark = pytest.mark.skipif(
@@ -23,9 +24,11 @@ thorough = settings(max_examples=EXAMPLES, deadline=None)
 
 @pytest.fixture(autouse=True, scope="module")
 def _every_size():
-    saved, lowerings.LEAST_WORK = lowerings.LEAST_WORK, 0
+    """oneDNN for every size: the smaller ones by the calling thread, the others by a team."""
+    saved = sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE
+    sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE = 0, math.inf, 1 << 14
     yield
-    lowerings.LEAST_WORK = saved
+    sizes.LEAST_WORK, sizes.VECTOR_WORK, sizes.MOST_INLINE = saved
 
 
 def by_xla(function, *arrays):

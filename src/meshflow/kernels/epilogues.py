@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.kernels import library, lowerings, plans
+from meshflow.kernels import library, lowerings, plans, sizes
 from meshflow.kernels.composed import register as register_composed
 
 # Operands: image, kernel (also in float32, rounded), what the steps read, (the kernel once more, packed); parameters:
@@ -140,12 +140,12 @@ def code(operands: Any, out: Any, parameters: dict[str, Any]) -> Code | None:
         operands = operands[:-1]
     image, kernel = operands[:2]
     steps, turned = parameters["steps"], parameters["turned"]
-    if lowerings.work(image, kernel, out, parameters) < lowerings.LEAST_WORK:
+    if not sizes.worth_a_call(lowerings.work(image, kernel, out, parameters)):
         return None
     if not steps and not turned:
         return _alone(image, kernel, out, parameters)
-    candidates = lowerings.convolution_plans(image, kernel, out, **lowerings.geometry(parameters))
-    plan = next((p for p in candidates if p[0] == plans.FORWARD), None)
+    candidates = lowerings.placed_plans(image, kernel, out, parameters)
+    plan = next((p for p in candidates if plans.kind(p) == plans.FORWARD), None)
     if plan is None:
         return None
     found = _by_handler(plans.finished(plan, steps, turned), operands, out, steps)
@@ -205,10 +205,10 @@ def _alone(image: Any, kernel: Any, out: Any, parameters: dict[str, Any]) -> Cod
     """How a convolution that nothing surrounds would be computed."""
     rounded = jax.ShapeDtypeStruct(kernel.shape, image.dtype)
     found = lowerings.code(image, rounded, out, parameters)
-    if found is None or found[0][0] == plans.KERNEL_GRADIENT:
+    if found is None or plans.kind(found[0]) == plans.KERNEL_GRADIENT:
         return None
     plan, (types, result) = found
-    turned = plan[0] == plans.INPUT_GRADIENT
+    turned = plans.kind(plan) == plans.INPUT_GRADIENT
     spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if turned else ()
     return Code(tuple(plan), tuple(types), result, spatial)
 

@@ -43,6 +43,8 @@ struct Kernel {
   std::function<void(const void*, char*)> pack;
   size_t packed_bytes = 0;
   bool packed = false;
+  // Whether the thread that calls computes it, with code for one thread: too little to wake others for.
+  bool on_caller = false;
 
   void add(int argument, const memory::desc& user, const memory::desc& inner, bool output) {
     Operand operand{argument, user, inner, output, {}, 0};
@@ -86,32 +88,54 @@ struct Kernel {
   }
 
   void run(const std::vector<void*>& buffers) const {
-    char* scratch = Worker::get().scratch(scratch_bytes);
-    if (own) return own(buffers, packed ? static_cast<const char*>(buffers[1]) : nullptr, scratch);
-    dnnl::stream stream(cpu());
-    std::unordered_map<int, memory> arguments;
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const Operand& operand = operands[i];
-      memory user(operand.user, cpu(), buffers[i]);
-      if (operand.user == operand.inner) {
-        arguments[operand.argument] = user;
-        continue;
-      }
-      memory inner(operand.inner, cpu(), scratch + operand.offset);
-      if (!operand.output) operand.reorder.execute(stream, user, inner);
-      arguments[operand.argument] = inner;
-    }
-    arguments[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, cpu(), scratch + scratch_offset);
-    primitive.execute(stream, arguments);
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const Operand& operand = operands[i];
-      if (operand.output && operand.user != operand.inner) {
-        memory user(operand.user, cpu(), buffers[i]);
-        operand.reorder.execute(stream, arguments[operand.argument], user);
-      }
-    }
-    stream.wait();
+    if (!on_caller) return Worker::get().run([&] { run(buffers, Worker::get().scratch(scratch_bytes)); });
+    static thread_local Scratch mine;
+    SingleThread guard;
+    run(buffers, mine.get(scratch_bytes));
   }
+
+  void run(const std::vector<void*>& buffers, char* scratch) const {
+    if (own) return own(buffers, packed ? static_cast<const char*>(buffers[1]) : nullptr, scratch);
+    // Made once per thread: in small products that takes longer than the numbers. Kernels are kept for ever.
+    static thread_local std::unordered_map<const Kernel*, Bound> bound;
+    bound.try_emplace(this, *this).first->second.run(*this, buffers, scratch);
+  }
+
+ private:
+  // oneDNN's objects around the operands' addresses.
+  struct Bound {
+    dnnl::stream stream{cpu()};
+    std::vector<memory> users, inners;
+    memory pad;
+    std::vector<dnnl_exec_arg_t> arguments;
+
+    explicit Bound(const Kernel& kernel) : pad(kernel.scratchpad, cpu(), nullptr) {
+      for (const Operand& operand : kernel.operands) {
+        users.emplace_back(operand.user, cpu(), nullptr);
+        inners.push_back(operand.user == operand.inner ? users.back() : memory(operand.inner, cpu(), nullptr));
+        arguments.push_back({operand.argument, inners.back().get()});
+      }
+      arguments.push_back({DNNL_ARG_SCRATCHPAD, pad.get()});
+    }
+
+    void run(const Kernel& kernel, const std::vector<void*>& buffers, char* scratch) {
+      const auto& operands = kernel.operands;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        users[i].set_data_handle(buffers[i]);
+        if (operands[i].user == operands[i].inner) continue;
+        inners[i].set_data_handle(scratch + operands[i].offset);
+        if (!operands[i].output) operands[i].reorder.execute(stream, users[i], inners[i]);
+      }
+      pad.set_data_handle(scratch + kernel.scratch_offset);
+      dnnl::error::wrap_c_api(
+          dnnl_primitive_execute(kernel.primitive.get(), stream.get(), arguments.size(), arguments.data()),
+          "could not execute a primitive");
+      for (size_t i = 0; i < operands.size(); ++i)
+        if (operands[i].output && operands[i].user != operands[i].inner)
+          operands[i].reorder.execute(stream, inners[i], users[i]);
+      stream.wait();
+    }
+  };
 };
 
 // What a plan says of a result's steps, and the operands that they read: buffers from the third.

@@ -17,10 +17,7 @@ import numpy as np
 from jax._src import dispatch  # which primitives need devices to be lowered has no public place
 from jax.interpreters import mlir
 
-from meshflow.kernels import library, partitioning, plans
-
-# Smaller products cost less than the call: multiply-adds.
-LEAST_WORK = 1 << 17
+from meshflow.kernels import library, partitioning, plans, sizes
 
 
 def run(
@@ -133,7 +130,7 @@ def convolution(
       computation: which computation a part of a larger convolution has to be; default the fastest,
         and none where the work is small.
     """
-    if computation is None and work(left, right, out, parameters) < LEAST_WORK:
+    if computation is None and not sizes.worth_a_call(work(left, right, out, parameters)):
         return None
     found = code(left, right, out, parameters, computation)
     if found is None:
@@ -142,7 +139,7 @@ def convolution(
     spatial = parameters["dimension_numbers"].rhs_spec[2:]
 
     def call(x: Any, w: Any) -> Any:
-        if plan[0] == plans.INPUT_GRADIENT:
+        if plans.kind(plan) == plans.INPUT_GRADIENT:
             w = jax.lax.rev(w, spatial)
         y = run(
             plan,
@@ -158,13 +155,24 @@ def code(
     left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
 ) -> Any:
     """The plan that a convolution runs by, with its element types, or None."""
-    for plan in convolution_plans(left, right, out, **geometry(parameters)):
-        if computation not in (None, plan[0]):
-            continue
+    for plan in placed_plans(left, right, out, parameters):
+        if computation is not None:
+            if plans.kind(plan) != plans.kind([computation]):
+                continue
+            # A part is computed where the whole would be.
+            plan = [computation, *plan[1:]]
         chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
         if chosen is not None:
             return plan, chosen
     return None
+
+
+def placed_plans(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> list[list[int]]:
+    """`convolution_plans` of a primitive's parameters that say which thread computes."""
+    found = convolution_plans(left, right, out, **geometry(parameters))
+    count = work(left, right, out, parameters)
+    elements = left.size + right.size + out.size
+    return [sizes.placed(plan, count, elements) for plan in found]
 
 
 def work(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> float:
@@ -202,7 +210,7 @@ def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[in
     (a_batch, a_free, a_sum), left_order = parts(left, left_batch, left_free, left_sum)
     (b_batch, b_sum, b_free), right_order = parts(right, right_batch, right_sum, right_free)
     m, n, k, batch = a_free[0], b_free[0], a_sum[0], a_batch[0]
-    if batch * m * n * k < LEAST_WORK:
+    if not sizes.worth_a_call(batch * m * n * k):
         return None, None
     a = plans.View((batch, m, k), (a_batch[1], a_free[1], a_sum[1]))
     b = plans.View((batch, k, n), (b_batch[1], b_sum[1], b_free[1]))
@@ -210,7 +218,11 @@ def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[in
     views = [plans.View(v.dims, _plain(v)) for v in (a, b, c)]
     if batch == 1:
         views = [plans.View(v.dims[1:], v.strides[1:]) for v in views]
-    return plans.matmul(*views), (left_order, right_order)
+    elements = batch * (m * k + k * n + m * n)
+    plan = plans.matmul(*views)
+    if plan is not None:
+        plan = sizes.placed(plan, batch * m * n * k, elements)
+    return plan, (left_order, right_order)
 
 
 def _plain(matrix: plans.View) -> tuple[int, ...]:
@@ -230,9 +242,15 @@ def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
     plan, orders = product_plan(left, right, parameters["dimension_numbers"])
     if plan is None:
         return None
-    chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
-    if chosen is None:
+    result = plans.result(plan)
+    if sizes.is_vectors(result, left.size * result[-1], left.dtype):
         return None
+    chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
+    return None if chosen is None else planned_product(plan, orders, chosen, out)
+
+
+def planned_product(plan: list[int], orders: Any, chosen: Any, out: Any) -> Any:
+    """The function of a product's plan, for the order of each operand's dimensions and the element types."""
     types, out_type = chosen
 
     def call(*operands: Any) -> Any:
@@ -250,14 +268,15 @@ def column_sum(operand: Any, out: Any, parameters: dict[str, Any]) -> Any:
     axes = tuple(parameters["axes"])
     columns = math.prod(operand.shape[len(axes) :])
     rows = math.prod(operand.shape[: len(axes)])
-    if axes != tuple(range(len(axes))) or rows * columns < LEAST_WORK or rows < 64 or columns < 8:
+    if axes != tuple(range(len(axes))) or rows < 64 or columns < 8:
         return None
     left = jax.ShapeDtypeStruct((1, rows), operand.dtype)
     right = jax.ShapeDtypeStruct((rows, columns), operand.dtype)
-    flat = jax.ShapeDtypeStruct((1, columns), out.dtype)
-    call = product(left, right, flat, {"dimension_numbers": (((1,), (0,)), ((), ()))})
-    if call is None:
+    plan, orders = product_plan(left, right, (((1,), (0,)), ((), ())))
+    chosen = None if plan is None else element_types(plan, (left.dtype,) * 2, out.dtype)
+    if plan is None or chosen is None:
         return None
+    call = planned_product(plan, orders, chosen, out)
 
     def sums(x: Any) -> Any:
         ones = jax.numpy.ones((1, rows), x.dtype)
@@ -309,11 +328,11 @@ def _code_of_parts(
     if loaded is None or not set(types) <= set(library.TYPES):
         return partitioning.Code()
     found = code(left, right, out, parameters)
-    if found is None or work(left, right, out, parameters) < LEAST_WORK:
+    if found is None or not sizes.worth_a_call(work(left, right, out, parameters)):
         return partitioning.Code()
     plan, (inner, out_type) = found
     name = loaded.implementation(plan, [np.dtype(t).name for t in (*inner, out_type)])
-    tile = 2 if plan[0] == plans.FORWARD and name == library.WINOGRAD else 1
+    tile = 2 if plans.kind(plan) == plans.FORWARD and name == library.WINOGRAD else 1
     # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
     least = 1 if types[0] == "float32" else 3
     choose = functools.partial(convolution, computation=plan[0])

@@ -27,6 +27,8 @@ enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmu
 // Added to a computation: its weights are packed and nothing else is done; it takes packed weights, and the
 // code of their type is behind its plan.
 enum Packing { kPack = 16, kPacked = 32 };
+// Added to a computation that the calling thread does alone.
+constexpr int64_t kInline = 64;
 
 // Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
 // result, the strides, dilations (minus one) and paddings, whether with the gradient of a bias, steps.
@@ -134,7 +136,7 @@ Type type_of(char code) {
   return code == 'b' ? Type::bf16 : code == 'h' ? Type::f16 : code == 'u' ? Type::u8 : Type::f32;
 }
 
-std::shared_ptr<const Kernel> make(const Plan& plan, const std::vector<Type>& types);
+std::shared_ptr<const Kernel> make(const int64_t* plan, size_t size, const std::vector<Type>& types);
 
 // Packs the weights of a computation. Behind its plan come the codes of its types, and their number.
 Kernel packer(Plan plan) {
@@ -143,9 +145,10 @@ Kernel packer(Plan plan) {
   if (plan.size() <= types.size()) throw std::invalid_argument("the plan is too short");
   for (size_t i = types.size(); i > 0; --i, plan.pop_back()) types[i - 1] = type_of(plan.back());
   plan[0] -= kPack;
-  auto of = make(plan, types);
+  auto of = make(plan.data(), plan.size(), types);
   if (!of->pack) throw std::invalid_argument("this computation has no packed weights");
   Kernel kernel;
+  kernel.on_caller = of->on_caller;
   memory::desc weights = of->operands[1].user, blob({static_cast<int64_t>(of->packed_bytes)}, Type::u8, Dims{1});
   kernel.operands = {{0, weights, weights, false}, {0, blob, blob, true}};
   kernel.own = [of](const std::vector<void*>& buffers, const char*, char*) {
@@ -156,7 +159,8 @@ Kernel packer(Plan plan) {
 
 Kernel built(Plan plan, std::vector<Type> types) {
   if (plan.empty()) throw std::invalid_argument("the plan is too short");
-  bool packed = plan[0] & kPacked;
+  bool on_caller = plan[0] & kInline, packed = plan[0] & kPacked;
+  if (on_caller) plan[0] -= kInline;
   if (packed) {
     plan[0] -= kPacked;
     if (types.size() < 2) throw std::invalid_argument("the packed weights are missing");
@@ -166,14 +170,21 @@ Kernel built(Plan plan, std::vector<Type> types) {
   Kernel kernel;
   Reader reader(plan.data(), plan.size());
   int64_t computation = reader.next();
-  // On the worker, as oneDNN divides the work by its number of threads.
-  Worker::get().run([&] {
+  auto choose = [&] {
     if (computation == kMatmul) {
       matmul(kernel, reader, types);
     } else {
       convolution(kernel, computation, reader, types);
     }
-  });
+  };
+  // Where it will run, as oneDNN divides the work by its number of threads.
+  if (on_caller) {
+    SingleThread guard;
+    choose();
+  } else {
+    Worker::get().run(choose);
+  }
+  kernel.on_caller = on_caller;
   if (packed) {
     if (!kernel.pack) throw std::invalid_argument("this computation has no packed weights");
     kernel.take_packed();
@@ -181,17 +192,18 @@ Kernel built(Plan plan, std::vector<Type> types) {
   return kernel;
 }
 
-std::shared_ptr<const Kernel> make(const Plan& plan, const std::vector<Type>& types) {
+std::shared_ptr<const Kernel> make(const int64_t* plan, size_t size, const std::vector<Type>& types) {
   // One that packs weights asks for the one that it packs them for.
   static std::recursive_mutex mutex;
   static auto* kernels = new std::unordered_map<std::string, std::shared_ptr<const Kernel>>();
-  std::string key(reinterpret_cast<const char*>(plan.data()), plan.size() * sizeof(int64_t));
+  std::string key(reinterpret_cast<const char*>(plan), size * sizeof(int64_t));
   for (Type type : types) key.push_back(static_cast<char>(type));
   std::lock_guard<std::recursive_mutex> lock(mutex);
   auto found = kernels->find(key);
   if (found != kernels->end()) return found->second;
-  bool packs = !plan.empty() && plan[0] & kPack;
-  auto kernel = std::make_shared<const Kernel>(packs ? packer(plan) : built(plan, types));
+  Plan numbers(plan, plan + size);
+  bool packs = !numbers.empty() && numbers[0] & kPack;
+  auto kernel = std::make_shared<const Kernel>(packs ? packer(numbers) : built(numbers, types));
   (*kernels)[key] = kernel;
   return kernel;
 }
@@ -224,7 +236,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
       buffers.push_back(buffer.untyped_data());
       sizes.push_back(buffer.size_bytes());
     }
-    auto kernel = make(Plan(plan.begin(), plan.end()), types);
+    auto kernel = make(plan.begin(), plan.size(), types);
     if (kernel->operands.size() != buffers.size())
       return ffi::Error::InvalidArgument("meshflow_onednn: the plan has another number of operands");
     for (size_t i = 0; i < buffers.size(); ++i) {
@@ -232,7 +244,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
         return ffi::Error::InvalidArgument("meshflow_onednn: operand " + std::to_string(i) +
                                            " is smaller than its plan says");
     }
-    Worker::get().run([&] { kernel->run(buffers); });
+    kernel->run(buffers);
     return ffi::Error::Success();
   } catch (const std::exception& error) {
     return ffi::Error::Internal(std::string("meshflow_onednn: ") + error.what());
@@ -247,7 +259,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_onednn, execute,
 std::shared_ptr<const Kernel> asked(const int64_t* plan, int64_t size, const char* types) {
   std::vector<Type> kinds;
   for (const char* t = types; *t; ++t) kinds.push_back(type_of(*t));
-  return make(Plan(plan, plan + size), kinds);
+  return make(plan, size, kinds);
 }
 
 // The name of the code oneDNN would run for a plan; empty with a message when it has none.

@@ -14,6 +14,8 @@ from typing import NamedTuple
 FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, TURNED = range(5)
 # Added to a computation: only its weights are packed; it takes packed weights.
 PACK, PACKED = 16, 32
+# Added to a computation that the calling thread does alone.
+INLINE = 64
 # What may follow a forward convolution or a product while its result is written.
 STEPS = {"add": 0, "scale": 1, "plus": 2, "gate": 3, "relu": 4, "gelu": 5, "gelu_tanh": 6}
 
@@ -115,9 +117,25 @@ def matmul(left: View, right: View, result: View) -> list[int] | None:
     ]
 
 
+def kind(plan: Sequence[int]) -> int:
+    """Which computation a plan is of, whichever thread does it."""
+    return plan[0] & ~INLINE
+
+
+def inline(plan: Sequence[int]) -> list[int]:
+    """The plan of the same computation, done by the calling thread alone."""
+    return [plan[0] | INLINE, *plan[1:]]
+
+
+def result(plan: Sequence[int]) -> list[int]:
+    """The sizes of a product's result."""
+    rank = plan[1]
+    return list(plan[2 + 4 * rank : 2 + 5 * rank])
+
+
 def finished(plan: Sequence[int], steps: Sequence[str], turned: bool = False) -> list[int]:
     """The plan of a forward convolution or a product, followed by steps, with its kernel turned round or not."""
-    first = TURNED if turned else plan[0]
+    first = TURNED | plan[0] & INLINE if turned else plan[0]
     return [first, *plan[1:-1], len(steps), *(STEPS[step] for step in steps)]
 
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.kernels import library, lowerings, plans
+from meshflow.kernels import library, lowerings, plans, sizes
 from meshflow.kernels.composed import register as register_composed
 
 # Operands: image, the result's gradient; results: those of the kernel and the bias; parameters: the convolution's.
@@ -45,11 +45,10 @@ def fast(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
     types = [np.dtype(a.dtype).name for a in (*operands, *results)]
     if loaded is None or set(types) != {"bfloat16"}:
         return None
-    if lowerings.work(image, gradient, kernel, parameters) < lowerings.LEAST_WORK:
+    if not sizes.worth_a_call(lowerings.work(image, gradient, kernel, parameters)):
         return None
-    geometry = lowerings.geometry(parameters)
-    for plan in lowerings.convolution_plans(image, gradient, kernel, **geometry):
-        if plan[0] != plans.KERNEL_GRADIENT:
+    for plan in lowerings.placed_plans(image, gradient, kernel, parameters):
+        if plans.kind(plan) != plans.KERNEL_GRADIENT:
             continue
         full = plans.totalled(plan)
         name = loaded.implementation(full, types)

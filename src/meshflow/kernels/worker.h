@@ -25,6 +25,46 @@ inline void huge_pages(void* data, size_t size) {
   if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
+// Memory of one thread that only grows.
+class Scratch {
+ public:
+  char* get(size_t bytes) {
+    if (bytes > size_) {
+      std::free(memory_);
+      size_ = (bytes + 4095) / 4096 * 4096;
+      memory_ = static_cast<char*>(std::aligned_alloc(4096, size_));
+      if (memory_ == nullptr) {
+        size_ = 0;
+        throw std::runtime_error("out of memory for scratch");
+      }
+      huge_pages(memory_, size_);
+    }
+    return memory_;
+  }
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { std::free(memory_); }
+
+ private:
+  char* memory_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Within its life the calling thread computes alone: OpenMP and oneDNN start no team for it.
+class SingleThread {
+ public:
+  SingleThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  SingleThread(const SingleThread&) = delete;
+  ~SingleThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+
+ private:
+  int before_;
+};
+
 // One thread owns oneDNN's team of OpenMP threads. XLA calls handlers from many threads, each of
 // which would otherwise start a team of its own and crowd the cores.
 class Worker {
@@ -51,19 +91,7 @@ class Worker {
     run([threads] { omp_set_num_threads(threads); });
   }
 
-  char* scratch(size_t bytes) {
-    if (bytes > size_) {
-      std::free(memory_);
-      size_ = (bytes + 4095) / 4096 * 4096;
-      memory_ = static_cast<char*>(std::aligned_alloc(4096, size_));
-      if (memory_ == nullptr) {
-        size_ = 0;
-        throw std::runtime_error("out of memory for scratch");
-      }
-      huge_pages(memory_, size_);
-    }
-    return memory_;
-  }
+  char* scratch(size_t bytes) { return scratch_.get(bytes); }
 
  private:
   Worker() {
@@ -86,8 +114,7 @@ class Worker {
   std::condition_variable wake_, done_;
   const std::function<void()>* task_ = nullptr;
   std::exception_ptr error_;
-  char* memory_ = nullptr;
-  size_t size_ = 0;
+  Scratch scratch_;
 };
 
 // Reads a plan from front to back.

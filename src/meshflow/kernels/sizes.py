@@ -1,0 +1,53 @@
+"""How large a computation must be for a handler, and for more threads than the one that calls.
+
+The numbers come from benchmarks/small_kernels.py and are the same on every machine and for whatever
+a result is divided into: how many devices there are changes no choice, and so no bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshflow.kernels import plans
+
+# Multiply-adds (elements of a sum) below which XLA's own loop costs less than the call of a handler.
+LEAST_WORK = 1 << 17
+# Work up to which the calling thread computes alone: waking a team of threads takes 10-60 us, in which one
+# thread does this much.
+MOST_INLINE = 1 << 22
+# An element read or written takes as long as so many multiply-adds.
+ELEMENT_WORK = 8
+# Multiply-adds from which XLA computes a float32 vector's product with a matrix in 0.4 to 0.7 of oneDNN's time. Two
+# rows gain nothing, and the gradient of such a matrix would lose: XLA takes 10 times as long for narrow results.
+VECTOR_WORK = 1 << 18
+
+
+def worth_a_call(work: float) -> bool:
+    """Whether so many multiply-adds are worth the call of a handler."""
+    return work >= LEAST_WORK
+
+
+def is_vectors(result: Sequence[int], work: float, dtype: np.dtype) -> bool:
+    """Whether a product is one of a large matrix with a vector, which XLA reads faster.
+
+    Args:
+      result: its sizes, batches first.
+      work: multiply-adds.
+      dtype: of the operands.
+    """
+    alone = len(result) == 2 and result[0] == 1
+    return alone and work >= VECTOR_WORK and dtype == np.float32
+
+
+def placed(plan: Sequence[int], work: float, elements: int) -> list[int]:
+    """A plan that says whether the calling thread computes alone.
+
+    Args:
+      plan: of the whole computation.
+      work: its multiply-adds.
+      elements: those of its operands and its result.
+    """
+    alone = work + ELEMENT_WORK * elements <= MOST_INLINE
+    return plans.inline(plan) if alone else list(plan)
