@@ -81,6 +81,7 @@ def test_division_changes_no_result(name):
             np.testing.assert_allclose(f, e, rtol=2e-5, atol=5e-5, err_msg=f"{what} {left} {right}")
 
 
+@pytest.mark.isa
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("channels", [8, 64])
 @pytest.mark.parametrize("size", [(16, 16), (10, 6), (6, 14), (4, 4)], ids=str)

@@ -21,6 +21,8 @@ from meshflow.kernels import library, partitioning, plans
 
 # Smaller products cost less than the call: multiply-adds.
 LEAST_WORK = 1 << 17
+# The shortest rows of a result that code is used for, as depends_on_place in kernel.h says.
+ROWS = {"brgconv:avx2": 5}
 
 
 def run(
@@ -316,8 +318,10 @@ def _code_of_parts(
     tile = 2 if plan[0] == plans.FORWARD and name == library.WINOGRAD else 1
     # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
     least = 1 if types[0] == "float32" else 3
+    columns = ROWS.get(name or "", 1)
     choose = functools.partial(convolution, computation=plan[0])
-    return partitioning.Code(choose, tile, least, f"{plan[0]} {tile} {least} {loaded.version()}")
+    text = f"{plan[0]} {name} {tile} {least} {loaded.version()}"
+    return partitioning.Code(choose, tile, least, columns, text)
 
 
 def widen_sums() -> None:
