@@ -19,6 +19,8 @@ import pytest
 import helpers
 import meshflow as tf
 
+pytest_plugins = ["capabilities"]  # what could not run is named at the end
+
 # Programs that tests run in processes of their own.
 collect_ignore_glob = [
     "*/scripts/*",

@@ -5,15 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from capabilities import needs
 from meshflow import kernels
-from meshflow.cli import doctor
 from meshflow.kernels import epilogues
-from meshflow.kernels.library import Library
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library) or "amx_bf16" not in doctor.instruction_sets(),
-    reason="no matrix tiles here",
-)
+pytestmark = needs("AMX tiles")
+
+CODE = ("meshflow:amx", "meshflow:amx:emulated")
 
 # Image, kernel, strides, dilations, padding.
 CASES = {
@@ -61,7 +59,7 @@ def on_tiles(x, w, *how, finish="gate", turned=False):
     }
     code = epilogues.code(operands, gate, parameters)
     types = [t.name for t in (*code.types, code.out)]
-    if kernels.status().implementation(code.plan, types) != "meshflow:amx":
+    if kernels.status().implementation(code.plan, types) not in CODE:
         return None
     return jax.jit(epilogues.fast(operands, gate, parameters))(*operands)
 

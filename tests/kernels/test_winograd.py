@@ -9,15 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from capabilities import needs
 from meshflow import kernels
 from meshflow.cli import doctor
 from meshflow.kernels import lowerings
-from meshflow.kernels.library import Library
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library) or "avx512f" not in doctor.instruction_sets(),
-    reason="no kernels with 512-bit vectors here",
-)
+pytestmark = needs("AVX-512")
 
 # Image, features, padding.
 CASES = {
@@ -59,6 +56,7 @@ def operands(image, features):
     return jnp.asarray(rng.standard_normal(image), "float32"), jnp.asarray(kernel, "float32")
 
 
+@pytest.mark.isa
 @pytest.mark.parametrize("name", CASES)
 def test_it_equals_the_sums_in_float64(name):
     image, features, padding = CASES[name]

@@ -41,7 +41,7 @@ FUNCTIONS = {
     "product": lambda x, w: x @ w,
     "layers": lambda x, w: jax.nn.relu(jax.nn.relu(x @ w + w[0]) @ w + w[1]),
     "jit": lambda x, w: jax.jit(lambda x: jnp.tanh(x @ w))(x) @ w,
-    "same function twice": lambda x, w: jax.nn.relu(jax.nn.relu(x @ w) @ w),
+    "same function twice": lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w),
     "scan": lambda x, w: jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), c.sum()), x, None, length=3),
     "while": lambda x, w: jax.lax.while_loop(
         lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ w)), (0, x)

@@ -11,7 +11,7 @@ import jax
 
 from meshflow import kernels
 from meshflow.kernels import installation, plans
-from meshflow.kernels.library import Library, wanted
+from meshflow.kernels.library import Library, emulates_tiles, limit, wanted
 
 Rows = list[tuple[str, ...]]
 _SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "asimd", "bf16")
@@ -81,6 +81,14 @@ def huge_pages() -> str:
     return {"always": "always", "never": "never: the system grants none"}.get(setting, "unknown")
 
 
+def used(library: Library) -> str:
+    """How far kernels use vector extensions, and what limits them."""
+    text = f"up to {library.level}" if library.level else "none of these"
+    if limit():
+        text += f" (MESHFLOW_MAX_ISA={limit()})"
+    return f"{text}, matrix tiles emulated (MESHFLOW_AMX)" if emulates_tiles() else text
+
+
 def report() -> dict[str, Rows]:
     """The findings, as rows by heading."""
     library = kernels.status()
@@ -100,6 +108,8 @@ def report() -> dict[str, Rows]:
         ("cores", str(os.cpu_count())),
         ("instruction sets", ", ".join(instruction_sets()) or "unknown"),
     ]
+    if isinstance(library, Library):
+        machine.append(("used by kernels", used(library)))
     machine.append(("huge pages", huge_pages()))
     table = serving()
     rows: Rows = [("CPU kernels", state, "", "")]

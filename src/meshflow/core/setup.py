@@ -9,7 +9,7 @@ import jax
 
 from meshflow.core import determinism
 from meshflow.core.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
-from meshflow.kernels import cross_entropy, epilogues, lowerings, packing, totals
+from meshflow.kernels import cross_entropy, epilogues, library, lowerings, packing, totals
 
 
 def configure() -> None:
@@ -18,11 +18,16 @@ def configure() -> None:
     * Compiled programs are kept in the user's cache folder, so that a script started a second
       time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
     * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
+    * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA uses on the CPU, as it does for the kernels.
     * Under `MESHFLOW_EMULATE_TPU` there are virtual devices that stand for TPUs.
     """
     if emulated_tpus():
         make_virtual_cpus(1)
     size_thread_pool()
+    limited = library.limit()
+    if limited not in (None, library.LEVELS[-1]):
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa={limited}".strip()
     lowerings.register()
     epilogues.register()
     packing.register()

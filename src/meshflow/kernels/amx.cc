@@ -78,30 +78,34 @@ struct Division {
   int64_t kernel_bytes(const Convolution& s) const { return up(panels_bytes(s), 4096) * 4096; }
 };
 
-__m512i load(__mmask32 there, const bfloat16* from) { return _mm512_maskz_loadu_epi16(there, from); }
+template <typename Tiles>
+__m512i load(__mmask32 there, const bfloat16* from) {
+  return _mm512_maskz_loadu_epi16(there, from);
+}
+template <typename Tiles>
 __m512i load(__mmask32 there, const float* from) {
   __m512 low = _mm512_maskz_loadu_ps(there, from), high = _mm512_maskz_loadu_ps(there >> 16, from + 16);
-  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  return Tiles::narrow(high, low);
 }
 
 // Packs 32 channels x 32 features of a tap: two tiles of 16 pairs of channels x 16 features.
-template <typename T>
+template <typename Tiles, typename T>
 void pack_tap(const Convolution& s, const T* from, int64_t channels, int64_t features, char* to) {
   __m512i low[16], high[16];
   auto mask = [](int64_t n) -> __mmask32 { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; };
   if (s.kernel[3] == 1) {
     for (int64_t j = 0; j < 16; ++j) {
       const T* row = from + 2 * j * s.kernel[2];
-      __m512i even = load(2 * j < channels ? mask(features) : 0, row);
-      __m512i odd = load(2 * j + 1 < channels ? mask(features) : 0, row + s.kernel[2]);
+      __m512i even = load<Tiles>(2 * j < channels ? mask(features) : 0, row);
+      __m512i odd = load<Tiles>(2 * j + 1 < channels ? mask(features) : 0, row + s.kernel[2]);
       interleave(even, odd, &low[j], &high[j]);
     }
   } else {
     // Pairs of channels lie together: a row is a feature.
     for (int64_t j = 0; j < 16; ++j) {
       __mmask32 first = j < features ? mask(channels) : 0, second = j + 16 < features ? mask(channels) : 0;
-      low[j] = load(first, from + j * s.kernel[3]);
-      high[j] = load(second, from + (j + 16) * s.kernel[3]);
+      low[j] = load<Tiles>(first, from + j * s.kernel[3]);
+      high[j] = load<Tiles>(second, from + (j + 16) * s.kernel[3]);
     }
     transpose(low), transpose(high);
   }
@@ -112,6 +116,7 @@ void pack_tap(const Convolution& s, const T* from, int64_t channels, int64_t fea
 }
 
 // Packs all taps of 32 channels x 32 features, by one of the threads of a team.
+template <typename Tiles>
 void pack_kernel(const Convolution& s, const Division& d, const void* kernel, char* packed) {
 #pragma omp for schedule(static) collapse(2)
   for (int64_t k = 0; k < d.panels; ++k)
@@ -122,13 +127,14 @@ void pack_kernel(const Convolution& s, const Division& d, const void* kernel, ch
           char* to = packed + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair;
           int64_t channels = s.channels - c * 32, features = s.features - k * 32;
           if (s.wide_kernel) {
-            pack_tap(s, static_cast<const float*>(kernel) + at, channels, features, to);
+            pack_tap<Tiles>(s, static_cast<const float*>(kernel) + at, channels, features, to);
           } else {
-            pack_tap(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
+            pack_tap<Tiles>(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
           }
         }
 }
 
+template <typename Tiles>
 struct Task {
   const Convolution& s;
   const Division& d;
@@ -186,39 +192,39 @@ struct Task {
     // The compiler does not know that loading a tile reads memory.
     __asm__ volatile("" ::: "memory");
     if (c == 0) {
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_zero(2);
-      _tile_zero(3);
+      Tiles::template zero<0>();
+      Tiles::template zero<1>();
+      Tiles::template zero<2>();
+      Tiles::template zero<3>();
     } else {
-      _tile_loadd(0, sums, 64);
-      _tile_loadd(1, sums + kTile, 64);
+      Tiles::template load<0>(sums, 64);
+      Tiles::template load<1>(sums + kTile, 64);
       if (two) {
-        _tile_loadd(2, sums + 2 * kTile, 64);
-        _tile_loadd(3, sums + 3 * kTile, 64);
+        Tiles::template load<2>(sums + 2 * kTile, 64);
+        Tiles::template load<3>(sums + 3 * kTile, 64);
       }
     }
     for (int64_t y = pair.from; y < pair.to; ++y) {
       const char* w = weights + y * s.taps[1] * kPair;
       int64_t at = c * d.plane_bytes() + y * down;
       for (int64_t x = 0; x < s.taps[1]; ++x, at += across, w += kPair) {
-        _tile_loadd(6, w, 64);
-        _tile_loadd(4, pair.a + at, step);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, w + kTile, 64);
-        _tile_dpbf16ps(1, 4, 7);
+        Tiles::template load<6>(w, 64);
+        Tiles::template load<4>(pair.a + at, step);
+        Tiles::template multiply<0, 4, 6>();
+        Tiles::template load<7>(w + kTile, 64);
+        Tiles::template multiply<1, 4, 7>();
         if (two) {
-          _tile_loadd(5, pair.b + at, step);
-          _tile_dpbf16ps(2, 5, 6);
-          _tile_dpbf16ps(3, 5, 7);
+          Tiles::template load<5>(pair.b + at, step);
+          Tiles::template multiply<2, 5, 6>();
+          Tiles::template multiply<3, 5, 7>();
         }
       }
     }
-    _tile_stored(0, sums, 64);
-    _tile_stored(1, sums + kTile, 64);
+    Tiles::template store<0>(sums, 64);
+    Tiles::template store<1>(sums + kTile, 64);
     if (two) {
-      _tile_stored(2, sums + 2 * kTile, 64);
-      _tile_stored(3, sums + 3 * kTile, 64);
+      Tiles::template store<2>(sums + 2 * kTile, 64);
+      Tiles::template store<3>(sums + 3 * kTile, 64);
     }
   }
 
@@ -247,7 +253,7 @@ struct Task {
       _mm512_mask_storeu_ps(to + 16, there >> 16, v[1]);
     } else {
       bfloat16* to = static_cast<bfloat16*>(result) + at;
-      _mm512_mask_storeu_epi16(to, there, (__m512i)_mm512_cvtne2ps_pbh(v[1], v[0]));
+      _mm512_mask_storeu_epi16(to, there, Tiles::narrow(v[1], v[0]));
     }
   }
 
@@ -312,8 +318,10 @@ size_t packed_bytes(const Convolution& s) { return Division(s, 1).panels_bytes(s
 
 void pack(const Convolution& s, const void* kernel, char* packed, int threads) {
   Division d(s, threads);
+  with_tiles([&](auto tiles) {
 #pragma omp parallel num_threads(threads)
-  pack_kernel(s, d, kernel, packed);
+    pack_kernel<decltype(tiles)>(s, d, kernel, packed);
+  });
 }
 
 void run(const Convolution& s, const void* image, const void* kernel, const char* packed, const Finish& finish,
@@ -321,24 +329,46 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
   Division d(s, threads);
   char* bands = scratch + d.kernel_bytes(s);
   const char* panels = packed ? packed : scratch;
+  with_tiles([&](auto tiles) {
+    using Tiles = decltype(tiles);
 #pragma omp parallel num_threads(threads)
-  {
-    TileState state;
-    if (!packed) pack_kernel(s, d, kernel, scratch);
+    {
+      typename Tiles::State state;
+      if (!packed) pack_kernel<Tiles>(s, d, kernel, scratch);
 #pragma omp for schedule(dynamic)
-    for (int64_t number = 0; number < d.groups * d.bands; ++number) {
-      int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
-      char* own = bands + d.band_bytes() * omp_get_thread_num();
-      Task{s, d, panels, finish, result, first, std::min(d.images, s.batch - first), row,
-           std::min(d.rows, s.rows - row), own, own + d.together * kSums}
-          .run(static_cast<const bfloat16*>(image));
+      for (int64_t number = 0; number < d.groups * d.bands; ++number) {
+        int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
+        char* own = bands + d.band_bytes() * omp_get_thread_num();
+        Task<Tiles>{s, d, panels, finish, result, first, std::min(d.images, s.batch - first), row,
+                    std::min(d.rows, s.rows - row), own, own + d.together * kSums}
+            .run(static_cast<const bfloat16*>(image));
+      }
     }
-  }
+  });
 }
 
 }  // namespace meshflow
 
+// For tests: sums += left right for one tile; 0 where there are none.
+extern "C" int meshflow_tile_product(const void* left, const void* right, float* sums) {
+  using namespace meshflow;
+  if (!permitted()) return 0;
+  with_tiles([&](auto tiles) {
+    using Tiles = decltype(tiles);
+    typename Tiles::State state;
+    __asm__ volatile("" ::: "memory");
+    Tiles::template load<0>(sums, 64);
+    Tiles::template load<1>(left, 64);
+    Tiles::template load<2>(right, 64);
+    Tiles::template multiply<0, 1, 2>();
+    Tiles::template store<0>(sums, 64);
+  });
+  return 1;
+}
+
 #else  // a compiler that does not know the tiles
+
+extern "C" int meshflow_tile_product(const void*, const void*, float*) { return 0; }
 
 namespace meshflow {
 bool suits(const Convolution&, bool) { return false; }

@@ -103,47 +103,50 @@ class Packing {
 };
 
 // Adds the products of `count` places to 32 x 32 sums.
+template <typename Tiles>
 void multiply(char* sums, const char* image, int64_t step, const char* result, int64_t count) {
-  _tile_loadd(0, sums, 64);
-  _tile_loadd(1, sums + kTile, 64);
-  _tile_loadd(2, sums + 2 * kTile, 64);
-  _tile_loadd(3, sums + 3 * kTile, 64);
+  Tiles::template load<0>(sums, 64);
+  Tiles::template load<1>(sums + kTile, 64);
+  Tiles::template load<2>(sums + 2 * kTile, 64);
+  Tiles::template load<3>(sums + 3 * kTile, 64);
   for (int64_t i = 0; i < count; ++i, image += step, result += kPair) {
-    _tile_loadd(4, image, 64);
-    _tile_loadd(6, result, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, result + kTile, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, image + kTile, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    Tiles::template load<4>(image, 64);
+    Tiles::template load<6>(result, 64);
+    Tiles::template multiply<0, 4, 6>();
+    Tiles::template load<7>(result + kTile, 64);
+    Tiles::template multiply<1, 4, 7>();
+    Tiles::template load<5>(image + kTile, 64);
+    Tiles::template multiply<2, 5, 6>();
+    Tiles::template multiply<3, 5, 7>();
   }
-  _tile_stored(0, sums, 64);
-  _tile_stored(1, sums + kTile, 64);
-  _tile_stored(2, sums + 2 * kTile, 64);
-  _tile_stored(3, sums + 3 * kTile, 64);
+  Tiles::template store<0>(sums, 64);
+  Tiles::template store<1>(sums + kTile, 64);
+  Tiles::template store<2>(sums + 2 * kTile, 64);
+  Tiles::template store<3>(sums + 3 * kTile, 64);
 }
 
 // Adds up `count` places of 32 features, as products with a tile whose first row is ones.
+template <typename Tiles>
 void add_up(char* totals, const char* result, int64_t count) {
   alignas(64) static const auto ones = [] {
     struct { bfloat16 values[512] = {}; } tile;
     std::fill(tile.values, tile.values + 32, 0x3f80);
     return tile;
   }();
-  _tile_loadd(0, totals, 64);
-  _tile_loadd(1, totals + kTile, 64);
-  _tile_loadd(4, ones.values, 64);
+  Tiles::template load<0>(totals, 64);
+  Tiles::template load<1>(totals + kTile, 64);
+  Tiles::template load<4>(ones.values, 64);
   for (int64_t i = 0; i < count; ++i, result += kPair) {
-    _tile_loadd(6, result, 64);
-    _tile_loadd(7, result + kTile, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
+    Tiles::template load<6>(result, 64);
+    Tiles::template load<7>(result + kTile, 64);
+    Tiles::template multiply<0, 4, 6>();
+    Tiles::template multiply<1, 4, 7>();
   }
-  _tile_stored(0, totals, 64);
-  _tile_stored(1, totals + kTile, 64);
+  Tiles::template store<0>(totals, 64);
+  Tiles::template store<1>(totals + kTile, 64);
 }
 
+template <typename Tiles>
 struct Task {
   const KernelGradient& s;
   const Blocks& b;
@@ -215,8 +218,8 @@ struct Task {
             outside = std::min({outside, from + kSegment, end});
             for (int64_t i = 0; i < steps && pack(); ++i) {}
             if (inside < outside)
-              multiply(sums_of(y, x, c, k), across + (c * places + inside * step + shift - left) * kPair,
-                       step * kPair, down + (k * (end - begin) + inside - begin) * kPair, outside - inside);
+              multiply<Tiles>(sums_of(y, x, c, k), across + (c * places + inside * step + shift - left) * kPair,
+                              step * kPair, down + (k * (end - begin) + inside - begin) * kPair, outside - inside);
           }
   }
 
@@ -235,7 +238,7 @@ struct Task {
       int64_t work = features * (end - begin) + std::max<int64_t>(until - packed, 0) * channels * places;
       int64_t steps = (work * Packing::kRounds + segments - 1) / segments;
       for (int64_t k = 0; bias && k < features; ++k)
-        add_up(totals + k * kPair, result_row(row) + k * (end - begin) * kPair, end - begin);
+        add_up<Tiles>(totals + k * kPair, result_row(row) + k * (end - begin) * kPair, end - begin);
       for (int64_t y = 0; y < s.taps[0]; ++y) {
         int64_t at = top(row) + y * s.dilations[0];
         if (at >= 0 && at < s.height) add(row, y, steps);
@@ -253,7 +256,7 @@ struct Task {
       _mm512_mask_storeu_ps(static_cast<float*>(to) + at, there, low);
       _mm512_mask_storeu_ps(static_cast<float*>(to) + at + 16, there >> 16, high);
     } else {
-      _mm512_mask_storeu_epi16(static_cast<bfloat16*>(to) + at, there, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+      _mm512_mask_storeu_epi16(static_cast<bfloat16*>(to) + at, there, Tiles::narrow(high, low));
     }
   }
 
@@ -301,13 +304,16 @@ void run(const KernelGradient& s, const void* image, const void* result, void* k
          int threads) {
   Blocks b = blocks(s, threads);
   size_t bytes = Scratch(s, b).bytes();
+  with_tiles([&](auto tiles) {
+    using Tiles = decltype(tiles);
 #pragma omp parallel num_threads(threads)
-  {
-    TileState state;
+    {
+      typename Tiles::State state;
 #pragma omp for schedule(dynamic)
-    for (int64_t number = 0; number < b.count(); ++number)
-      Task(s, b, image, result, kernel, bias, number, scratch + bytes * omp_get_thread_num()).run();
-  }
+      for (int64_t number = 0; number < b.count(); ++number)
+        Task<Tiles>(s, b, image, result, kernel, bias, number, scratch + bytes * omp_get_thread_num()).run();
+    }
+  });
 }
 
 }  // namespace meshflow

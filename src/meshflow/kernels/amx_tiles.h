@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
+
+#include "cpus.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
 
@@ -17,17 +20,11 @@ using bfloat16 = uint16_t;
 
 constexpr int64_t kTile = 1024, kPair = 2 * kTile;  // bytes of a tile of 16 rows; of two
 
-// Whether the processor has tiles for bfloat16 and the system lets this process use them.
+// Whether there are tiles for bfloat16 and the system lets this process use them, or they are emulated.
 inline bool permitted() {
-  static const bool granted = [] {
-    if (!__builtin_cpu_supports("avx512bf16")) return false;
-    unsigned a = 7, b, c = 0, d;
-    __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    bool tiles = (d >> 24 & 1) && (d >> 22 & 1);
-    // Linux hands out the tiles' 8 KiB of state on request: ARCH_REQ_XCOMP_PERM for XTILEDATA.
-    return tiles && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
-  }();
-  return granted;
+  // Linux hands out the tiles' 8 KiB of state on request: ARCH_REQ_XCOMP_PERM for XTILEDATA.
+  static const bool granted = has(Level::kTiles) && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+  return emulated_tiles || granted;
 }
 
 struct alignas(64) Configuration {
@@ -57,6 +54,102 @@ class TileState {
  private:
   Configuration before_;
 };
+
+// The processor's eight tiles. As macros of GCC their numbers could be no parameters of templates. The compiler does
+// not know that loading a tile reads memory.
+struct Tiles {
+  using State = TileState;
+
+  template <int tile>
+  static void zero() {
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(tile));
+  }
+  template <int tile>
+  static void load(const void* from, int64_t step) {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(step), "i"(tile));
+  }
+  template <int tile>
+  static void store(void* to, int64_t step) {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(step), "i"(tile) : "memory");
+  }
+  // sums += left right: 16 x 16 sums of 16 pairs.
+  template <int sums, int left, int right>
+  static void multiply() {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sums), "i"(left), "i"(right));
+  }
+
+  static __m512i narrow(__m512 high, __m512 low) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+};
+
+// The same in memory, by AVX-512 without extensions for 16-bit floats, to the bit.
+struct EmulatedTiles {
+  struct State {
+    State() {}
+    ~State() {}
+  };
+
+  alignas(64) static inline thread_local char tiles[8][kTile];
+
+  template <int tile>
+  static void zero() {
+    std::memset(tiles[tile], 0, kTile);
+  }
+  template <int tile>
+  static void load(const void* from, int64_t step) {
+    for (int64_t i = 0; i < 16; ++i) std::memcpy(tiles[tile] + 64 * i, static_cast<const char*>(from) + i * step, 64);
+  }
+  template <int tile>
+  static void store(void* to, int64_t step) {
+    for (int64_t i = 0; i < 16; ++i) std::memcpy(static_cast<char*>(to) + i * step, tiles[tile] + 64 * i, 64);
+  }
+  template <int sums, int left, int right>
+  static void multiply() {
+    multiply(tiles[sums], tiles[left], tiles[right]);
+  }
+
+  // First and second values of pairs are summed apart, then together, then added; numbers below the normal ones
+  // are zeros. Not inlined: the compiler does not know that this depends on the control register.
+  __attribute__((noinline)) static void multiply(char* sums, const char* left, const char* right) {
+    unsigned before = _mm_getcsr();
+    _mm_setcsr((before & ~0x6000u) | 0x8040);
+    const __m512i second = _mm512_set1_epi32(0xffff0000);
+    for (int64_t i = 0; i < 16; ++i) {
+      __m512 firsts = _mm512_setzero_ps(), seconds = _mm512_setzero_ps();
+      for (int64_t k = 0; k < 16; ++k) {
+        int pair;
+        std::memcpy(&pair, left + 64 * i + 4 * k, 4);
+        __m512i a = _mm512_set1_epi32(pair), b = _mm512_load_si512(right + 64 * k);
+        firsts = _mm512_fmadd_ps((__m512)_mm512_slli_epi32(a, 16), (__m512)_mm512_slli_epi32(b, 16), firsts);
+        seconds = _mm512_fmadd_ps((__m512)_mm512_and_si512(a, second), (__m512)_mm512_and_si512(b, second), seconds);
+      }
+      __m512 total = _mm512_add_ps(_mm512_load_ps(sums + 64 * i), _mm512_add_ps(firsts, seconds));
+      _mm512_store_ps(sums + 64 * i, total);
+    }
+    _mm_setcsr(before);
+  }
+
+  // Rounded to the nearest, to even ones between; NaN stays.
+  static __m256i narrow(__m512 value) {
+    __m512i bits = (__m512i)value, high = _mm512_srli_epi32(bits, 16);
+    __m512i last = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
+    __m512i rounded = _mm512_srli_epi32(up, 16);
+    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
+    __mmask16 small = _mm512_cmplt_epu32_mask(_mm512_slli_epi32(bits, 1), _mm512_set1_epi32(0x01000000));
+    rounded = _mm512_mask_and_epi32(rounded, small, high, _mm512_set1_epi32(0x8000));
+    return _mm512_cvtepi32_epi16(rounded);
+  }
+  static __m512i narrow(__m512 high, __m512 low) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(narrow(low)), narrow(high), 1);
+  }
+};
+
+// Calls use(the tiles that there are).
+template <typename Use>
+void with_tiles(Use use) {
+  emulated_tiles ? use(EmulatedTiles()) : use(Tiles());
+}
 
 // Two rows of 32 values as two rows of 16 pairs.
 inline void interleave(__m512i even, __m512i odd, __m512i* low, __m512i* high) {

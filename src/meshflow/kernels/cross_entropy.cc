@@ -17,6 +17,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 using meshflow::bfloat16;
+using meshflow::for_every_cpu;
 using meshflow::narrow;
 using meshflow::Reader;
 using meshflow::wide;
@@ -42,31 +43,37 @@ inline float exponential(float x) {
   return SAME_BITS(float, SAME_BITS(uint32_t, p * power) & kept);
 }
 
-FOR_EVERY_CPU float highest(const float* x, float high, int64_t n) {
+INLINE float highest_loop(const float* x, float high, int64_t n) {
 #pragma omp simd reduction(max : high)
   for (int64_t c = 0; c < n; ++c) high = x[c] > high ? x[c] : high;
   return high;
 }
 
-FOR_EVERY_CPU float sum_of_exponentials(const float* x, float high, int64_t n) {
+INLINE float sum_of_exponentials_loop(const float* x, float high, int64_t n) {
   float total = 0;
 #pragma omp simd reduction(+ : total)
   for (int64_t c = 0; c < n; ++c) total += exponential(x[c] - high);
   return total;
 }
 
-FOR_EVERY_CPU void probabilities(const float* __restrict x, float high, float total, float scale,
-                                 float* __restrict to, int64_t n) {
+INLINE void probabilities_loop(const float* __restrict x, float high, float total, float scale,
+                               float* __restrict to, int64_t n) {
   for (int64_t c = 0; c < n; ++c) to[c] = exponential((x[c] - high) - total) * scale;
 }
 
-FOR_EVERY_CPU void widen(const bfloat16* __restrict x, float* __restrict to, int64_t n) {
+INLINE void widen_loop(const bfloat16* __restrict x, float* __restrict to, int64_t n) {
   for (int64_t c = 0; c < n; ++c) to[c] = wide(x[c]);
 }
 
-FOR_EVERY_CPU void store(const float* __restrict x, bfloat16* __restrict to, int64_t n) {
+INLINE void store_loop(const float* __restrict x, bfloat16* __restrict to, int64_t n) {
   for (int64_t c = 0; c < n; ++c) narrow(x[c], to + c);
 }
+
+constexpr auto highest = for_every_cpu<highest_loop>;
+constexpr auto sum_of_exponentials = for_every_cpu<sum_of_exponentials_loop>;
+constexpr auto probabilities = for_every_cpu<probabilities_loop>;
+constexpr auto widen = for_every_cpu<widen_loop>;
+constexpr auto store = for_every_cpu<store_loop>;
 
 constexpr int64_t kPart = 1024;  // of a row, in the first-level cache as floats
 

@@ -25,6 +25,9 @@ WINOGRAD = "meshflow:winograd"
 # What the name of code begins with that finishes results piece by piece.
 PIECES = "meshflow:pieces"
 
+# How far the processor's vector extensions may be used, in the order of cpus.h after those that all have.
+LEVELS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
+
 # oneDNN's codes for the element types a plan may have.
 TYPES = {"float32": "f", "bfloat16": "b", "float16": "h"}
 
@@ -43,6 +46,30 @@ def wanted() -> bool:
     if value not in ("auto", "onednn", "xla"):
         raise ValueError(f"MESHFLOW_KERNELS must be 'auto', 'onednn' or 'xla', got {value!r}.")
     return value != "xla"
+
+
+def limit() -> str | None:
+    """How far the environment lets vector extensions be used, one of `LEVELS`: MESHFLOW_MAX_ISA; None for all.
+
+    Raises:
+      ValueError: for any other value of the variable.
+    """
+    value = os.environ.get("MESHFLOW_MAX_ISA") or None
+    if value not in (None, *LEVELS):
+        raise ValueError(f"MESHFLOW_MAX_ISA must be one of {', '.join(LEVELS)}, got {value!r}.")
+    return value
+
+
+def emulates_tiles() -> bool:
+    """Whether the environment asks for matrix tiles in software, for tests: MESHFLOW_AMX=emulated.
+
+    Raises:
+      ValueError: for any other value of the variable but 'auto'.
+    """
+    value = os.environ.get("MESHFLOW_AMX", "auto")
+    if value not in ("auto", "emulated"):
+        raise ValueError(f"MESHFLOW_AMX must be 'auto' or 'emulated', got {value!r}.")
+    return value == "emulated"
 
 
 def _is_whole(path: Path) -> bool:
@@ -65,6 +92,8 @@ class Library:
 
     Attributes:
       compiled: the shared library.
+      level: the best of `LEVELS` that is used here, None where there is none.
+      tiles: whether convolutions in bfloat16 may run on matrix tiles, emulated ones included.
 
     Raises:
       KernelsUnavailableError: the file or oneDNN is missing or damaged.
@@ -104,6 +133,17 @@ class Library:
         if self._packed_bytes is not None:
             self._packed_bytes.argtypes, self._packed_bytes.restype = plan, ctypes.c_int64
         self._implementation = functools.cache(self._ask)
+        limited, emulated = limit(), emulates_tiles()
+        number = -1 if limited is None else LEVELS.index(limited) + 1
+        try:
+            number = int(self.compiled.meshflow_limit(number, int(emulated)))
+        except AttributeError:
+            if limited or emulated:
+                raise KernelsUnavailableError(
+                    f"{path} knows nothing of MESHFLOW_MAX_ISA and MESHFLOW_AMX; {installation.remedy()}"
+                ) from None
+        self.level = LEVELS[number - 1] if number > 0 else None
+        self.tiles = number == len(LEVELS) or (emulated and self.has("AVX512"))
         self.huge_pages = False
 
     def version(self) -> str:
@@ -111,6 +151,10 @@ class Library:
         parts = (ctypes.c_int * 3)()
         self.compiled.meshflow_onednn_version(parts)
         return ".".join(map(str, parts))
+
+    def has(self, level: str) -> bool:
+        """Whether kernels use one of `LEVELS` here."""
+        return self.level is not None and LEVELS.index(self.level) >= LEVELS.index(level)
 
     def set_threads(self, number: int) -> None:
         """How many threads a computation may use."""

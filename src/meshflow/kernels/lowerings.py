@@ -19,6 +19,9 @@ from jax.interpreters import mlir
 
 from meshflow.kernels import library, partitioning, plans, sizes
 
+# The shortest rows of a result that code is used for, as depends_on_place in kernel.h says.
+ROWS = {"brgconv:avx2": 7}
+
 
 def run(
     plan: Sequence[int], operands: Sequence[Any], result: Any, target: str = library.TARGET
@@ -335,8 +338,10 @@ def _code_of_parts(
     tile = 2 if plans.kind(plan) == plans.FORWARD and name == library.WINOGRAD else 1
     # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
     least = 1 if types[0] == "float32" else 3
+    columns = ROWS.get(name or "", 1)
     choose = functools.partial(convolution, computation=plan[0])
-    return partitioning.Code(choose, tile, least, f"{plan[0]} {tile} {least} {loaded.version()}")
+    text = f"{plan[0]} {name} {tile} {least} {loaded.version()}"
+    return partitioning.Code(choose, tile, least, columns, text)
 
 
 def widen_sums() -> None:

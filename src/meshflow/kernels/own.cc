@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "amx.h"
+#include "cpus.h"
 #include "pieces.h"
 #include "winograd.h"
 
@@ -86,7 +87,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   kernel.operands.push_back({0, y, y, true});
   int threads = omp_get_max_threads();
   kernel.scratch_bytes = scratch_bytes(sizes, threads);
-  kernel.implementation = "meshflow:amx";
+  kernel.implementation = emulated_tiles ? "meshflow:amx:emulated" : "meshflow:amx";
   kernel.packed_bytes = packed_bytes(sizes);
   kernel.pack = [=](const void* weights, char* packed) {
     pack(sizes, static_cast<const char*>(weights) + last * size, packed, threads);
@@ -115,7 +116,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   kernel.operands = {{0, x, x, false}, {0, y, y, false}, {0, w, w, true}};
   if (bias) kernel.operands.push_back({0, *bias, *bias, true});
   kernel.scratch_bytes = scratch_bytes(sizes, threads);
-  kernel.implementation = "meshflow:amx";
+  kernel.implementation = emulated_tiles ? "meshflow:amx:emulated" : "meshflow:amx";
   bool biased = bias;
   kernel.own = [sizes, threads, biased](const std::vector<void*>& buffers, const char*, char* scratch) {
     run(sizes, buffers[0], buffers[1], buffers[2], biased ? buffers[3] : nullptr, scratch, threads);

@@ -14,6 +14,7 @@
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
 
+#include "cpus.h"
 #include "finish_vectors.h"
 
 namespace meshflow {
@@ -56,10 +57,7 @@ void finish_places(const Finish& parts, Type type, const float* sums, int64_t pl
     }
 }
 
-bool permitted(Type type) {
-  bool common = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return common && (type != Type::bf16 || __builtin_cpu_supports("avx512bf16"));
-}
+bool permitted(Type type) { return has(type == Type::bf16 ? Level::kBfloat16 : Level::kAvx512); }
 
 }  // namespace
 

@@ -21,6 +21,7 @@ using meshflow::Reader;
 using meshflow::Worker;
 
 using meshflow::bfloat16;
+using meshflow::for_every_cpu;
 using meshflow::narrow;
 using meshflow::wide;
 
@@ -32,40 +33,47 @@ inline float masked(float value, uint32_t open) { return SAME_BITS(float, SAME_B
 inline bfloat16 masked(bfloat16 value, uint32_t open) { return {static_cast<uint16_t>(value.bits & (0 - open))}; }
 
 // Loops over the channels of one place.
-#define LOOPS(T)                                                                                  \
-  FOR_EVERY_CPU void take_maximum(const T* __restrict x, float* __restrict best, int64_t n) {     \
-    for (int64_t c = 0; c < n; ++c) {                                                             \
-      float value = wide(x[c]);                                                                   \
-      best[c] = (value > best[c]) | (value != value) ? value : best[c];                           \
-    }                                                                                             \
-  }                                                                                               \
-  FOR_EVERY_CPU void store(const float* __restrict values, T* __restrict y, int64_t n) {          \
-    for (int64_t c = 0; c < n; ++c) narrow(values[c], y + c);                                     \
-  }                                                                                               \
-  FOR_EVERY_CPU void add_to_first(const T* __restrict x, const T* __restrict y,                   \
-                                  const T* __restrict g, uint32_t* __restrict taken,              \
-                                  float* __restrict total, int64_t n, uint32_t always) {          \
-    for (int64_t c = 0; c < n; ++c) {                                                             \
-      uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];                                      \
-      uint32_t open = hit & (positive(wide(x[c])) | always);                                      \
-      float share = wide(g[c]);                                                                   \
-      total[c] += open ? share : 0.0f;                                                            \
-      taken[c] |= hit;                                                                            \
-    }                                                                                             \
-  }                                                                                               \
-  FOR_EVERY_CPU void give_to_first(const T* __restrict x, const T* __restrict y,                  \
-                                   const T* __restrict g, uint32_t* __restrict taken,             \
-                                   T* __restrict total, int64_t n, uint32_t always) {             \
-    for (int64_t c = 0; c < n; ++c) {                                                             \
-      uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];                                      \
-      uint32_t open = hit & (positive(wide(x[c])) | always);                                      \
-      total[c] = masked(g[c], open);                                                              \
-      taken[c] |= hit;                                                                            \
-    }                                                                                             \
+template <typename T>
+INLINE void take_maximum_loop(const T* __restrict x, float* __restrict best, int64_t n) {
+  for (int64_t c = 0; c < n; ++c) {
+    float value = wide(x[c]);
+    best[c] = (value > best[c]) | (value != value) ? value : best[c];
   }
+}
+template <typename T>
+INLINE void store_loop(const float* __restrict values, T* __restrict y, int64_t n) {
+  for (int64_t c = 0; c < n; ++c) narrow(values[c], y + c);
+}
+template <typename T>
+INLINE void add_to_first_loop(const T* __restrict x, const T* __restrict y, const T* __restrict g,
+                              uint32_t* __restrict taken, float* __restrict total, int64_t n, uint32_t always) {
+  for (int64_t c = 0; c < n; ++c) {
+    uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];
+    uint32_t open = hit & (positive(wide(x[c])) | always);
+    float share = wide(g[c]);
+    total[c] += open ? share : 0.0f;
+    taken[c] |= hit;
+  }
+}
+template <typename T>
+INLINE void give_to_first_loop(const T* __restrict x, const T* __restrict y, const T* __restrict g,
+                               uint32_t* __restrict taken, T* __restrict total, int64_t n, uint32_t always) {
+  for (int64_t c = 0; c < n; ++c) {
+    uint32_t hit = (wide(x[c]) == wide(y[c])) & ~taken[c];
+    uint32_t open = hit & (positive(wide(x[c])) | always);
+    total[c] = masked(g[c], open);
+    taken[c] |= hit;
+  }
+}
 
-LOOPS(float)
-LOOPS(bfloat16)
+template <typename T>
+constexpr auto take_maximum = for_every_cpu<take_maximum_loop<T>>;
+template <typename T>
+constexpr auto store = for_every_cpu<store_loop<T>>;
+template <typename T>
+constexpr auto add_to_first = for_every_cpu<add_to_first_loop<T>>;
+template <typename T>
+constexpr auto give_to_first = for_every_cpu<give_to_first_loop<T>>;
 
 struct Geometry {
   int64_t batch, channels, image = 1, results = 1;
@@ -123,8 +131,8 @@ void maximum(const Geometry& g, const T* x, T* y) {
       const T* image = x + b * g.image * n;
       for (int64_t w = 0; w < g.out[2]; ++w) {
         std::fill(best.begin(), best.end(), -std::numeric_limits<float>::infinity());
-        g.elements(d, h, w, [&](int64_t place) { take_maximum(image + place, best.data(), n); });
-        store(best.data(), y + (row * g.out[2] + w) * n, n);
+        g.elements(d, h, w, [&](int64_t place) { take_maximum<T>(image + place, best.data(), n); });
+        store<T>(best.data(), y + (row * g.out[2] + w) * n, n);
       }
     }
   }
@@ -144,7 +152,7 @@ void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T
         int64_t place = (row * g.out[2] + w) * n;
         std::fill(taken.begin(), taken.end(), 0u);
         g.elements(d, h, w, [&](int64_t inside) {
-          give_to_first(x + image + inside, y + place, dy + place, taken.data(), dx + image + inside, n, !g.gated);
+          give_to_first<T>(x + image + inside, y + place, dy + place, taken.data(), dx + image + inside, n, !g.gated);
         });
       }
     }
@@ -167,11 +175,11 @@ void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
         int64_t place = (b * g.results + at) * n;
         std::fill(taken.begin(), taken.end(), 0u);
         g.elements(d, h, w, [&](int64_t inside) {
-          add_to_first(x + b * size + inside, y + place, dy + place, taken.data(),
-                       total.data() + inside, n, !g.gated);
+          add_to_first<T>(x + b * size + inside, y + place, dy + place, taken.data(),
+                          total.data() + inside, n, !g.gated);
         });
       }
-      store(total.data(), dx + b * size, size);
+      store<T>(total.data(), dx + b * size, size);
     }
   }
 }

@@ -19,12 +19,15 @@
 
 namespace {
 
-FOR_EVERY_CPU void from_bytes(const uint8_t* from, float* to, int64_t count) {
+using meshflow::has;
+using meshflow::Level;
+
+INLINE void from_bytes_loop(const uint8_t* from, float* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
-FOR_EVERY_CPU TWICE_ROUNDED void along(const float* row, const int32_t* low, const int32_t* high,
-                                       const float* share, float* out, int64_t count) {
+INLINE TWICE_ROUNDED void along_loop(const float* row, const int32_t* low, const int32_t* high,
+                                     const float* share, float* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float left = row[low[i]], right = row[high[i]];
     out[i] = left + (right - left) * share[i];
@@ -45,10 +48,16 @@ TWICE_ROUNDED void along_threes(const float* row, const int32_t* low, const int3
   }
 }
 
-FOR_EVERY_CPU TWICE_ROUNDED void between(const float* upper, const float* lower, float share,
-                                         float* out, int64_t count) {
+INLINE TWICE_ROUNDED void between_loop(const float* upper, const float* lower, float share,
+                                       float* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = upper[i] + (lower[i] - upper[i]) * share;
 }
+
+MAKE_FOR_EVERY_CPU(RoundedTwice, TWICE_ROUNDED)
+
+constexpr auto from_bytes = meshflow::for_every_cpu<from_bytes_loop>;
+constexpr auto along = &RoundedTwice<along_loop>::run;
+constexpr auto between = &RoundedTwice<between_loop>::run;
 
 }  // namespace
 

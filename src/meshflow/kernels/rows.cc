@@ -9,9 +9,10 @@
 #include "cpus.h"
 #include "rows.h"
 
-#define INLINE inline __attribute__((always_inline))
-
 namespace {
+
+using meshflow::has;
+using meshflow::Level;
 
 // The order of `TYPES` and `OPERATIONS` in rows.py.
 enum Type { kBytes, kBool, kUint8, kInt8, kUint16, kInt16, kInt32, kInt64, kFloat32, kFloat64 };
@@ -111,23 +112,28 @@ __attribute__((target("avx2,fma"))) void row_by_256(const Rows& rows, const char
 }
 void row_by_any(const Rows& rows, const char* from, float* to) { computed(rows, from, to); }
 
-const bool has_256 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-const bool has_512 =
-    has_256 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-const auto compute = has_512 ? row_by_512 : has_256 ? row_by_256 : row_by_any;
+bool fuses() { return has(Level::kAvx2) && __builtin_cpu_supports("fma"); }
+
+void compute(const Rows& rows, const char* from, float* to) {
+  (!fuses() ? row_by_any : has(Level::kAvx512) ? row_by_512 : row_by_256)(rows, from, to);
+}
+
+INLINE void operate_loop(const Steps& steps, float* x, int64_t at, int64_t count) {
+  for (int64_t s = 0; s < steps.count; ++s)
+    operate(steps.codes[s], x, steps.values[s] + (steps.each[s] ? at : 0), steps.each[s], count);
+}
 
 }  // namespace
 
-FOR_EVERY_CPU void operate(const Steps& steps, float* x, int64_t at, int64_t count) {
-  for (int64_t s = 0; s < steps.count; ++s)
-    operate(steps.codes[s], x, steps.values[s] + (steps.each[s] ? at : 0), steps.each[s], count);
+void operate(const Steps& steps, float* x, int64_t at, int64_t count) {
+  meshflow::for_every_cpu<operate_loop>(steps, x, at, count);
 }
 
 // Has divisions done quickly where that gives the same bits for every number of the type: a quotient takes
 // four times as long as a product.
 extern "C" void meshflow_rows_prepare(const Rows* rows) {
   const int64_t width = width_of(rows->type);
-  if (rows->type == kBytes || width > 2 || !has_256) return;
+  if (rows->type == kBytes || width > 2 || !fuses()) return;
   Rows every = *rows;
   every.size = 1 << 8 * width;
   std::vector<char> numbers(every.size * width);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cpus.h"
 #include "winograd.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512vl")
@@ -43,8 +44,8 @@ struct Tile {
 
 // Whether vectors are full and products large.
 inline bool transforms(const Winograd& s) {
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && s.channels % kLanes == 0 && s.features % kLanes == 0 &&
-         s.channels >= 64 && s.features >= 64;
+  return has(Level::kAvx512) && s.channels % kLanes == 0 && s.features % kLanes == 0 && s.channels >= 64 &&
+         s.features >= 64;
 }
 
 // [1 0 -1 0; 0 1 1 0; 0 -1 1 0; 0 1 0 -1], applied to four values.

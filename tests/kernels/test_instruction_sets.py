@@ -1,0 +1,72 @@
+"""Kernels on older processors than this one, and matrix tiles on those that have none, in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import helpers
+from capabilities import needs
+from meshflow.kernels import library, plans
+
+ROOT = Path(__file__).parents[2]
+MARKED = ["-m", "isa", "tests/kernels", "tests/passes/test_fusing.py"]
+EVERYTHING = ["tests/kernels", "tests/passes", "tests/dtensor/test_parallelism.py"]
+TILES = ("test_tiles", "test_kernel_gradient", "test_tile_model")
+
+
+def _older():
+    """The levels below this machine's."""
+    loaded = library.load()
+    own = loaded.level if loaded is not None else None
+    return library.LEVELS[: library.LEVELS.index(own)] if own else ()
+
+
+def run(arguments, **variables):
+    """Runs tests in a process whose kernels are limited."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MESHFLOW_MAX_ISA", "XLA_FLAGS"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**environment, **variables},
+        timeout=3000 if helpers.SOAK else 280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{variables}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("level", _older())
+def test_older_processors(level):
+    deselected = ["--ignore", __file__] if helpers.SOAK else []
+    run([*(EVERYTHING if helpers.SOAK else MARKED), *deselected], MESHFLOW_MAX_ISA=level)
+
+
+@needs("AVX-512")
+def test_emulated_tiles():
+    chosen = [] if helpers.SOAK else ["-k", "not (HWOI or several or large or larger or strides)"]
+    run([*(f"tests/kernels/{name}.py" for name in TILES), *chosen], MESHFLOW_AMX="emulated")
+
+
+@pytest.mark.isa
+@needs("CPU kernels")
+def test_the_limit_holds():
+    loaded, limit = library.load(), library.limit()
+    if limit is not None:
+        assert loaded.level == limit
+    view = plans.view((512, 512), (0, 1))
+    name = loaded.implementation(plans.matmul(view, view, view), ("float32",) * 3)
+    assert ("avx512" in name) == loaded.has("AVX512")
+
+
+@pytest.mark.parametrize("name, value", [("MESHFLOW_MAX_ISA", "avx2"), ("MESHFLOW_AMX", "on")])
+def test_other_words_in_the_environment_are_an_error(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"{name} must be .* got '{value}'"):
+        library.limit()
+        library.emulates_tiles()

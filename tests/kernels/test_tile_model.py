@@ -1,0 +1,80 @@
+"""A model in NumPy of matrix tiles and of how kernels are packed for them, against the compiled code."""
+
+import ctypes
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from capabilities import needs
+from meshflow.kernels import library, lowerings, plans
+
+pytestmark = needs("AMX tiles")
+
+
+def tile_product(sums, left, right):
+    """sums [16, 16] += left [16 rows, 16 pairs, 2] right [16 pairs, 16 columns, 2], in the tiles' order of sums."""
+    parts = np.zeros((2, 16, 16), np.float32)
+    for k in range(16):
+        for half in (0, 1):
+            a, b = (np.asarray(v, np.float64) for v in (left[:, k, half], right[k, :, half]))
+            # Rounded once: a product of two bfloat16 has 16 digits, and float64 has room for the sum.
+            parts[half] = (parts[half].astype(np.float64) + a[:, None] * b).astype(np.float32)
+    return sums + (parts[0] + parts[1])
+
+
+def packed(kernel):
+    """A kernel [y, x, in, out] as it is read: for 32 features, 32 channels and a tap two tiles of pairs of channels."""
+    height, width, channels, features = kernel.shape
+    whole = np.zeros(
+        (height, width, -(-channels // 32) * 32, -(-features // 32) * 32), kernel.dtype
+    )
+    whole[:, :, :channels, :features] = kernel
+    blocks = whole.reshape(height, width, whole.shape[2] // 32, 16, 2, whole.shape[3] // 32, 2, 16)
+    # Panels of features, blocks of channels, taps, halves of the features, pairs, features, of the pair.
+    return blocks.transpose(5, 2, 0, 1, 6, 3, 7, 4)
+
+
+def draw(seed, shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def test_a_product_of_tiles():
+    left, right = draw(0, (16, 16, 2)), draw(1, (16, 16, 2))
+    sums = np.random.default_rng(2).standard_normal((16, 16)).astype(np.float32)
+    wanted = tile_product(sums, left, right)
+    memory = np.zeros(3 * 1024 + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    parts = [memory[start + i * 1024 : start + (i + 1) * 1024] for i in range(3)]
+    for part, values in zip(parts, (left, right, sums), strict=True):
+        part[:] = values.reshape(-1).view(np.uint8)
+    call = library.load().compiled.meshflow_tile_product
+    assert call(*(ctypes.c_void_p(part.ctypes.data) for part in parts)) == 1
+    np.testing.assert_array_equal(parts[2].view(np.float32).reshape(16, 16), wanted)
+
+
+@pytest.mark.parametrize("layout", ["HWIO", "HWOI"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("channels, features", [(64, 96), (100, 41)])
+def test_kernels_are_packed_as_the_model_does(channels, features, dtype, layout):
+    kernel = np.random.default_rng(0).standard_normal((3, 2, channels, features)).astype(dtype)
+    x = plans.view((2, 9, 9, channels), (0, 3, 1, 2))
+    y = plans.view((2, 9, 9, features), (0, 3, 1, 2))
+    order = (3, 2, 0, 1) if layout == "HWIO" else (2, 3, 0, 1)
+    lying = kernel if layout == "HWIO" else np.swapaxes(kernel, 2, 3).copy()
+    w = plans.view(lying.shape, order)
+    plan = plans.convolution(plans.FORWARD, 1, x, w, y, (1, 1), (1, 1), (1, 1))
+    plan = plans.finished(plan, ("relu",))
+    types = ("bfloat16", dtype, "bfloat16")
+    loaded = library.load()
+    assert loaded.implementation(plan, types).startswith("meshflow:amx")
+    size = loaded.packed_bytes(plan, types)
+    codes = "".join(library.TYPES[t] for t in types)
+    call = lambda w: lowerings.run(
+        plans.packing(plan, codes), [w], jax.ShapeDtypeStruct((size,), np.uint8)
+    )
+    got = np.asarray(jax.jit(call)(jnp.asarray(lying)))
+    wanted = packed(kernel.astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(got.view(np.uint16), wanted.reshape(-1).view(np.uint16))
