@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from together import together
 
 import meshflow as tf
+from together import together
 
 FOLDER = Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(FOLDER))
