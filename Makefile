@@ -7,7 +7,8 @@ DEMO_ARGS ?=
 CODE := conftest.py hatch_build.py src tests examples benchmarks docs
 
 AREA ?=
-WHERE := $(if $(AREA),$(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py)),tests src/meshflow)
+FOUND := $(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py))
+WHERE = $(if $(AREA),$(or $(FOUND),$(error no tests or modules called "$(AREA)")),tests src/meshflow)
 PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal --doctest-modules --ignore=tests/reference
 
 .PHONY: demo quick test test-all check format docs hooks lock wheel bench clean venv
@@ -23,7 +24,7 @@ demo: $(STAMP)
 
 # What an edit can break, in two minutes: nearest to what changed against main, or to AREA.
 quick: $(STAMP)
-	@$(PYTEST) $$($(PYTHON) tests/nearest.py $(AREA))
+	@near=$$($(PYTHON) tests/nearest.py $(AREA)) && $(PYTEST) $$near
 
 # Everything that must hold; make test AREA="data io" for the tests and examples of some areas.
 test: $(STAMP)

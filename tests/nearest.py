@@ -106,6 +106,8 @@ def _is_test(path):
 def main(areas):
     paths = [] if areas else changed()
     first, scores = ranked(paths, areas)
+    if areas and not scores:
+        sys.exit(f"no tests of {' '.join(areas)}; areas are the folders of tests/")
     if not first and not scores:
         # Nothing changed, or what every test uses.
         first, scores = ranked([], {f.parent.name for f in (ROOT / "tests").glob("*/test_*.py")})
