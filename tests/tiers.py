@@ -129,7 +129,10 @@ class Report:
         found = {f: round(s, 2) for f, s in self.files.items() if (ROOT / f).is_file()}
         if self.whole and found and exitstatus == 0:
             KEPT.mkdir(exist_ok=True)
-            DURATIONS.write_text(json.dumps({**seconds_of_files(), **found}))
+            # Another run may read or write them now.
+            new = DURATIONS.with_suffix(f".{os.getpid()}")
+            new.write_text(json.dumps({**seconds_of_files(), **found}))
+            new.replace(DURATIONS)
 
 
 def seconds_of_files():
