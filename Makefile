@@ -6,7 +6,12 @@ STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
 CODE := conftest.py hatch_build.py src tests examples benchmarks docs
 
-.PHONY: demo test test-all check format docs hooks lock wheel bench clean venv
+AREA ?=
+FOUND := $(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py))
+WHERE = $(if $(AREA),$(or $(FOUND),$(error no tests or modules called "$(AREA)")),tests src/meshflow)
+PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal --doctest-modules --ignore=tests/reference
+
+.PHONY: demo quick test test-all check format docs hooks lock wheel bench clean venv
 
 venv: $(STAMP)
 
@@ -17,12 +22,17 @@ $(STAMP): pyproject.toml requirements.lock scripts/venv.sh
 demo: $(STAMP)
 	@$(PYTHON) examples/train_digits.py $(DEMO_ARGS)
 
-test: $(STAMP)
-	@$(PYTHON) -m pytest -n 2 --doctest-modules --ignore=tests/reference tests src/meshflow
+# What an edit can break, in two minutes: nearest to what changed against main, or to AREA.
+quick: $(STAMP)
+	@near=$$($(PYTHON) tests/nearest.py $(AREA)) && $(PYTEST) $$near
 
-# Everything, tests marked `soak` and the long rounds of the others too.
+# Everything that must hold; make test AREA="data io" for the tests and examples of some areas.
+test: $(STAMP)
+	@$(PYTEST) $(WHERE)
+
+# Tests marked `soak`, and the long rounds of the others, too.
 test-all: $(STAMP)
-	@MESHFLOW_SOAK=1 $(PYTHON) -m pytest -n 2 --timeout=3600 --doctest-modules --ignore=tests/reference tests src/meshflow
+	@MESHFLOW_SOAK=1 $(PYTEST) --timeout=3600 $(WHERE)
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff format --check --quiet $(CODE)
@@ -51,4 +61,4 @@ bench: $(STAMP)
 	@$(PYTHON) benchmarks/mlp_step.py
 
 clean:
-	@rm -rf $(VENV) docs/_build out .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf $(VENV) docs/_build out .pytest_cache .test_cache .mypy_cache .ruff_cache

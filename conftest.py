@@ -1,4 +1,4 @@
-"""The world tests and examples in docstrings run in: four virtual CPU devices, fixed seeds, no compile cache."""
+"""The world tests and examples in docstrings run in: four virtual CPU devices, fixed seeds."""
 
 import os
 import pathlib
@@ -8,6 +8,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # XLA sizes its thread pool by NPROC; fewer than four threads a device can deadlock collectives.
 os.environ.setdefault("NPROC", str(4 * DEVICES))
 os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
+
+import tiers
+
+tiers.share_compiled_programs()
 
 import jax
 
@@ -33,6 +37,10 @@ collect_ignore_glob = [
 # Where a NaN is always a mistake; ops are tested at the edges of their domains.
 NAN_CHECKED = {"core", "data", "keras", "kernels", "passes"}
 TESTS = pathlib.Path(__file__).parent / "tests"
+
+
+def pytest_configure(config):
+    tiers.register(config)
 
 
 def pytest_collection_modifyitems(config, items):

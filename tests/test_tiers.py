@@ -1,9 +1,17 @@
-"""What runs when: the tests marked `soak`, and how often others try."""
+"""What runs when, what workers share and free, and what a run says at its end."""
 
+import os
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
+
+import meshflow as tf
+import nearest
+import tiers
+from together import together
 
 SAMPLE = """
 import helpers, pytest
@@ -26,3 +34,113 @@ def test_soak_tests_run_when_asked_for(tmp_path, monkeypatch, request, soak, pas
     command += ["-p", "no:cacheprovider", tmp_path]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
     assert f"{passed} passed" in done.stdout, done.stdout + done.stderr
+    assert "seconds by area: " in done.stdout
+    assert "peak memory of this process" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "area"),
+    [
+        ("tests/data/test_csv.py::test_x[a/b]", "data"),
+        ("tests/keras/mixed_precision/test_float8.py::test_x", "keras"),
+        ("tests/test_package.py::test_x", "package"),
+        ("src/meshflow/data/chains.py::meshflow.data.chains", "examples: data"),
+        ("src/meshflow/linalg.py::meshflow.linalg", "examples: package"),
+    ],
+)
+def test_areas(nodeid, area):
+    assert tiers.area(nodeid) == area
+
+
+def test_programs_are_shared_with_processes():
+    folder = os.environ["JAX_COMPILATION_CACHE_DIR"]
+    assert jax.config.jax_compilation_cache_dir == folder
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
+    # Compiled here and nowhere else: its number is in the program.
+    number = np.random.default_rng().integers(1 << 40)
+    before = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+    jax.jit(lambda x: x * number + 1)(np.arange(3)).block_until_ready()
+    assert set(os.listdir(folder)) - before
+
+
+def test_grown_workers_free_their_programs(monkeypatch):
+    made = []
+
+    def program(x):
+        made.append(1)
+        return x + 1
+
+    run = jax.jit(program)
+    freeing = tiers.Freeing()
+    run(1)
+    monkeypatch.setattr(tiers, "resident", lambda: tiers.GROWN // 2)
+    freeing.pytest_runtest_teardown(nextitem=object())
+    run(1)
+    assert len(made) == 1
+    monkeypatch.setattr(tiers, "resident", lambda: 2 * tiers.GROWN)
+    freeing.pytest_runtest_teardown(nextitem=object())
+    run(1)
+    assert len(made) == 2
+    # What is left is not freed again and again.
+    assert freeing.limit > 2 * tiers.GROWN
+
+
+def test_expressions_are_compiled_together(monkeypatch):
+    calls = []
+
+    def compute(key, arrays):
+        calls.append((key, tf.executing_eagerly()))
+        if key == "wrong":
+            raise ValueError("wrong")
+        return key if key == "text" else arrays["a"] * key
+
+    result = together(compute, [2, "text", 3, "wrong", 4], {"a": tf.constant([1, 2])}, size=4)
+    assert [result(key).numpy().tolist() for key in (2, 3)] == [[2, 4], [3, 6]]
+    assert not any(eager for _, eager in calls) and len(calls) == 4
+    assert result("text") == "text" and calls[-1] == ("text", True)
+    with pytest.raises(ValueError, match="wrong"):
+        result("wrong")
+    assert result(4).numpy().tolist() == [4, 8] and calls[-1] == (4, False)
+    monkeypatch.setattr("helpers.SOAK", True)
+    assert result(2).numpy().tolist() == [2, 4] and calls[-1] == (2, True)
+
+
+def test_areas_that_try_a_file():
+    assert nearest.areas_of("src/meshflow/data/chains.py") == ["data"]
+    assert nearest.areas_of("src/meshflow/linalg.py") == ["ops"]
+    assert nearest.areas_of("src/meshflow/numpy/math.py") == ["tnp"]
+    assert nearest.areas_of("tests/keras/test_fit.py") == ["keras"]
+    assert nearest.areas_of("docs/conf.py") == []
+
+
+def test_tests_that_name_what_changed_come_first():
+    first, scores = nearest.ranked(["src/meshflow/core/nest.py", "tests/io/test_records.py"])
+    assert first == ["src/meshflow/core/nest.py", "tests/io/test_records.py"]
+    assert max(scores, key=scores.get) == "tests/core/test_nest.py"
+
+
+def test_as_many_as_fit_are_chosen():
+    seconds = {"tests/a/test_1.py": 50, "tests/a/test_2.py": 90, "tests/a/test_3.py": 5}
+    scores = {"tests/a/test_2.py": 9, "tests/a/test_1.py": 7, "tests/a/test_3.py": 3}
+    assert nearest.chosen([], scores, seconds, 100) == ["tests/a/test_2.py", "tests/a/test_3.py"]
+    # What changed itself runs in any case.
+    first = ["src/meshflow/a/x.py", "tests/a/test_4.py"]
+    assert nearest.chosen(first, scores, {**seconds, "tests/a/test_4.py": 99}, 100) == first
+
+
+def test_changes_are_those_against_main(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, timeout=60)
+
+    git("init", "-q", "-b", "main")
+    for name in ("a.py", "b.py", "c.txt"):
+        (tmp_path / name).write_text("")
+    git("add", "-A")
+    git("commit", "-qm", "One")
+    git("checkout", "-qb", "work")
+    (tmp_path / "b.py").write_text("x = 1")
+    git("commit", "-qam", "Two")
+    (tmp_path / "c.txt").write_text("x")
+    (tmp_path / "new.py").write_text("")
+    assert nearest.changed(tmp_path) == ["b.py", "new.py"]

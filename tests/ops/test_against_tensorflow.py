@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from together import together
 
 FOLDER = Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(FOLDER))
@@ -31,10 +32,20 @@ def close(actual, expected, tolerance):
         np.testing.assert_array_equal(actual, expected)
 
 
+def compute(case, arrays):
+    """The value of an expression, and its gradients where there are some."""
+    number, expression = case
+    names = {**arrays, "tf": tf}
+    value = eval(expression, dict(names))
+    return value, gradient(tf, expression, names) if f"{number}_0" in STORED.files else []
+
+
+RESULT = together(compute, CASES, {n: v for n, v in values(tf, np).items() if n != "tf"})
+
+
 @pytest.mark.parametrize(("number", "expression"), CASES, ids=[e for _, e in CASES])
 def test_value_and_gradient(number, expression):
-    names = values(tf, np)
-    close(np.asarray(eval(expression, dict(names)).numpy()), STORED[f"{number}"], 2e-4)
-    if f"{number}_0" in STORED.files:
-        for which, found in enumerate(gradient(tf, expression, names)):
-            close(tf.convert_to_tensor(found).numpy(), STORED[f"{number}_{which}"], 2e-3)
+    value, gradients = RESULT((number, expression))
+    close(np.asarray(value.numpy()), STORED[f"{number}"], 2e-4)
+    for which, found in enumerate(gradients):
+        close(tf.convert_to_tensor(found).numpy(), STORED[f"{number}_{which}"], 2e-3)

@@ -121,16 +121,26 @@ def arguments(tf, np, op, dtype):
     return (x,) if op in UNARY else (x, y)
 
 
-def evaluate(tf, np, op, dtype):
-    """(name of the result's dtype, its values as float64, complex128 or bytes), or the error."""
-    function = tf
+def function(tf, op):
+    """The op of a name."""
+    found = tf
     for part in op.split("."):
-        function = getattr(function, part)
+        found = getattr(found, part)
+    return found
+
+
+def evaluate(tf, np, op, dtype):
+    """What `described` says of an op's result, or the error."""
     try:
-        found = tf.convert_to_tensor(function(*arguments(tf, np, op, dtype)))
+        found = tf.convert_to_tensor(function(tf, op)(*arguments(tf, np, op, dtype)))
     except Exception as error:
         return error
+    return described(found, np)
+
+
+def described(found, np):
+    """(name of a tensor's dtype, its values as float64, complex128 or bytes)."""
     array = np.asarray(found.numpy())
-    if found.dtype == tf.string:
+    if found.dtype.name == "string":
         return "string", np.array(array.tolist(), "S")
     return found.dtype.name, array.astype("complex128" if found.dtype.is_complex else "float64")

@@ -850,9 +850,8 @@ def evaluate(expression, tf, np):
         return error
 
 
-def gradients(expression, tf, np):
+def differentiate(expression, tf, names):
     """Gradients of the sum of squares for the float operands that occur in the expression."""
-    names = values(tf, np)
     watched = [n for n in ("a", "b", "p", "m", "v", "x", "big", "k", "w", "w3") if n in names]
     with tf.GradientTape() as tape:
         tape.watch([names[n] for n in watched])
@@ -860,7 +859,11 @@ def gradients(expression, tf, np):
         loss = tf.reduce_sum(y * y)
     found = tape.gradient(loss, [names[n] for n in watched])
     return {
-        n: tf.convert_to_tensor(g).numpy()
-        for n, g in zip(watched, found, strict=True)
-        if g is not None
+        n: tf.convert_to_tensor(g) for n, g in zip(watched, found, strict=True) if g is not None
     }
+
+
+def gradients(expression, tf, np):
+    """`differentiate` with the names of this module, as arrays."""
+    found = differentiate(expression, tf, values(tf, np))
+    return {n: g.numpy() for n, g in found.items()}

@@ -12,6 +12,9 @@ from typing import Any
 
 import jax
 
+# Compiled forms that an op keeps of each kind; static arguments that never end must not fill memory.
+FORMS = 1024
+
 
 class Op:
     """An operation: a name, an array function, and the rules for its operands.
@@ -68,31 +71,41 @@ class Op:
         """`bound(static)`, compiled once per static arguments."""
         function = self._compiled.get(static)
         if function is None:
-            function = self._compiled[static] = jax.jit(self.bound(static))
+            function = _kept(self._compiled, static, jax.jit(self.bound(static)))
         return function
 
     def gradient(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Gradient:
         """The op that maps (operands, output gradients) to the gradients of the wanted operands."""
         key = static, wanted
-        if key not in self._gradients:
-            self._gradients[key] = Gradient(self, static, wanted)
-        return self._gradients[key]
+        if (found := self._gradients.get(key)) is None:
+            found = _kept(self._gradients, key, Gradient(self, static, wanted))
+        return found
 
     def residual(self, static: tuple[Any, ...], wanted: tuple[bool, ...]) -> Callable[..., Any]:
         """A function of the operands giving the outputs and the pullback to the wanted operands."""
         key = static, wanted
-        if key not in self._residual:
-            self._residual[key] = functools.partial(_forward, self.bound(static), wanted)
-        return self._residual[key]
+        if (found := self._residual.get(key)) is None:
+            forward = functools.partial(_forward, self.bound(static), wanted)
+            found = _kept(self._residual, key, forward)
+        return found
 
     def compiled_residual(
         self, static: tuple[Any, ...], wanted: tuple[bool, ...]
     ) -> Callable[..., Any]:
         """`residual`, compiled."""
         key = static, wanted, "compiled"
-        if key not in self._residual:
-            self._residual[key] = jax.jit(self.residual(static, wanted))
-        return self._residual[key]
+        if (found := self._residual.get(key)) is None:
+            found = _kept(self._residual, key, jax.jit(self.residual(static, wanted)))
+        return found
+
+
+def _kept(forms: dict[Any, Any], key: Any, made: Any) -> Any:
+    """`made`, kept under `key`; the oldest is forgotten where there are too many."""
+    if len(forms) >= FORMS:
+        # A copy first: other threads keep forms too.
+        forms.pop(next(iter(tuple(forms))), None)
+    forms[key] = made
+    return made
 
 
 @functools.cache

@@ -1,0 +1,163 @@
+"""How a run of the tests is kept short, small and told of: a plugin of pytest.
+
+* Compiled programs are shared between workers, processes that tests start, and runs.
+* Compiled programs are freed between tests once a worker has grown.
+* At the end stand the seconds of each area and the peak memory of each worker.
+"""
+
+import collections
+import ctypes
+import gc
+import hashlib
+import json
+import os
+import pathlib
+import resource
+import shutil
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KEPT = ROOT / ".test_cache"
+DURATIONS = KEPT / "seconds.json"
+# Bytes of programs kept from run to run, and of a worker's memory before programs are freed.
+KEPT_LIMIT = 2 << 30
+GROWN = 1 << 30
+
+
+def share_compiled_programs():
+    """Lets JAX keep every compiled program in a folder of this checkout; call before importing it.
+
+    JAX's keys tell programs, options and versions apart. The folder's name tells what they do not
+    see: the processor, and the code that JAX calls while it compiles.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return  # a worker, or a process that a test started
+    folder = KEPT / "programs" / _unseen_by_keys()
+    _forget_programs(keep=folder)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def _unseen_by_keys():
+    """A digest of the processor, the kernels, and what partitions programs over meshes."""
+    told = hashlib.sha256()
+    for path in sorted((ROOT / "src/meshflow").rglob("*")):
+        if path.suffix in (".py", ".so"):
+            code = path.read_bytes()
+            if path.parent.name == "kernels" or b"custom_partitioning" in code:
+                told.update(path.name.encode() + code)
+    processor = pathlib.Path("/proc/cpuinfo")
+    if processor.exists():
+        lines = processor.read_text().splitlines()
+        told.update("\n".join(sorted({x for x in lines if x.startswith("flags")})).encode())
+    return told.hexdigest()[:16]
+
+
+def _forget_programs(keep):
+    """Removes what other kernels and processors left, and everything when it became too much."""
+    for folder in keep.parent.glob("*"):
+        size = sum(f.stat().st_size for f in folder.glob("*"))
+        if folder != keep or size > KEPT_LIMIT:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Freeing:
+    """Frees compiled programs after a test that leaves the process grown."""
+
+    def __init__(self):
+        self.limit = GROWN
+
+    def pytest_runtest_teardown(self, nextitem):
+        if nextitem is None or resident() < self.limit:
+            return
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        # What tests share may be large: freeing it again and again would not help.
+        self.limit = max(GROWN, resident() + GROWN // 2)
+
+
+def resident():
+    """Bytes of this process in memory; none where the system does not say."""
+    try:
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()
+
+
+def area(nodeid):
+    """The area of a test or example: the folder of `tests/` or package of `meshflow` it is in."""
+    parts = nodeid.split("::")[0].split("/")
+    if parts[0] == "tests":
+        return parts[1] if len(parts) > 2 else "package"
+    return "examples: " + (parts[2] if len(parts) > 3 else "package")
+
+
+class Report:
+    """Adds up seconds by area and by file, and asks workers for their peak memory."""
+
+    def __init__(self, config):
+        # A part of a file's tests says nothing of the file.
+        self.whole = not (config.option.keyword or config.option.markexpr)
+        self.whole &= not any("::" in argument for argument in config.args)
+        self.areas = collections.Counter()
+        self.files = collections.Counter()
+        self.peaks = {}
+
+    def pytest_runtest_logreport(self, report):
+        self.areas[area(report.nodeid)] += report.duration
+        self.files[report.nodeid.split("::")[0]] += report.duration
+
+    def pytest_testnodedown(self, node):
+        self.peaks[node.gateway.id] = getattr(node, "workeroutput", {}).get("peak", 0)
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if not self.areas:
+            return
+        named = [f"{name} {seconds:.0f}" for name, seconds in self.areas.most_common()]
+        terminalreporter.write_line("seconds by area: " + ", ".join(named))
+        for name, peak in sorted((self.peaks or {"this process": peak_memory()}).items()):
+            terminalreporter.write_line(f"peak memory of {name}: {peak / (1 << 30):.2f} GB")
+
+    def pytest_sessionfinish(self, exitstatus):
+        """Remembers how long files take, for `make quick`."""
+        found = {f: round(s, 2) for f, s in self.files.items() if (ROOT / f).is_file()}
+        if self.whole and found and exitstatus == 0:
+            KEPT.mkdir(exist_ok=True)
+            # Another run may read or write them now.
+            new = DURATIONS.with_suffix(f".{os.getpid()}")
+            new.write_text(json.dumps({**seconds_of_files(), **found}))
+            new.replace(DURATIONS)
+
+
+def seconds_of_files():
+    """Seconds that each file's tests took in the last run of all of them."""
+    return json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+
+
+def peak_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
+
+
+class Worker:
+    """Tells the process that started this worker its peak memory."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def pytest_sessionfinish(self):
+        self.config.workeroutput["peak"] = peak_memory()
+
+
+def register(config):
+    """Adds what a worker does, or the process that its workers report to."""
+    worker = hasattr(config, "workeroutput")
+    config.pluginmanager.register(Worker(config) if worker else Report(config), "meshflow-report")
+    config.pluginmanager.register(Freeing(), "meshflow-freeing")
