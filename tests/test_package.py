@@ -37,6 +37,7 @@ SPACES = [
             "activations",
             "backend",
             "callbacks",
+            "config",
             "constraints",
             "datasets",
             "initializers",

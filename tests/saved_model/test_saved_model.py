@@ -1,5 +1,6 @@
 """`tf.saved_model`: what is loaded computes, trains and is named as what was saved, without its code."""
 
+import json
 import subprocess
 import sys
 
@@ -390,3 +391,40 @@ def test_two_inputs_of_any_equal_sizes_with_an_assertion_and_a_range(tmp_path):
     for columns in (2, 3):
         ids, mask = tf.ones([2, columns], tf.int32), tf.ones([2, columns], tf.int32)
         assert loaded(ids, mask)[1].numpy().tolist() == [1 + c for c in range(columns)]
+
+
+def _double(x):
+    return jax.ffi.ffi_call("foreign_code", jax.ShapeDtypeStruct((3,), "float32"))(x)
+
+
+@pytest.mark.parametrize("in_gradient", [False, True])
+def test_programs_call_no_foreign_code(in_gradient):
+    @jax.custom_vjp
+    def own(x):
+        return x if in_gradient else _double(x)
+
+    own.defvjp(lambda x: (own(x), None), lambda _, g: (_double(g) if in_gradient else g,))
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("foreign_code")]
+    spec = jax.ShapeDtypeStruct((3,), "float32")
+    program = jax.export.export(jax.jit(own), disabled_checks=allowed)(spec)
+    data = bytes(program.serialize(vjp_order=1))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="foreign_code"):
+        programs.loaded(data)
+
+
+@pytest.mark.parametrize("name", ["__class__", "__dict__", "../../x"])
+def test_names_in_manifests(tmp_path, name):
+    module = tf.Module()
+    module.weight = tf.Variable([1.0])
+    tf.saved_model.save(module, str(tmp_path / "m"))
+    manifest = json.loads((tmp_path / "m" / "manifest.json").read_text())
+    nodes = manifest["saved_model"]["nodes"]
+    if name.startswith("__"):
+        nodes[0]["children"] = {name: place for place in nodes[0]["children"].values()}
+    else:
+        variable = next(n for n in nodes if n["kind"] == "variable")
+        manifest["arrays"][name] = manifest["arrays"].pop(variable["file"])
+        variable["file"] = name
+    (tmp_path / "m" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(tf.errors.DataLossError, match="damaged"):
+        tf.saved_model.load(str(tmp_path / "m"))

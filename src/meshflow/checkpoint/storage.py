@@ -224,6 +224,8 @@ class Folder:
         return self._load(self._keys[name], "r" if size else None)
 
     def _load(self, key: str, mode: Any) -> np.ndarray:
+        if Path(key).name != key:
+            raise DataLossError(f"{self.path / MANIFEST} is damaged: {key!r} is no name of a file.")
         entry, file = self.manifest["arrays"][key], self.path / f"{key}.npy"
         try:
             raw, dtype = np.load(file, mmap_mode=mode), np.dtype(entry["dtype"])

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, overload
 import jax
 import numpy as np
 
-from meshflow.core import errors, symbolic
+from meshflow.core import errors, op_names, symbolic
 from meshflow.core.context import context
 from meshflow.core.dtypes import string
 from meshflow.core.operands import (
@@ -393,7 +393,7 @@ def op(
 
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_at)  # type: ignore[attr-defined]
-    return public
+    return op_names.nameable(public)
 
 
 def _annotation(parameter: inspect.Parameter) -> str:

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from meshflow.core import op_names
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Symbolic tensor types of other packages (Keras) and the function that takes their calls.
@@ -33,7 +35,7 @@ def also_symbolic(function: F) -> F:
             return handler(public, args, kwargs)  # type: ignore[misc]
         return function(*args, **kwargs)
 
-    return public  # type: ignore[return-value]
+    return op_names.nameable(public)  # type: ignore[return-value]
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:

@@ -18,6 +18,10 @@ _CLASSES: dict[str, type] = {
 }
 
 
+# Fields that say which file to read.
+_FILES = ("vocabulary_file", "ckpt_to_restore", "ckpt_to_load_from")
+
+
 def serialize(column: FeatureColumn) -> dict[str, Any]:
     """The configuration of a column: `{'class_name': ..., 'config': ...}`.
 
@@ -27,22 +31,26 @@ def serialize(column: FeatureColumn) -> dict[str, Any]:
     fields = {f.name: getattr(column, f.name) for f in dataclasses.fields(column) if f.compare}
     return {
         "class_name": type(column).__name__,
-        "config": {name: _plain(value) for name, value in fields.items()},
+        "config": {name: _plain(value, name) for name, value in fields.items()},
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str = "") -> Any:
+    from meshflow.keras import registry
+    from meshflow.keras.safe_mode import HeldName
+
     if isinstance(value, FeatureColumn):
         return serialize(value)
     if isinstance(value, DType):
         return value.name
+    if isinstance(value, str) and name in _FILES:
+        return HeldName(value, value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if not callable(value):
         return value
-    from meshflow.keras import identify
-
-    return identify.serialize(value)
+    made = registry.serialize(value)
+    return HeldName(made, value) if isinstance(made, str) else made
 
 
 def deserialize_all(
@@ -55,7 +63,7 @@ def deserialize_all(
       custom_objects: functions and classes by name.
 
     Raises:
-      ValueError: for an unknown class or function.
+      ValueError: for an unknown class or function, or in safe mode for a file that is to be read.
     """
     tables: dict[str, dict[str, Any]] = {}
     return [_column(config, dict(custom_objects or {}), tables) for config in configs]
@@ -74,8 +82,16 @@ def _column(config: Any, known: dict[str, Any], tables: dict[str, dict[str, Any]
 
 
 def _value(name: str, value: Any, known: dict[str, Any], tables: dict[str, dict[str, Any]]) -> Any:
-    from meshflow.keras import identify, initializers
+    from meshflow.keras import initializers, registry
+    from meshflow.keras.safe_mode import HeldName, refuse
 
+    if isinstance(value, HeldName):
+        return value.value
+    if name in _FILES and isinstance(value, str):
+        refuse(
+            f"a feature column with {name}={value!r}",
+            "This reads a file that the configuration names.",
+        )
     if isinstance(value, Mapping) and value.get("class_name") in _CLASSES:
         return _column(value, known, tables)
     if isinstance(value, (list, tuple)):
@@ -85,5 +101,5 @@ def _value(name: str, value: Any, known: dict[str, Any], tables: dict[str, dict[
     if name == "initializer":
         return initializers.deserialize(value, known)
     if name == "normalizer_fn" and value is not None:
-        return identify.lookup(value, {}, "function", known)
+        return registry.Family("function").get(value, known)
     return value

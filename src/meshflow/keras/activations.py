@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import identify
+from meshflow.core import op_names
+from meshflow.keras import registry
 from meshflow.ops import math, nn
 
 __all__ = [
@@ -247,26 +248,33 @@ def linear(x: Any) -> Any:
     return x
 
 
-_TABLE = {
-    f.__name__: f
-    for f in (
-        *(
-            elu,
-            exponential,
-            gelu,
-            hard_sigmoid,
-            leaky_relu,
-            linear,
-            mish,
-            relu,
-            relu6,
-            selu,
-            sigmoid,
-            silu,
-        ),
-        *(softmax, softplus, softsign, swish, tanh),
-    )
-}
+_FAMILY = registry.family(
+    "activation function",
+    {
+        f.__name__: f
+        for f in (
+            *(
+                elu,
+                exponential,
+                gelu,
+                hard_sigmoid,
+                leaky_relu,
+                linear,
+                mish,
+                relu,
+                relu6,
+                selu,
+                sigmoid,
+                silu,
+            ),
+            *(softmax, softplus, softsign, swish, tanh),
+        )
+    },
+)
+
+
+for _function in _FAMILY.table.values():
+    op_names.nameable(_function)
 
 
 def get(identifier: Any) -> Any:
@@ -287,7 +295,7 @@ def get(identifier: Any) -> Any:
         return deserialize(identifier)
     if not isinstance(identifier, str) and not callable(identifier):
         raise TypeError(f"Could not interpret activation function identifier: {identifier}")
-    return identify.lookup(identifier, _TABLE, "activation function")
+    return _FAMILY.get(identifier)
 
 
 def serialize(activation: Any, use_legacy_format: bool = False) -> Any:
@@ -298,7 +306,7 @@ def serialize(activation: Any, use_legacy_format: bool = False) -> Any:
       >>> tf.keras.activations.serialize(tf.keras.activations.tanh)
       'tanh'
     """
-    return identify.serialize(activation)
+    return registry.serialize(activation)
 
 
 def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
@@ -310,7 +318,5 @@ def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool =
       'relu'
     """
     if isinstance(name, dict):
-        from meshflow.keras import layers
-
-        return layers.deserialize(name, custom_objects)
-    return identify.lookup(name, _TABLE, "activation function", custom_objects)
+        return registry.LAYERS.deserialize(name, custom_objects)
+    return _FAMILY.deserialize(name, custom_objects)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import backend, identify
+from meshflow.keras import backend, registry
 from meshflow.ops import math
 
 __all__ = [
@@ -204,8 +204,11 @@ max_norm, non_neg, unit_norm, min_max_norm, radial_constraint = (
     MinMaxNorm,
     RadialConstraint,
 )
-_TABLE = identify.name_table(
-    MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, nonneg=NonNeg, maxnorm=MaxNorm
+_FAMILY = registry.family(
+    "constraint",
+    registry.name_table(
+        MaxNorm, NonNeg, UnitNorm, MinMaxNorm, RadialConstraint, nonneg=NonNeg, maxnorm=MaxNorm
+    ),
 )
 
 
@@ -217,7 +220,7 @@ def get(identifier: Any) -> Any:
       >>> tf.keras.constraints.get("non_neg")(tf.constant([-1.0, 2.0])).numpy().tolist()
       [0.0, 2.0]
     """
-    return identify.lookup(identifier, _TABLE, "constraint")
+    return _FAMILY.get(identifier)
 
 
 def serialize(constraint: Any, use_legacy_format: bool = False) -> Any:
@@ -228,7 +231,7 @@ def serialize(constraint: Any, use_legacy_format: bool = False) -> Any:
       >>> tf.keras.constraints.serialize(tf.keras.constraints.MaxNorm(3))["config"]
       {'max_value': 3, 'axis': 0}
     """
-    return identify.serialize(constraint)
+    return registry.serialize(constraint)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
@@ -239,4 +242,4 @@ def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool
       >>> tf.keras.constraints.deserialize({"class_name": "MaxNorm", "config": {"max_value": 3}}).max_value
       3
     """
-    return identify.lookup(config, _TABLE, "constraint", custom_objects)
+    return _FAMILY.deserialize(config, custom_objects)

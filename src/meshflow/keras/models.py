@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.keras import registry
 from meshflow.keras.engine.functional import Functional
 from meshflow.keras.engine.model import Model
 from meshflow.keras.engine.sequential import Sequential
@@ -17,8 +18,12 @@ __all__ = [
     "load_model",
     "model_from_config",
     "model_from_json",
+    "model_from_yaml",
     "save_model",
 ]
+
+
+registry.LAYERS.add(Functional, Model, Sequential)
 
 
 def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -30,9 +35,28 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any
       >>> type(tf.keras.models.model_from_config(config)).__name__
       'Sequential'
     """
-    from meshflow.keras import layers
+    return registry.LAYERS.deserialize(config, custom_objects)
 
-    return layers.deserialize(config, custom_objects)
+
+def model_from_yaml(yaml_string: str, custom_objects: Any = None) -> Any:
+    """Is no more: YAML can name any function of Python.
+
+    Args:
+      yaml_string: an architecture.
+      custom_objects: classes and functions by name.
+
+    Raises:
+      RuntimeError: always, naming `model_from_json`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.models.model_from_yaml("")
+      Traceback (most recent call last):
+      RuntimeError: model_from_yaml is not there any more, as YAML may run code: use to_json and model_from_json.
+    """
+    raise RuntimeError(
+        "model_from_yaml is not there any more, as YAML may run code: use to_json and model_from_json."
+    )
 
 
 def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = None) -> Any:
@@ -56,8 +80,6 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
       >>> clone.layers[0].units, clone.layers[0].kernel is model.layers[0].kernel
       (2, False)
     """
-    from meshflow.keras import layers
-
     if input_tensors is not None:
         raise NotImplementedError(
             "clone_model(input_tensors=...) is not supported: call the clone on the tensors instead."
@@ -73,14 +95,5 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
         for layer in model.layers
         if type(layer).__name__ != "InputLayer"
     }
-    original = layers.deserialize
-
-    def replace(config: Any, custom_objects: Any = None) -> Any:
-        name = config.get("config", {}).get("name") if isinstance(config, dict) else None
-        return made.get(name) or original(config, custom_objects)
-
-    layers.deserialize = replace
-    try:
+    with registry.LAYERS.replaced(made):
         return type(model).from_config(model.get_config())
-    finally:
-        layers.deserialize = original

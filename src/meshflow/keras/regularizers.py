@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.ops import math
 
 __all__ = [
@@ -200,7 +200,9 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
     return L1L2(l1=l1, l2=l2)
 
 
-_TABLE = identify.name_table(L1L2, L1, L2, OrthogonalRegularizer, l1_l2=l1_l2)
+_FAMILY = registry.family(
+    "regularizer", registry.name_table(L1L2, L1, L2, OrthogonalRegularizer, l1_l2=l1_l2)
+)
 
 
 def get(identifier: Any) -> Any:
@@ -213,7 +215,7 @@ def get(identifier: Any) -> Any:
     """
     if identifier == "l1_l2":
         return L1L2(l1=0.01, l2=0.01)
-    return identify.lookup(identifier, _TABLE, "regularizer")
+    return _FAMILY.get(identifier)
 
 
 def serialize(regularizer: Any, use_legacy_format: bool = False) -> Any:
@@ -224,7 +226,7 @@ def serialize(regularizer: Any, use_legacy_format: bool = False) -> Any:
       >>> tf.keras.regularizers.serialize(tf.keras.regularizers.L1(0.5))["config"]
       {'l1': 0.5}
     """
-    return identify.serialize(regularizer)
+    return registry.serialize(regularizer)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
@@ -235,4 +237,4 @@ def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool
       >>> tf.keras.regularizers.deserialize({"class_name": "L1", "config": {"l1": 0.5}}).get_config()
       {'l1': 0.5}
     """
-    return identify.lookup(config, _TABLE, "regularizer", custom_objects)
+    return _FAMILY.deserialize(config, custom_objects)

@@ -12,7 +12,7 @@ from meshflow.checkpoint.storage import Folder, is_checkpoint
 from meshflow.core import nest
 from meshflow.core.concrete_function import Signed
 from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import NotFoundError
+from meshflow.core.errors import DataLossError, NotFoundError
 from meshflow.core.function import Function, function
 from meshflow.core.module import Module
 from meshflow.core.specs import TensorSpec
@@ -107,7 +107,17 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
             f"SavedModel file does not exist at: {path}. Expected a folder written by tf.saved_model.save or "
             "Model.save here; models saved by TensorFlow itself cannot be read."
         )
-    return _Reader(folder).root()
+    try:
+        return _Reader(folder).root()
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error
+
+
+def _own_name(name: str) -> str:
+    """The name of an attribute, none of those that Python itself uses."""
+    if name.startswith("__"):
+        raise KeyError(name)
+    return name
 
 
 class _Reader:
@@ -140,12 +150,12 @@ class _Reader:
                     item[name] = child
                 elif isinstance(item, list):
                     item.append(child)
-                elif not hasattr(type(item), name):
+                elif not hasattr(type(item), _own_name(name)):
                     setattr(item, name, child)
         for saved in self._content["functions"]:
             owner, name = self._items[saved["owner"]], saved["name"]
             restored = self._function(name, saved["parameters"], saved["alternatives"])
-            setattr(owner, "_call" if name == "__call__" else name, restored)
+            setattr(owner, "_call" if name == "__call__" else _own_name(name), restored)
         signatures = {
             name: Signature(name, self._alternative(name, saved))
             for name, saved in self._content["signatures"].items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,15 @@ from meshflow.core.trace import Traced, trace
 __all__ = ["exported", "loaded", "program_for", "traced_for_export"]
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
+
+# Native code that JAX writes calls of into programs: linear algebra, random bits, and what XLA takes away itself.
+_KNOWN_CALLS = re.compile(
+    r"lapack_[a-z0-9_]+|(cu|hip)(solver|sparse|blas)_[a-z0-9_]+|(cu|hip)_(threefry2x32|lu_pivots_to_permutation)\w*"
+    r"|Sharding|SPMDFullToShardShape|SPMDShardToFullShape|annotate_device_placement|AllocateBuffer|shape_assertion"
+    r"|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|ApproxTopK|mhlo\.(erf|topk)"
+    r"|stablehlo\.dynamic_[a-z_]+"
+)
+_CALLED = re.compile(r'(?:stablehlo|mhlo)\.custom_call\s+@(?:"([^"]*)"|([\w.$]+))')
 
 
 def traced_for_export(function: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
@@ -119,13 +129,30 @@ def loaded(data: bytes) -> Any:
 
     Raises:
       ImportError: without the package flatbuffers.
+      InvalidArgumentError: for a program with calls of other code than XLA's own.
     """
     try:
-        return jax.export.deserialize(bytearray(data))
+        program = jax.export.deserialize(bytearray(data))
     except ImportError:
         raise ImportError(
             "Loading functions needs the package flatbuffers: pip install 'meshflow[export]'"
         ) from None
+    _refuse_foreign_calls(program)
+    return program
+
+
+def _refuse_foreign_calls(program: Any) -> None:
+    """A program may call native code by name, also such that calls Python or reads files."""
+    text = program.mlir_module()
+    found = [quoted or plain for quoted, plain in _CALLED.findall(text)]
+    calls = text.count("stablehlo.custom_call") + text.count("mhlo.custom_call")
+    foreign = sorted({name for name in found if not _KNOWN_CALLS.fullmatch(name)})
+    if foreign or len(found) != calls:
+        raise InvalidArgumentError(
+            f"A saved function calls native code that functions of saved models may not call: {foreign or 'unnamed'}."
+        )
+    if program.has_vjp():
+        _refuse_foreign_calls(program.vjp())
 
 
 def program_for(program: Any, arguments: Sequence[Any], captures: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core import op_names
 from meshflow.core.convert import convert_to_tensor
 from meshflow.keras import backend
 from meshflow.keras.utils.files import get_file
@@ -85,7 +86,8 @@ def preprocessing(mode: str | None) -> Callable[..., Any]:
     preprocess_input_of.__doc__ = (
         "Images as this network wants them; arguments as for `imagenet_utils.preprocess_input`."
     )
-    return preprocess_input_of
+    name = f"keras.applications.imagenet_utils.preprocess_input_{mode}"
+    return op_names.nameable(preprocess_input_of, name)
 
 
 def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, float]]]:

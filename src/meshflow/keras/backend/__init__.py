@@ -1,5 +1,6 @@
 """`tf.keras.backend`: Keras' settings, and the functions that Keras 2 layers, losses and metrics are written in."""
 
+from meshflow.core.op_names import nameable
 from meshflow.keras.backend import (
     ctc as _ctc,
 )
@@ -61,4 +62,7 @@ _MODULES = (
     _shaping,
     _values,
 )
+for _module in (_elementwise, _networks, _products, _randomness, _reductions, _shaping):
+    for _name in _module.__all__:
+        nameable(nameable(getattr(_module, _name)), f"keras.backend.{_name}")
 __all__ = sorted({"experimental"} | {n for m in _MODULES for n in m.__all__})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core import nest
-from meshflow.keras import backend
+from meshflow.keras import backend, registry
 from meshflow.keras.engine.graph import Graph
 from meshflow.keras.engine.keras_tensor import KerasTensor, Node
 from meshflow.keras.engine.model import Model
-from meshflow.keras.engine.op_layers import SlicingOpLambda, TFOpLambda
 
 
 class Functional(Model):
@@ -160,14 +159,11 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
     Raises:
       ValueError: when the configuration refers to calls that do not exist.
     """
-    from meshflow.keras import layers as layers_module
-
-    own = {"TFOpLambda": TFOpLambda, "SlicingOpLambda": SlicingOpLambda}
     layers: dict[str, Any] = {}
     results: dict[tuple[str, int], list[KerasTensor]] = {}
     waiting: list[tuple[str, int, dict[str, Any]]] = []
     for entry in config["layers"]:
-        layer = layers_module.deserialize(entry, custom_objects={**own, **(custom_objects or {})})
+        layer = registry.LAYERS.deserialize(entry, custom_objects)
         layers[entry["name"]] = layer
         if layer._inbound_nodes:
             results[entry["name"], 0] = layer._inbound_nodes[0].flat_outputs
@@ -219,6 +215,10 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
             return {key: tensors(value) for key, value in structure.items()}
         if len(structure) == 3 and isinstance(structure[0], str) and isinstance(structure[1], int):
             return results[structure[0], structure[1]][structure[2]]
+        if not isinstance(structure, (list, tuple)):
+            raise ValueError(
+                f"The configuration of model {config.get('name')!r} names no tensor by {structure!r}."
+            )
         return [tensors(value) for value in structure]
 
     return _single(tensors(config["input_layers"])), _single(tensors(config["output_layers"]))

@@ -458,6 +458,14 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
 
         return saving.model_to_json(self, **kwargs)
 
+    def to_yaml(self, **kwargs: Any) -> str:
+        """Is no more: YAML can name any function of Python.
+
+        Raises:
+          RuntimeError: always, naming `to_json`.
+        """
+        raise RuntimeError("to_yaml is not there any more, as YAML may run code: use to_json.")
+
     def save(
         self, filepath: Any, overwrite: bool = True, save_format: str | None = None, **kwargs: Any
     ) -> None:

@@ -7,7 +7,6 @@ One API call makes one layer: `tf.nn.relu(x)` on a symbolic `x` is a `TFOpLambda
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,28 +14,11 @@ from meshflow.core import nest, symbolic
 from meshflow.core.indexing import getitem
 from meshflow.core.variable import Variable
 from meshflow.keras import backend
-from meshflow.keras.engine import shape_inference
+from meshflow.keras.engine import op_table, shape_inference
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.keras_tensor import KerasTensor, Node
+from meshflow.keras.safe_mode import HeldName
 from meshflow.ops.operators import install
-
-
-@functools.cache
-def _public_names() -> dict[int, str]:
-    """Public name of each op, such as 'math.add', by the id of the function."""
-    import meshflow as tf
-
-    names: dict[int, str] = {}
-    for space in ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random"):
-        module = getattr(tf, space, None) if space else tf
-        for name, value in vars(module).items() if module is not None else ():
-            if callable(value) and not isinstance(value, type):
-                names[id(value)] = f"{space}.{name}" if space else name
-    return names
-
-
-# Python operators that Keras names after themselves, not after the function they call.
-_OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
 
 # Ops whose layers Keras names after another of their names.
 _KERAS_NAMES = {
@@ -65,39 +47,15 @@ _KERAS_NAMES = {
 }
 
 
-def public_name(function: Callable[..., Any]) -> str:
-    """The name under which `function` is found in the `tf` namespace."""
-    found = _public_names().get(id(function))
-    return found or f"{function.__module__}.{function.__name__}"
-
-
 def _layer_name(function: Callable[..., Any], symbol: str) -> str:
     """The name that Keras gives the layer of an op, such as 'tf.math.reduce_mean'."""
-    if symbol in _OPERATORS:
-        return f"tf.__operators__.{_OPERATORS[symbol]}"
-    if symbol.startswith("meshflow."):
+    operator = op_table.operator_name(symbol)
+    if operator is not None:
+        return f"tf.{operator}"
+    if not op_table.is_public(function):
         # The op behind a public function, which is the one to name the layer after.
-        plain = function.__name__.strip("_").replace("_or_bitwise", "")
-        symbol = next((n for n in _public_names().values() if n.split(".")[-1] == plain), plain)
+        symbol = op_table.public_name_like(function.__name__.strip("_").replace("_or_bitwise", ""))
     return f"tf.{_KERAS_NAMES.get(symbol, symbol)}"
-
-
-def find_function(name: str) -> Callable[..., Any]:
-    """The op with a public name.
-
-    Raises:
-      ValueError: when there is none.
-    """
-    import meshflow as tf
-
-    operators = {f"__operators__.{short}": full for full, short in _OPERATORS.items()}
-    name = operators.get(name, name)
-    target: Any = tf
-    for part in name.removeprefix("tf.").removeprefix("meshflow.").split("."):
-        target = getattr(target, part, None)
-    if target is None:
-        raise ValueError(f"There is no function tf.{name} to rebuild a layer from.")
-    return target
 
 
 class TFOpLambda(Layer):
@@ -109,8 +67,10 @@ class TFOpLambda(Layer):
     """
 
     def __init__(self, function: Any, **kwargs: Any) -> None:
-        self._function = find_function(function) if isinstance(function, str) else function
-        self._symbol = public_name(self._function)
+        if isinstance(function, HeldName):
+            function = function.value
+        self._function = op_table.find_function(function) if isinstance(function, str) else function
+        self._symbol = op_table.public_name(self._function)
         if "name" not in kwargs:
             kwargs["name"] = backend.unseen_name(_layer_name(self._function, self._symbol))
         kwargs["autocast"] = False
@@ -135,7 +95,7 @@ class TFOpLambda(Layer):
             "name": self.name,
             "trainable": self.trainable,
             "dtype": self.dtype,
-            "function": self._symbol,
+            "function": HeldName(self._symbol, self._function),
         }
 
     @classmethod
@@ -202,7 +162,7 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         import warnings
 
         warnings.warn(
-            f"The following Variables were used in a Lambda layer's call (tf.{public_name(function)}), but are not "
+            f"The following Variables were used in a Lambda layer's call (tf.{op_table.public_name(function)}), but are not "
             f"present in its tracked objects: {[v.name for v in captured]}. This is a strong indication that the "
             "Lambda layer should be rewritten as a subclassed Layer.",
             stacklevel=3,

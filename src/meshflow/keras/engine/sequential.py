@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.core.eager import executing_eagerly
 from meshflow.core.shapes import TensorShape
+from meshflow.keras import registry
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.graph import Graph
 from meshflow.keras.engine.input_layer import Input, InputLayer
@@ -228,13 +229,11 @@ class Sequential(Model):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration: name and layers."""
-        from meshflow.keras import layers as layers_module
-
         configs = []
         if self._input is not None and self._declared_input:
             input_layer = self._input._keras_history.layer
-            configs.append(layers_module.serialize(input_layer))
-        configs += [layers_module.serialize(layer) for layer in self._stack]
+            configs.append(registry.serialize(input_layer))
+        configs += [registry.serialize(layer) for layer in self._stack]
         config: dict[str, Any] = {"name": self.name, "layers": configs}
         if self._input is not None and not self._declared_input:
             config["build_input_shape"] = as_tuples(self._input.shape)
@@ -243,13 +242,11 @@ class Sequential(Model):
     @classmethod
     def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
         """Rebuilds a model from `get_config()`, with new weights."""
-        from meshflow.keras import layers as layers_module
-
         name = config.get("name") if isinstance(config, dict) else None
         entries = config["layers"] if isinstance(config, dict) else config
         model = cls(name=name)
         for entry in entries:
-            model.add(layers_module.deserialize(entry, custom_objects=custom_objects))
+            model.add(registry.LAYERS.deserialize(entry, custom_objects=custom_objects))
         if isinstance(config, dict) and config.get("build_input_shape") and not model.built:
             model.build(config["build_input_shape"])
         return model

@@ -16,7 +16,7 @@ from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
 from meshflow.core.random import host_generator
 from meshflow.core.tensor import Tensor
-from meshflow.keras import backend, identify
+from meshflow.keras import backend, registry
 
 __all__ = [
     "Constant",
@@ -478,23 +478,26 @@ random_normal, random_uniform, truncated_normal = RandomNormal, RandomUniform, T
 variance_scaling, glorot_uniform, glorot_normal = VarianceScaling, GlorotUniform, GlorotNormal
 he_uniform, he_normal, lecun_uniform, lecun_normal = HeUniform, HeNormal, LecunUniform, LecunNormal
 
-_TABLE = identify.name_table(
-    *(
-        Zeros,
-        Ones,
-        Constant,
-        RandomNormal,
-        RandomUniform,
-        TruncatedNormal,
-        VarianceScaling,
-        GlorotUniform,
+_FAMILY = registry.family(
+    "initializer",
+    registry.name_table(
+        *(
+            Zeros,
+            Ones,
+            Constant,
+            RandomNormal,
+            RandomUniform,
+            TruncatedNormal,
+            VarianceScaling,
+            GlorotUniform,
+        ),
+        *(GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal, Orthogonal, Identity),
+        zero=Zeros,
+        one=Ones,
+        normal=RandomNormal,
+        uniform=RandomUniform,
+        eye=Identity,
     ),
-    *(GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal, Orthogonal, Identity),
-    zero=Zeros,
-    one=Ones,
-    normal=RandomNormal,
-    uniform=RandomUniform,
-    eye=Identity,
 )
 
 
@@ -509,7 +512,7 @@ def get(identifier: Any) -> Any:
       >>> type(tf.keras.initializers.get("he_normal")).__name__
       'HeNormal'
     """
-    return identify.lookup(identifier, _TABLE, "initializer")
+    return _FAMILY.get(identifier)
 
 
 def serialize(initializer: Any, use_legacy_format: bool = False) -> Any:
@@ -520,7 +523,7 @@ def serialize(initializer: Any, use_legacy_format: bool = False) -> Any:
       >>> tf.keras.initializers.serialize(tf.keras.initializers.Constant(3))["config"]
       {'value': 3}
     """
-    return identify.serialize(initializer)
+    return registry.serialize(initializer)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
@@ -532,4 +535,4 @@ def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool
       >>> tf.keras.initializers.deserialize(config).value
       3
     """
-    return identify.lookup(config, _TABLE, "initializer", custom_objects)
+    return _FAMILY.deserialize(config, custom_objects)

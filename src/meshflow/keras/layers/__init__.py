@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.keras.engine import op_layers as _op_layers
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_layer import Input, InputLayer
@@ -94,15 +94,14 @@ __all__ = sorted(
 )
 
 
-def _known() -> dict[str, Any]:
-    from meshflow.keras.engine.functional import Functional
-    from meshflow.keras.engine.model import Model
-    from meshflow.keras.engine.sequential import Sequential
-
-    own = {n: globals()[n] for n in __all__ if isinstance(globals().get(n), type)}
-    own |= {"SyncBatchNormalization": experimental.SyncBatchNormalization}
-    own |= {"TFOpLambda": _op_layers.TFOpLambda, "SlicingOpLambda": _op_layers.SlicingOpLambda}
-    return own | {"Sequential": Sequential, "Functional": Functional, "Model": Model}
+registry.LAYERS.table |= {
+    name: value
+    for name, value in list(globals().items())
+    if name in __all__ and isinstance(value, type) and issubclass(value, Layer)
+}
+registry.LAYERS.add(
+    experimental.SyncBatchNormalization, _op_layers.TFOpLambda, _op_layers.SlicingOpLambda
+)
 
 
 def serialize(layer: Any) -> Any:
@@ -120,7 +119,7 @@ def serialize(layer: Any) -> Any:
       >>> config["class_name"], config["config"]["units"]
       ('Dense', 3)
     """
-    return identify.serialize(layer)
+    return registry.serialize(layer)
 
 
 def deserialize(config: Any, custom_objects: Any = None) -> Any:
@@ -139,4 +138,4 @@ def deserialize(config: Any, custom_objects: Any = None) -> Any:
       >>> tf.keras.layers.deserialize(config).units
       3
     """
-    return identify.lookup(config, _known(), "layer", custom_objects)
+    return registry.LAYERS.deserialize(config, custom_objects)

@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.core import nest
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
+from meshflow.keras import registry
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
@@ -219,11 +220,9 @@ class Bidirectional(Wrapper):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the layers'."""
-        from meshflow.keras import layers
-
         config = {**super().get_config(), "merge_mode": self.merge_mode}
         if self._backward_given:
-            backward = layers.serialize(self.backward_layer)
+            backward = registry.serialize(self.backward_layer)
             backward["config"]["name"] = backward["config"]["name"].removeprefix("backward_")
             config["backward_layer"] = backward
         return config
@@ -231,11 +230,11 @@ class Bidirectional(Wrapper):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The layer with a configuration."""
-        from meshflow.keras import layers
-
         config = dict(config)
         if config.get("backward_layer") is not None:
-            config["backward_layer"] = layers.deserialize(config["backward_layer"], custom_objects)
+            config["backward_layer"] = registry.LAYERS.deserialize(
+                config["backward_layer"], custom_objects
+            )
         return super().from_config(config, custom_objects)
 
 

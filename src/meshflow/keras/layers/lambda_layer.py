@@ -6,9 +6,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.keras import identify
-from meshflow.keras.engine import op_layers
+from meshflow.core import op_names
+from meshflow.keras import registry
+from meshflow.keras.engine import op_table
 from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.safe_mode import HeldName
 from meshflow.keras.saving import functions
 
 __all__ = ["Lambda"]
@@ -64,9 +66,9 @@ class Lambda(Layer):
         function: Any = self.function
         kind = "function"
         if _is_registered(function) or not isinstance(function, types.FunctionType):
-            data: Any = identify.get_registered_name(function)
+            data: Any = HeldName(registry.get_registered_name(function), function)
         elif function.__module__.startswith("meshflow."):
-            data = op_layers.public_name(function)
+            data = HeldName(op_table.public_name(function), function)
         else:
             data, kind = functions.to_data(function), "lambda"
         return {
@@ -85,9 +87,11 @@ class Lambda(Layer):
         """The layer with a configuration.
 
         Raises:
-          ValueError: for an unknown name, or code that cannot be read or must not be run.
+          ValueError: for a name that is neither that of an op nor in `custom_objects`, for code in safe mode, or
+            code that cannot be read.
         """
         config = dict(config)
+        home = config.get("module")
         for name in ("function_type", "module", "output_shape_type", "output_shape_module"):
             config.pop(name, None)
         data = config["function"]
@@ -99,17 +103,38 @@ class Lambda(Layer):
             names = dict(custom_objects or {})
             config["function"] = functions.from_data(data, names, f"layer {config.get('name')}")
         else:
-            config["function"] = _named_function(data, custom_objects)
+            config["function"] = _named_function(data, home, custom_objects)
         return cls(**config)
 
 
 def _is_registered(function: Any) -> bool:
-    name = identify.get_registered_name(function)
+    name = registry.get_registered_name(function)
     return name != getattr(function, "__name__", name) or (
-        identify.get_registered_object(name) is function
+        registry.get_registered_object(name) is function
     )
 
 
-def _named_function(name: str, custom_objects: Any) -> Any:
-    found = identify.get_registered_object(name, custom_objects, {})
-    return op_layers.find_function(name) if found is None else found
+def _named_function(name: str, home: Any, custom_objects: Any) -> Any:
+    """The function that a configuration names, of the program itself, of `custom_objects`, or an op.
+
+    Args:
+      name: its name.
+      home: the module that it was in, as Keras 2 writes it beside names such as 'square'.
+      custom_objects: functions by name.
+    """
+    if isinstance(name, HeldName):
+        return name.value
+    if not isinstance(name, str):
+        raise ValueError(f"A Lambda layer's function is given by its name or code, got {name!r}.")
+    found = registry.get_registered_object(name, custom_objects, {})
+    if found is None and str(home).endswith("keras.backend"):
+        found = op_names.find(f"keras.backend.{name}")
+    if found is not None:
+        return found
+    try:
+        return op_table.find_function(name)
+    except ValueError:
+        found = registry.get_registered_object(name.rpartition(".")[2], custom_objects, {})
+        if found is None:
+            raise
+        return found

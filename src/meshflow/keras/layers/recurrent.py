@@ -10,7 +10,7 @@ from meshflow.core import nest
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.shapes import TensorShape
 from meshflow.core.variable import Variable
-from meshflow.keras import backend
+from meshflow.keras import backend, registry
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.input_spec import InputSpec
 from meshflow.keras.layers import recurrent_cells as cells
@@ -332,19 +332,15 @@ class RNN(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the cell's."""
-        from meshflow.keras import layers
-
-        return {**super().get_config(), **self._run_config(), "cell": layers.serialize(self.cell)}
+        return {**super().get_config(), **self._run_config(), "cell": registry.serialize(self.cell)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The layer with a configuration."""
-        from meshflow.keras import layers
-
         config = dict(config)
         count = config.pop("num_constants", None)
         if "cell" in config:
-            cell = layers.deserialize(config.pop("cell"), custom_objects)
+            cell = registry.LAYERS.deserialize(config.pop("cell"), custom_objects)
             layer = cls(cell, **config)
         else:
             layer = cls(**config)

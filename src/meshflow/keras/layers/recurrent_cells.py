@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core import nest
 from meshflow.core.shapes import TensorShape
+from meshflow.keras import registry
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.ops import array
 
@@ -188,17 +189,13 @@ class StackedRNNCells(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration: the cells'."""
-        from meshflow.keras import layers
-
-        return {**super().get_config(), "cells": [layers.serialize(c) for c in self.cells]}
+        return {**super().get_config(), "cells": [registry.serialize(c) for c in self.cells]}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The layer with a configuration."""
-        from meshflow.keras import layers
-
         config = dict(config)
-        cells = [layers.deserialize(c, custom_objects) for c in config.pop("cells")]
+        cells = [registry.LAYERS.deserialize(c, custom_objects) for c in config.pop("cells")]
         return cls(cells, **config)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.shapes import TensorShape
 from meshflow.core.specs import TensorSpec
+from meshflow.keras import registry
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.keras_tensor import KerasTensor
 from meshflow.ops import array, math
@@ -38,17 +39,13 @@ class Wrapper(Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
-        from meshflow.keras import layers
-
-        return {**super().get_config(), "layer": layers.serialize(self.layer)}
+        return {**super().get_config(), "layer": registry.serialize(self.layer)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The layer with a configuration."""
-        from meshflow.keras import layers
-
         config = dict(config)
-        return cls(layers.deserialize(config.pop("layer"), custom_objects), **config)
+        return cls(registry.LAYERS.deserialize(config.pop("layer"), custom_objects), **config)
 
 
 class TimeDistributed(Wrapper):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.keras.losses import functions as _f
 from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, define
 from meshflow.keras.losses.functions import *
@@ -141,7 +141,7 @@ _ALIASES = {
     "bce": _f.binary_crossentropy,
     "huber_loss": _f.huber,
 }
-_TABLE = {**_CLASSES, **_FUNCTIONS, **_ALIASES}
+_FAMILY = registry.family("loss function", {**_CLASSES, **_FUNCTIONS, **_ALIASES})
 
 __all__ = sorted(
     {
@@ -180,7 +180,7 @@ def get(identifier: Any) -> Any:
     """
     if isinstance(identifier, Loss):
         return identifier
-    return identify.lookup(identifier, _TABLE, "loss function")
+    return _FAMILY.get(identifier)
 
 
 def serialize(loss: Any, use_legacy_format: bool = False) -> Any:
@@ -191,7 +191,7 @@ def serialize(loss: Any, use_legacy_format: bool = False) -> Any:
       >>> tf.keras.losses.serialize(tf.keras.losses.huber)
       'huber'
     """
-    return identify.serialize(loss)
+    return registry.serialize(loss)
 
 
 def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
@@ -203,4 +203,4 @@ def deserialize(name: Any, custom_objects: Any = None, use_legacy_format: bool =
       >>> tf.keras.losses.deserialize(config).delta
       3.0
     """
-    return identify.lookup(name, _TABLE, "loss function", custom_objects)
+    return _FAMILY.deserialize(name, custom_objects)

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.distribute.replica import spanning
-from meshflow.keras import backend, identify
+from meshflow.keras import backend, registry
 from meshflow.ops import array, math
 
 
@@ -204,7 +204,7 @@ class LossFunctionWrapper(Loss):
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
         own = (
-            {"fn": identify.get_registered_name(self.fn)}
+            {"fn": registry.get_registered_name(self.fn)}
             if type(self) is LossFunctionWrapper
             else {}
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.functions import *
 from meshflow.keras.metrics import accuracy as _accuracy
@@ -155,28 +155,31 @@ _FUNCTIONS = {
     and not isinstance(v, type)
     and n != "resolve_accuracy"
 }
-_TABLE = {
-    **{identify.snake_case(n): c for n, c in _CLASSES.items()},
-    **_CLASSES,
-    **_FUNCTIONS,
-    "mse": mse,
-    "MSE": mse,
-    "mae": mae,
-    "MAE": mae,
-    "mape": mape,
-    "MAPE": mape,
-    "msle": msle,
-    "MSLE": msle,
-    "kld": kld,
-    "KLD": kld,
-    "logcosh": logcosh,
-    "bce": _losses.binary_crossentropy,
-    "acc": _accuracy.accuracy,
-    "cosine_similarity": cosine_similarity,
-    "kullback_leibler_divergence": kld,
-    "huber_loss": _losses.huber,
-    "auc": AUC,
-}
+_FAMILY = registry.family(
+    "metric function",
+    {
+        **{registry.snake_case(n): c for n, c in _CLASSES.items()},
+        **_CLASSES,
+        **_FUNCTIONS,
+        "mse": mse,
+        "MSE": mse,
+        "mae": mae,
+        "MAE": mae,
+        "mape": mape,
+        "MAPE": mape,
+        "msle": msle,
+        "MSLE": msle,
+        "kld": kld,
+        "KLD": kld,
+        "logcosh": logcosh,
+        "bce": _losses.binary_crossentropy,
+        "acc": _accuracy.accuracy,
+        "cosine_similarity": cosine_similarity,
+        "kullback_leibler_divergence": kld,
+        "huber_loss": _losses.huber,
+        "auc": AUC,
+    },
+)
 
 __all__ = sorted(
     {
@@ -214,7 +217,7 @@ def get(identifier: Any) -> Any:
     """
     if isinstance(identifier, Metric):
         return identifier
-    return identify.lookup(identifier, _TABLE, "metric function")
+    return _FAMILY.get(identifier)
 
 
 def serialize(metric: Any, use_legacy_format: bool = False) -> Any:
@@ -225,7 +228,7 @@ def serialize(metric: Any, use_legacy_format: bool = False) -> Any:
       >>> tf.keras.metrics.serialize(tf.keras.metrics.mse)
       'mean_squared_error'
     """
-    return identify.serialize(metric)
+    return registry.serialize(metric)
 
 
 def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool = False) -> Any:
@@ -237,4 +240,4 @@ def deserialize(config: Any, custom_objects: Any = None, use_legacy_format: bool
       >>> tf.keras.metrics.deserialize(config).get_config()["threshold"]
       0.25
     """
-    return identify.lookup(config, _TABLE, "metric function", custom_objects)
+    return _FAMILY.deserialize(config, custom_objects)

@@ -17,7 +17,7 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import reading_together
-from meshflow.keras import backend, identify
+from meshflow.keras import backend, registry
 from meshflow.ops import math
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -79,7 +79,7 @@ class Metric:
         self._mesh = kwargs.pop("mesh", self._mesh)
         if kwargs:
             raise TypeError(f"{type(self).__name__} got unexpected arguments {sorted(kwargs)}.")
-        self._name = name or backend.unique_name(identify.snake_case(type(self).__name__))
+        self._name = name or backend.unique_name(registry.snake_case(type(self).__name__))
         self._dtype = dtypes.as_dtype(
             getattr(dtype, "variable_dtype", dtype) or backend.floatx()
         ).name

@@ -19,6 +19,7 @@ from meshflow.core.tape import GradientTape, no_tapes
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.distribute.strategy import get_strategy
+from meshflow.keras import registry
 from meshflow.keras.mixed_precision import loss_scale as scales
 from meshflow.keras.mixed_precision.loss_scale import ScaleState, all_finite
 from meshflow.keras.optimizers.base import Optimizer
@@ -413,10 +414,8 @@ class LossScaleOptimizer(Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the inner optimizer's."""
-        from meshflow.keras import optimizers
-
         return {
-            "inner_optimizer": optimizers.serialize(self._optimizer),
+            "inner_optimizer": registry.serialize(self._optimizer),
             "dynamic": self._dynamic,
             "initial_scale": self._initial,
             "dynamic_growth_steps": self._growth,
@@ -433,14 +432,12 @@ class LossScaleOptimizer(Optimizer):
         Raises:
           ValueError: for an old configuration with a multiplier other than 2.
         """
-        from meshflow.keras import optimizers
-
         config = dict(config)
         if "loss_scale" in config:
             return _from_old(cls, config, custom_objects)
         inner = config.pop("inner_optimizer")
         if isinstance(inner, dict):
-            inner = optimizers.deserialize(inner, custom_objects)
+            inner = registry.OPTIMIZERS.deserialize(inner, custom_objects)
         return cls(inner, **config)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -497,9 +494,7 @@ def settings(scale: Any) -> dict[str, Any]:
 
 
 def _from_old(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
-    from meshflow.keras import optimizers
-
-    inner = optimizers.deserialize(config["optimizer"], custom_objects)
+    inner = registry.OPTIMIZERS.deserialize(config["optimizer"], custom_objects)
     scale = scales.get(config["loss_scale"])
     if isinstance(scale, scales.DynamicLossScale) and scale.multiplier != scales.MULTIPLIER:
         raise ValueError(
@@ -507,3 +502,10 @@ def _from_old(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
             f"DynamicLossScale: {scale!r}"
         )
     return cls(inner, **settings(scale))
+
+
+registry.OPTIMIZERS.table |= registry.name_table(
+    LossScaleOptimizer,
+    LossScaleOptimizerV1=LossScaleOptimizer,
+    LossScaleOptimizerV3=LossScaleOptimizer,
+)

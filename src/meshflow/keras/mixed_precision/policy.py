@@ -6,7 +6,7 @@ from typing import Any
 
 from meshflow.core import config_optimizer, dtypes
 from meshflow.distribute.strategy import get_strategy
-from meshflow.keras import backend, identify
+from meshflow.keras import backend, registry
 from meshflow.keras.mixed_precision import float8
 
 _MIXED = {
@@ -235,7 +235,7 @@ def get(identifier: Any) -> Policy:
     if isinstance(identifier, Policy):
         return identifier
     if isinstance(identifier, dict):
-        found = identify.get_registered_object(
+        found = registry.get_registered_object(
             identifier.get("registered_name") or identifier.get("class_name", "")
         )
         # Those of TensorFlow 2.1-2.3 come back as policies without a loss scale.

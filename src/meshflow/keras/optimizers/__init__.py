@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.keras.optimizers import experimental, legacy, schedules
 from meshflow.keras.optimizers.adafactor import Adafactor
 from meshflow.keras.optimizers.adam import Adam, Adamax, AdamW, Lion, Nadam
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_TABLE = identify.name_table(
+registry.OPTIMIZERS.table |= registry.name_table(
     SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Adafactor, Ftrl, Lion
 )
 
@@ -84,7 +84,7 @@ def get(identifier: Any, **kwargs: Any) -> Any:
         )
     if isinstance(identifier, dict):
         return deserialize(identifier)
-    return identify.lookup(identifier, _TABLE, "optimizer")
+    return registry.OPTIMIZERS.get(identifier)
 
 
 def serialize(optimizer: Any, use_legacy_format: bool = False) -> Any:
@@ -104,7 +104,7 @@ def serialize(optimizer: Any, use_legacy_format: bool = False) -> Any:
       ('SGD', 0.5)
     """
     del use_legacy_format
-    return identify.serialize(optimizer)
+    return registry.serialize(optimizer)
 
 
 def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Any:
@@ -125,8 +125,4 @@ def deserialize(config: Any, custom_objects: Any = None, **kwargs: Any) -> Any:
       0.5
     """
     del kwargs
-    from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
-
-    known = {**_TABLE, **identify.name_table(LossScaleOptimizer)}
-    known |= dict.fromkeys(("LossScaleOptimizerV1", "LossScaleOptimizerV3"), LossScaleOptimizer)
-    return identify.lookup(config, known, "optimizer", custom_objects)
+    return registry.OPTIMIZERS.deserialize(config, custom_objects)

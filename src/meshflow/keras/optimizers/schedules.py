@@ -6,7 +6,7 @@ import math as _python_math
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.ops import array, math
 
 __all__ = [
@@ -294,13 +294,16 @@ class CosineDecayRestarts(LearningRateSchedule):
         return self.initial_learning_rate * ((1 - self.alpha) * decayed + self.alpha)
 
 
-_TABLE = identify.name_table(
-    ExponentialDecay,
-    InverseTimeDecay,
-    PiecewiseConstantDecay,
-    PolynomialDecay,
-    CosineDecay,
-    CosineDecayRestarts,
+_FAMILY = registry.family(
+    "decay",
+    registry.name_table(
+        ExponentialDecay,
+        InverseTimeDecay,
+        PiecewiseConstantDecay,
+        PolynomialDecay,
+        CosineDecay,
+        CosineDecayRestarts,
+    ),
 )
 
 
@@ -313,7 +316,7 @@ def serialize(learning_rate_schedule: Any) -> Any:
       >>> tf.keras.optimizers.schedules.serialize(rate)["class_name"]
       'ExponentialDecay'
     """
-    return identify.serialize(learning_rate_schedule)
+    return registry.serialize(learning_rate_schedule)
 
 
 def deserialize(config: Any, custom_objects: Any = None) -> Any:
@@ -326,4 +329,4 @@ def deserialize(config: Any, custom_objects: Any = None) -> Any:
       >>> float(tf.keras.optimizers.schedules.deserialize(config)(10))
       4.0
     """
-    return identify.lookup(config, _TABLE, "decay", custom_objects)
+    return _FAMILY.deserialize(config, custom_objects)

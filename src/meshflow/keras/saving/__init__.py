@@ -1,6 +1,6 @@
 """Saving and loading models and weights."""
 
-from meshflow.keras.identify import (
+from meshflow.keras.registry import (
     custom_object_scope,
     deserialize_keras_object,
     get_custom_objects,

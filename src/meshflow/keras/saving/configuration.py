@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.keras import identify
+from meshflow.keras import registry
+from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.version import KERAS_VERSION
 
 _NESTED = ("Functional", "Model", "Sequential")
@@ -29,11 +30,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if hasattr(value, "get_config"):
-        return identify.serialize(value)
+        return registry.serialize(value)
     if hasattr(value, "as_numpy_dtype"):
         return value.name
     if callable(value):
-        return identify.get_registered_name(value)
+        return registry.get_registered_name(value)
     raise TypeError(
         f"{value!r} of type {type(value).__name__} cannot be written to a model's configuration."
     )
@@ -59,7 +60,7 @@ def model_config(model: Any) -> dict[str, Any]:
         "class_name": type(model).__name__,
         "config": to_keras(json.loads(to_json(model.get_config()))),
     }
-    name = identify.get_registered_name(type(model))
+    name = registry.get_registered_name(type(model))
     return config | ({"registered_name": name} if name != type(model).__name__ else {})
 
 
@@ -88,19 +89,23 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any
       >>> tf.keras.models.model_from_config(config).output_shape
       (None, 2)
     """
-    from meshflow.keras import layers
-
+    if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
+        raise ValueError("A model's configuration is a dictionary with class_name and config.")
     config = {**config, "config": from_keras(config["config"])}
-    with identify.custom_object_scope(custom_objects or {}):
-        return layers.deserialize(config, custom_objects)
+    with registry.custom_object_scope(custom_objects or {}):
+        return registry.LAYERS.deserialize(config, custom_objects)
 
 
-def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
+def model_from_json(json_string: str, custom_objects: Any = None, safe_mode: bool = True) -> Any:
     """The model with an architecture, with new weights.
 
     Args:
       json_string: what `Model.to_json` gave, here or in Keras 2.
       custom_objects: classes and functions by name.
+      safe_mode: whether an architecture is refused that brings code or names files, as for `load_model`.
+
+    Raises:
+      ValueError: for a name that is unknown, and for what `safe_mode` refuses.
 
     Example:
       >>> import meshflow as tf
@@ -108,7 +113,8 @@ def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
       >>> tf.keras.models.model_from_json(text).output_shape
       (None, 2)
     """
-    return model_from_config(json.loads(json_string), custom_objects)
+    with safe_mode_scope(safe_mode):
+        return model_from_config(json.loads(json_string), custom_objects)
 
 
 # ---- graphs ------------------------------------------------------------------------------
@@ -235,7 +241,7 @@ def training_config(model: Any) -> dict[str, Any] | None:
     arguments = dict(model._compile_arguments)
     try:
         del arguments["optimizer"]
-        arguments["optimizer_config"] = identify.serialize(model.optimizer)
+        arguments["optimizer_config"] = registry.serialize(model.optimizer)
         return json.loads(to_json(arguments))
     except (NotImplementedError, TypeError):
         # An optimizer without a configuration is left out; the model still loads, uncompiled.
@@ -281,31 +287,30 @@ def compile_from_config(model: Any, config: dict[str, Any], custom_objects: Any 
       config: what `training_config` gave, here or in Keras 2, or a `compile_config` of `.keras` files.
       custom_objects: classes and functions by name.
     """
-    from meshflow.keras import losses, metrics, optimizers
+    losses, metrics = registry.FAMILIES["loss function"], registry.FAMILIES["metric function"]
 
-    def decode(value: Any, module: Any) -> Any:
+    def decode(value: Any, family: registry.Family) -> Any:
         if isinstance(value, dict) and "class_name" in value:
-            if value["class_name"] == "function":
-                return module.get(value["config"])
             # tf-keras also names the function that the class wraps.
-            known = {k: v for k, v in (value.get("config") or {}).items() if k != "fn"}
-            value = {**value, "config": known} if hasattr(module, value["class_name"]) else value
-            return module.deserialize(value, custom_objects)
+            config = value.get("config")
+            if isinstance(config, dict) and value["class_name"] in family.table:
+                value = {**value, "config": {k: v for k, v in config.items() if k != "fn"}}
+            return family.deserialize(value, custom_objects)
         if isinstance(value, dict):
-            return {k: decode(v, module) for k, v in value.items()}
+            return {k: decode(v, family) for k, v in value.items()}
         if isinstance(value, str):
             # Later, when training matches losses to outputs, `custom_objects` is no longer known.
-            found = identify.get_registered_object(value, custom_objects)
-            return value if found is None else module.get(found)
-        return [decode(v, module) for v in value] if isinstance(value, list) else value
+            found = registry.get_registered_object(value, custom_objects)
+            return value if found is None else family.get(found)
+        return [decode(v, family) for v in value] if isinstance(value, list) else value
 
     optimizer = config.get("optimizer_config", config.get("optimizer"))
     if isinstance(optimizer, dict):
         # Keras 2.11 and later call their own optimizers "Custom>Adam".
         name = optimizer["class_name"].removeprefix("Custom>")
-        known = name in optimizers.__all__
+        known = name in registry.OPTIMIZERS.table
         optimizer = {**optimizer, "class_name": name if known else optimizer["class_name"]}
-        optimizer = optimizers.deserialize(optimizer, custom_objects)
+        optimizer = registry.OPTIMIZERS.deserialize(optimizer, custom_objects)
     kept = ("loss_weights", "steps_per_execution", "run_eagerly")
     model.compile(
         optimizer,

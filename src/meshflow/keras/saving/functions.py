@@ -1,41 +1,34 @@
 """Python functions as plain data, for `Lambda` layers of functions that have no name.
 
-As in Keras 2 a function is its byte code. Whoever loads it runs it: files of others may do harm.
+As in Keras 2 a function is its byte code. Whoever loads it runs it, which needs somebody to say that the
+file's author is trusted.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
-import contextvars
 import marshal
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.errors import InvalidValueError
+from meshflow.keras.safe_mode import HeldCode, refuse
 
-__all__ = ["code_forbidden", "from_data", "to_data"]
-
-_forbidden: contextvars.ContextVar[bool] = contextvars.ContextVar("code_forbidden", default=False)
-
-
-@contextlib.contextmanager
-def code_forbidden(value: bool) -> Iterator[None]:
-    """Whether functions may not be made of data inside, as what is loaded is not trusted."""
-    token = _forbidden.set(value)
-    try:
-        yield
-    finally:
-        _forbidden.reset(token)
+__all__ = ["from_data", "to_data"]
 
 
-def to_data(function: types.FunctionType) -> list[Any]:
-    """A function's code in base 64, its defaults, and the values that it closes over."""
+def to_data(function: types.FunctionType) -> HeldCode:
+    """A function's code in base 64, its defaults, and the values that it closes over.
+
+    Args:
+      function: the function, which stays with the data in this program.
+    """
     code = base64.b64encode(marshal.dumps(function.__code__)).decode()
     closure = [cell.cell_contents for cell in function.__closure__ or ()]
     defaults = function.__defaults__
-    return [code, None if defaults is None else list(defaults), closure or None]
+    data = [code, None if defaults is None else list(defaults), closure or None]
+    return HeldCode(data, function)
 
 
 def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]:
@@ -47,13 +40,11 @@ def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]
       what: what has the function, for errors.
 
     Raises:
-      ValueError: where code is forbidden, or for code of another version of Python.
+      ValueError: in safe mode, or for code of another version of Python.
     """
-    if _forbidden.get():
-        raise ValueError(
-            f"Requested the deserialization of {what} with a Python function inside it. This runs code of the file's "
-            "author. If you trust the source, load it with `safe_mode=False`."
-        )
+    if isinstance(data, HeldCode):
+        return data.value
+    refuse(f"{what} with a Python function inside it", "This runs code of the file's author.")
     import builtins
 
     import numpy

@@ -14,19 +14,6 @@ from meshflow.keras.saving.optimizer_state import state_of
 _HEADER_LIMIT = 64512
 
 
-def h5py() -> Any:
-    """The module `h5py`.
-
-    Raises:
-      ImportError: naming the extra that installs it.
-    """
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError("HDF5 files need h5py: pip install 'meshflow[keras]'.") from error
-    return h5py
-
-
 def write_names(group: Any, key: str, names: Sequence[str]) -> None:
     """Writes a list of names as an attribute.
 

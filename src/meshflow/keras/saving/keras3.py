@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.keras.saving.hdf5 import assign
 from meshflow.keras.saving.optimizer_state import state_of
 
@@ -37,7 +37,7 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
 def _numbered(group: str, items: Any) -> Iterator[tuple[str, Any]]:
     used: dict[str, int] = {}
     for item in items:
-        name = identify.snake_case(type(item).__name__)
+        name = registry.snake_case(type(item).__name__)
         used[name] = used.get(name, -1) + 1
         yield f"{group}/{name}_{used[name]}" if used[name] else f"{group}/{name}", item
 
@@ -45,7 +45,9 @@ def _numbered(group: str, items: Any) -> Iterator[tuple[str, Any]]:
 def _own_variables(value: Any) -> list[Any]:
     """A layer's variables that no sublayer has, trainable ones first."""
     nested = {id(w) for _, item in _members(value) for w in item.weights}
-    own = [w for w in value.weights if id(w) not in nested]
+    # Of models those of metrics are left out.
+    weights = getattr(value, "_saved_weights", None)
+    own = [w for w in (value.weights if weights is None else weights) if id(w) not in nested]
     return sorted(own, key=lambda w: not w.trainable)
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import logging
 import os
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from meshflow import saved_model
 from meshflow.checkpoint.storage import read_folder, write_folder
-from meshflow.keras import identify
+from meshflow.keras import registry
 from meshflow.keras.engine.layer_weights import set_weights
+from meshflow.keras.safe_mode import UnsafeConfigError
+from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.keras.saving import hdf5, keras3, optimizer_state
+from meshflow.keras.saving.archives import Archive, h5py, open_hdf5
 from meshflow.keras.saving.configuration import (
     KERAS_VERSION,
     compile_config,
@@ -27,7 +28,6 @@ from meshflow.keras.saving.configuration import (
     to_json,
     training_config,
 )
-from meshflow.keras.saving.functions import code_forbidden
 from meshflow.keras.saving.served import RestoredModel, input_specs
 from meshflow.saved_model.saving import content as saved_model_content
 
@@ -81,7 +81,7 @@ def save_model(
     }
     part = f"{path}.part"
     if kind == "h5":
-        with hdf5.h5py().File(part, "w") as file:
+        with h5py().File(part, "w") as file:
             _write_h5(model, file, meta, optimizer)
         os.replace(part, path)
     elif kind == "keras":
@@ -149,7 +149,7 @@ def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> No
 
 def _write_archive(model: Any, part: str, meta: dict[str, Any], optimizer: Any) -> None:
     buffer = io.BytesIO()
-    with hdf5.h5py().File(buffer, "w") as file:
+    with h5py().File(buffer, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
         if optimizer is not None and hasattr(optimizer, "weights"):
             keras3.write_optimizer(optimizer, file)
@@ -182,8 +182,8 @@ def load_model(
       custom_objects: classes and functions by name.
       compile: whether the model is compiled as it was.
       options: ignored.
-      safe_mode: whether `.keras` files with code of functions are refused; those of `Lambda` layers are
-        code. As in Keras 2, `.h5` files run it.
+      safe_mode: whether a model is refused that brings code, as `Lambda` layers of functions without a name do,
+        or that reads other files, such as one with a vocabulary; the same for files of all kinds and folders.
       **kwargs: ignored.
 
     Returns:
@@ -191,7 +191,9 @@ def load_model(
 
     Raises:
       OSError: when there is no such file.
-      ValueError: when the file holds no model, or code and `safe_mode` is set.
+      ValueError: when the file holds no model, what `safe_mode` refuses, links to other files, or more than
+        1 GiB (20 times its size where that is more) when unpacked; the environment's
+        MESHFLOW_MAX_UNPACKED_BYTES sets another limit.
 
     Example:
       >>> import meshflow as tf
@@ -206,17 +208,12 @@ def load_model(
     path = os.fspath(filepath)
     if not os.path.exists(path):
         raise OSError(f"No file or directory found at {path}")
-    with identify.custom_object_scope(custom_objects or {}):
+    with registry.custom_object_scope(custom_objects or {}), safe_mode_scope(safe_mode):
         if os.path.isdir(path):
             return _load_folder(path, custom_objects, compile)
         if zipfile.is_zipfile(path):
-            with code_forbidden(safe_mode):
-                return _load_archive(path, custom_objects, compile)
-        try:
-            file = hdf5.h5py().File(path, "r")
-        except OSError as error:
-            raise OSError(f"{path} is no HDF5 file, or it is damaged: {error}") from error
-        with file:
+            return _load_archive(path, custom_objects, compile)
+        with open_hdf5(path) as file:
             return _load_h5(file, custom_objects, compile, path)
 
 
@@ -247,44 +244,17 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
 
 
 def _load_archive(path: str, custom_objects: Any, compile: bool) -> Any:
-    with zipfile.ZipFile(path) as archive:
-        try:
-            config = json.loads(archive.read("config.json"))
-        except (KeyError, ValueError) as error:
-            raise ValueError(
-                f"{path} holds no model: config.json is missing or damaged."
-            ) from error
-    built_shape = (config.get("build_config") or {}).get("input_shape")
-    model = _make(config, built_shape, custom_objects)
-    with weights_of_archive(path) as file:
-        if keras3.is_layout(file):
-            keras3.read_model(model, file)
-        else:
-            hdf5.read_model(model, file)
-        if compile and config.get("compile_config"):
-            compile_from_config(model, config["compile_config"], custom_objects)
-            names, values = keras3.read_optimizer(file)
-            optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+    with Archive(path) as archive:
+        config = archive.config()
+        built_shape = (config.get("build_config") or {}).get("input_shape")
+        model = _make(config, built_shape, custom_objects)
+        with archive.weights() as file:
+            (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
+            if compile and config.get("compile_config"):
+                compile_from_config(model, config["compile_config"], custom_objects)
+                names, values = keras3.read_optimizer(file)
+                optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
     return model
-
-
-@contextlib.contextmanager
-def weights_of_archive(path: str) -> Iterator[Any]:
-    """The HDF5 file inside a `.keras` file.
-
-    Args:
-      path: the `.keras` file.
-
-    Raises:
-      ValueError: when there is none.
-    """
-    with zipfile.ZipFile(path) as archive:
-        try:
-            data = archive.read("model.weights.h5")
-        except KeyError:
-            raise ValueError(f"{path} holds no weights (model.weights.h5 is missing).") from None
-    with hdf5.h5py().File(io.BytesIO(data), "r") as file:
-        yield file
 
 
 def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
@@ -299,6 +269,8 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
         return _restored(path, meta, custom_objects, compile)
     try:
         model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
+    except UnsafeConfigError:
+        raise
     except ValueError as error:
         if "saved_model" not in content:
             raise

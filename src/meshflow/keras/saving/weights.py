@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.checkpoint.checkpoint import note_latest, restore_objects, write_objects
 from meshflow.keras.saving import hdf5, keras3
+from meshflow.keras.saving.archives import Archive, h5py, open_hdf5
 
 
 def _is_h5(path: str, save_format: str | None = None) -> bool:
@@ -54,7 +55,7 @@ def save_weights(
     modern = path.endswith(".weights.h5") and keras3.can_hold(model)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     part = f"{path}.part"
-    with hdf5.h5py().File(part, "w") as file:
+    with h5py().File(part, "w") as file:
         (keras3 if modern else hdf5).write_model(model, file)
     os.replace(part, path)
 
@@ -106,11 +107,9 @@ def load_weights(
     if not os.path.exists(path):
         raise FileNotFoundError(f"No weights file at {path}.")
     if path.endswith(".keras"):
-        from meshflow.keras.saving.models import weights_of_archive
-
-        with weights_of_archive(path) as file:
+        with Archive(path) as archive, archive.weights() as file:
             return _read(model, file, by_name, skip_mismatch)
-    with hdf5.h5py().File(path, "r") as file:
+    with open_hdf5(path) as file:
         return _read(model, file, by_name, skip_mismatch)
 
 

@@ -1,7 +1,7 @@
 """`tf.keras.utils`."""
 
 from meshflow.keras.engine.data_adapter import pack_x_y_sample_weight, unpack_x_y_sample_weight
-from meshflow.keras.identify import (
+from meshflow.keras.registry import (
     custom_object_scope,
     deserialize_keras_object,
     get_custom_objects,

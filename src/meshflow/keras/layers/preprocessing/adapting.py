@@ -14,6 +14,7 @@ from meshflow.core.tensor import Tensor, is_tensor
 from meshflow.keras import backend
 from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.safe_mode import refuse
 
 __all__ = ["PreprocessingLayer"]
 
@@ -132,6 +133,21 @@ class EncodingLayer(PreprocessingLayer):
         """The `TensorSpec` of the outputs for the inputs' ones."""
         specs = input_signature if isinstance(input_signature, (list, tuple)) else [input_signature]
         return self._output_spec([spec.shape for spec in specs])
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """The layer with a configuration.
+
+        Raises:
+          ValueError: in safe mode, for a configuration that names a file with a vocabulary.
+        """
+        for key in ("vocabulary", "idf_weights"):
+            if isinstance(config.get(key), str):
+                refuse(
+                    f"layer {config.get('name')} of class {cls.__name__} with {key}={config[key]!r}",
+                    "This reads a file that the configuration names.",
+                )
+        return super().from_config(config)
 
 
 def as_tensor(value: Any) -> Any:

@@ -328,9 +328,11 @@ class IndexLookup(EncodingLayer):
             self.set_vocabulary(weights[0], weights[1] if len(weights) > 1 else None)
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration; a learnt vocabulary is part of it, so that a saved model has it."""
+        """The configuration; a vocabulary that was learnt or read is part of it, so that a saved model has it."""
         vocabulary, weights = self.input_vocabulary, self.input_idf_weights
-        if vocabulary is None and self._tokens:
+        if isinstance(vocabulary, str):
+            vocabulary = self.get_vocabulary(False)
+        elif vocabulary is None and self._tokens:
             vocabulary = self.get_vocabulary(False)
             weights = None if self._idf is None else self._idf[self.num_oov_indices :].tolist()
         return {

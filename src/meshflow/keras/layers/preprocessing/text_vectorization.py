@@ -11,10 +11,11 @@ from meshflow.core.composite import RAGGED_HELP
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
-from meshflow.keras import backend, identify
+from meshflow.keras import backend, registry
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import mode_of
 from meshflow.keras.layers.preprocessing.lookups import StringLookup
+from meshflow.keras.safe_mode import HeldName
 
 __all__ = ["TextVectorization"]
 
@@ -269,9 +270,11 @@ def _option(value: Any, known: dict[str, Any], name: str) -> Any:
     Raises:
       ValueError: for another name.
     """
+    if isinstance(value, HeldName):
+        return value.value
     if value is None or callable(value) or value in known:
         return value
-    found = identify.get_registered_object(value) if isinstance(value, str) else None
+    found = registry.get_registered_object(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError(
             f"Unknown value for `{name}` argument of layer TextVectorization. Allowed values are: `None`, a "
@@ -281,7 +284,8 @@ def _option(value: Any, known: dict[str, Any], name: str) -> Any:
 
 
 def _named(option: Any) -> Any:
-    return identify.get_registered_name(option) if callable(option) else option
+    name = registry.get_registered_name
+    return HeldName(name(option), option) if callable(option) else option
 
 
 def _run_widths(ngrams: Any) -> tuple[int, ...] | None:

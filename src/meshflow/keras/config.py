@@ -1,0 +1,5 @@
+"""`tf.keras.config`: settings that Keras 3 has there."""
+
+from meshflow.keras.safe_mode import enable_unsafe_deserialization
+
+__all__ = ["enable_unsafe_deserialization"]

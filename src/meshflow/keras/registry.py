@@ -1,0 +1,377 @@
+"""Looking things up by name: 'relu', 'adam', {'class_name': ..., 'config': ...}, classes, objects.
+
+Each kind of thing is a `Family`, whose module fills its table: `LAYERS`, that of losses, and so on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import difflib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from meshflow.keras.safe_mode import in_safe_mode
+from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
+
+_custom: dict[str, Any] = {}
+_names: dict[Any, str] = {}
+
+
+def get_custom_objects() -> dict[str, Any]:
+    """The dictionary of registered custom objects; changing it registers more.
+
+    Example:
+      >>> import meshflow as tf
+      >>> "Doubled" in tf.keras.saving.get_custom_objects()
+      False
+      >>> tf.keras.saving.get_custom_objects()["Doubled"] = lambda x: 2 * x
+      >>> tf.keras.activations.get("Doubled")(3)
+      6
+      >>> del tf.keras.saving.get_custom_objects()["Doubled"]
+    """
+    return _custom
+
+
+class custom_object_scope:
+    """Makes custom classes and functions known by name inside a `with` block.
+
+    Args:
+      objects: dictionary from name to class or function.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.keras.utils.custom_object_scope({"twice": lambda x: 2 * x}):
+      ...     layer = tf.keras.layers.Activation("twice")
+    """
+
+    def __init__(self, *args: dict[str, Any]) -> None:
+        self._objects = args
+        self._saved: dict[str, Any] = {}
+
+    def __enter__(self) -> custom_object_scope:
+        self._saved = dict(_custom)
+        for objects in self._objects:
+            _custom.update(objects)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _custom.clear()
+        _custom.update(self._saved)
+
+
+def register_keras_serializable(package: str = "Custom", name: str | None = None) -> Any:
+    """Decorator that makes a class or function known by name when models are loaded.
+
+    Args:
+      package: prefix of the name.
+      name: default the class's or function's own.
+
+    Returns:
+      A decorator.
+
+    Raises:
+      ValueError: for a class without `get_config`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.keras.saving.register_keras_serializable(package="zoo")
+      ... class Penguin(tf.keras.layers.Layer):
+      ...     pass
+      >>> tf.keras.saving.get_registered_name(Penguin)
+      'zoo>Penguin'
+    """
+
+    def decorate(target: Any) -> Any:
+        if isinstance(target, type) and not hasattr(target, "get_config"):
+            raise ValueError("Cannot register a class that does not have a get_config() method.")
+        full = f"{package}>{name or target.__name__}"
+        _custom[full] = target
+        _names[target] = full
+        return target
+
+    return decorate
+
+
+def get_registered_name(obj: Any) -> str:
+    """The name a class or function was registered under, else its own.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.saving.get_registered_name(tf.keras.layers.Dense)
+      'Dense'
+    """
+    return _names.get(obj, getattr(obj, "__name__", str(obj)))
+
+
+def get_registered_object(name: str, custom_objects: Any = None, module_objects: Any = None) -> Any:
+    """The class or function with a name, or None.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.saving.get_registered_object("Length", custom_objects={"Length": len})("abc")
+      3
+    """
+    for source in (custom_objects, _custom, module_objects):
+        if source and name in source:
+            return source[name]
+    return None
+
+
+def snake_case(name: str) -> str:
+    """`MeanSquaredError` -> `mean_squared_error`."""
+    spaced = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
+
+
+class Family:
+    """Things of one kind that configurations name: layers, losses, optimizers and so on.
+
+    A name means what stands under it in `custom_objects`, among the registered objects, or in the family's
+    table, and nothing else: it is never imported nor followed through attributes.
+
+    Args:
+      what: the kind of thing, for errors.
+      table: classes and functions by name.
+    """
+
+    def __init__(self, what: str, table: dict[str, Any] | None = None) -> None:
+        self.what = what
+        self.table = dict(table or {})
+
+    def add(self, *things: Any, **aliases: Any) -> None:
+        """Lets configurations name further classes and functions.
+
+        Args:
+          *things: known by their own names.
+          **aliases: known by other names.
+        """
+        self.table |= {thing.__name__: thing for thing in things} | aliases
+
+    def find(self, name: Any, custom_objects: Any = None) -> Any:
+        """What a name means, or None.
+
+        Args:
+          name: the name; as it is, or in other letters.
+          custom_objects: further names.
+        """
+        if not isinstance(name, str):
+            return None
+        found = get_registered_object(name, custom_objects, self.table)
+        return found if found is not None else self.table.get(name.lower())
+
+    def get(self, identifier: Any, custom_objects: Any = None) -> Any:
+        """What an identifier means.
+
+        Args:
+          identifier: a name, a configuration, a class, an object or a function; None gives None.
+          custom_objects: further names.
+
+        Returns:
+          An instance for names of classes and configurations; functions and objects as they are.
+
+        Raises:
+          ValueError: for an unknown name; close ones are listed.
+        """
+        if identifier is None:
+            return None
+        if isinstance(identifier, dict):
+            return self._configured(identifier, custom_objects)
+        if isinstance(identifier, str):
+            found = self.find(identifier, custom_objects)
+            if found is None:
+                raise self._unknown(identifier)
+            return found() if isinstance(found, type) else found
+        if isinstance(identifier, type):
+            return identifier()
+        if callable(identifier):
+            return identifier
+        raise ValueError(f"Could not interpret {self.what} identifier: {identifier!r}")
+
+    def deserialize(self, config: Any, custom_objects: Any = None) -> Any:
+        """What a configuration describes; as `get`.
+
+        Args:
+          config: what `serialize` gave.
+          custom_objects: further names.
+        """
+        return self.get(config, custom_objects)
+
+    def _configured(self, identifier: dict[str, Any], custom_objects: Any) -> Any:
+        name, config = identifier.get("class_name"), identifier.get("config", {})
+        if not isinstance(name, str):
+            raise ValueError(f"A configuration of a {self.what} needs a class_name: {identifier!r}")
+        if name == "function" and isinstance(config, str):
+            # Functions in the form of later versions of Keras.
+            return self.get(config, custom_objects)
+        for known in (identifier.get("registered_name"), name):
+            found = self.find(known, custom_objects)
+            if found is not None:
+                return (
+                    found if not isinstance(found, type) else _made(found, config, custom_objects)
+                )
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> ValueError:
+        close = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
+        hint = (
+            f" Did you mean {' or '.join(map(repr, close))}?"
+            if close
+            else f" Known are {sorted(self.table)}."
+        )
+        return ValueError(
+            f"Unknown {self.what}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
+            f"this object is included in the scope.{hint}"
+        )
+
+
+def _made(cls: Any, config: Any, custom_objects: Any) -> Any:
+    """An object of a class."""
+    if "custom_objects" in inspect.signature(cls.from_config).parameters:
+        return cls.from_config(config, custom_objects=custom_objects)
+    # What the configuration names in turn is found among them, too.
+    with custom_object_scope(custom_objects or {}):
+        return cls.from_config(config)
+
+
+def family(what: str, table: dict[str, Any] | None = None) -> Family:
+    """A new family, in which `deserialize_keras_object` looks too.
+
+    Args:
+      what: the kind of thing.
+      table: classes and functions by name.
+    """
+    FAMILIES[what] = made = Family(what, table)
+    return made
+
+
+class _Layers(Family):
+    """Layers, of which `clone_model` puts others in their places."""
+
+    def __init__(self) -> None:
+        super().__init__("layer")
+        self._instead: contextvars.ContextVar[Any] = contextvars.ContextVar("instead", default=None)
+
+    @contextlib.contextmanager
+    def replaced(self, layers: dict[str, Any]) -> Iterator[None]:
+        """Gives other layers for the configurations of some.
+
+        Args:
+          layers: layers by the names of those that they replace.
+        """
+        token = self._instead.set(layers)
+        try:
+            yield
+        finally:
+            self._instead.reset(token)
+
+    def get(self, identifier: Any, custom_objects: Any = None) -> Any:
+        """What an identifier means; see `Family`."""
+        instead = self._instead.get()
+        if instead and isinstance(identifier, dict):
+            config = identifier.get("config")
+            found = instead.get(config.get("name")) if isinstance(config, dict) else None
+            if found is not None:
+                return found
+        return super().get(identifier, custom_objects)
+
+
+FAMILIES: dict[str, Family] = {}
+# Filled by the modules of layers and models; here because layers and optimizers are made of layers and optimizers.
+LAYERS = _Layers()
+FAMILIES["layer"] = LAYERS
+OPTIMIZERS = family("optimizer")
+
+# Whose names come first where nobody says what a name is of.
+_ORDER = (
+    *(
+        "layer",
+        "loss function",
+        "metric function",
+        "optimizer",
+        "decay",
+        "regularizer",
+        "initializer",
+    ),
+    *("constraint", "activation function"),
+)
+
+
+def serialize(obj: Any) -> Any:
+    """A configuration, or the name of a function."""
+    if obj is None or isinstance(obj, (str, dict)):
+        return obj
+    if hasattr(obj, "get_config"):
+        cls = type(obj)
+        config = {"class_name": cls.__name__, "config": obj.get_config()}
+        name = get_registered_name(cls)
+        return config | ({"registered_name": name} if name != cls.__name__ else {})
+    return get_registered_name(obj)
+
+
+def serialize_keras_object(obj: Any) -> Any:
+    """The configuration of a layer, loss, optimizer or the like, or the name of a function.
+
+    Args:
+      obj: anything with `get_config`, or a function.
+
+    Returns:
+      `{'class_name': ..., 'config': ...}`, or a name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.utils.serialize_keras_object(tf.keras.regularizers.L2(0.5))
+      >>> config["class_name"], config["config"]
+      ('L2', {'l2': 0.5})
+    """
+    return serialize(obj)
+
+
+def deserialize_keras_object(
+    identifier: Any,
+    module_objects: dict[str, Any] | None = None,
+    custom_objects: Any = None,
+    printable_module_name: str = "object",
+    safe_mode: bool = True,
+) -> Any:
+    """The object that `serialize_keras_object` described.
+
+    Args:
+      identifier: a configuration or a name.
+      module_objects: classes and functions by name; default everything in `tf.keras`.
+      custom_objects: further classes and functions by name.
+      printable_module_name: what the thing is called in errors.
+      safe_mode: whether a configuration is refused that brings code or names files.
+
+    Raises:
+      ValueError: for an unknown name, and for what `safe_mode` refuses.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.keras.saving.serialize_keras_object(tf.keras.layers.Dense(3))
+      >>> tf.keras.saving.deserialize_keras_object(config).units
+      3
+    """
+    known = _everything() if module_objects is None else module_objects
+    with safe_mode_scope(safe_mode and in_safe_mode()):
+        return Family(printable_module_name, known).get(identifier, custom_objects)
+
+
+def _everything() -> dict[str, Any]:
+    """Classes and functions of all families by name."""
+    table: dict[str, Any] = {}
+    for what in reversed(_ORDER):
+        table |= FAMILIES[what].table
+    return table
+
+
+def name_table(*classes: Any, **aliases: Any) -> dict[str, Any]:
+    """Names for `lookup`: each class or function by its own name and in snake case, and aliases."""
+    table: dict[str, Any] = {}
+    for item in classes:
+        table[item.__name__] = item
+        table.setdefault(snake_case(item.__name__), item)
+        table.setdefault(item.__name__.lower(), item)
+    return table | aliases
