@@ -34,9 +34,13 @@ def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
       >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]], 0.95).numpy().tolist()
       [0.5]
     """
+    return math.reduce_mean(_binary_matches(y_true, y_pred, threshold), axis=-1)
+
+
+def _binary_matches(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
+    """1.0 for each element that is on the label's side of a threshold."""
     y_pred = convert_to_tensor(y_pred)
-    decided = math.cast(y_pred > threshold, y_pred.dtype)
-    return math.reduce_mean(accuracy(y_true, decided), axis=-1)
+    return accuracy(y_true, math.cast(y_pred > threshold, y_pred.dtype))
 
 
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
@@ -137,8 +141,10 @@ Accuracy = define(
 )
 BinaryAccuracy = define(
     "BinaryAccuracy",
-    binary_accuracy,
+    # Element by element, so that each may have a weight of its own.
+    _binary_matches,
     "Share of predictions on the label's side of a threshold.",
+    default_name="binary_accuracy",
     example=("BinaryAccuracy(threshold=0.3)([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1])", "0.75"),
 )
 CategoricalAccuracy = define(

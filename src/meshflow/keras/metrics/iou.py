@@ -85,7 +85,7 @@ class IoU(Metric):
         hits = math.reduce_sum(matrix * array.eye(self.num_classes, dtype=self._dtype), axis=0)
         union = math.reduce_sum(matrix, axis=0) + math.reduce_sum(matrix, axis=1) - hits
         hits, union = (array.gather(v, self.target_class_ids) for v in (hits, union))
-        present = math.reduce_sum(math.cast(union > 0.0, self._dtype))
+        present = math.reduce_sum(math.cast(math.not_equal(union, 0.0), self._dtype))
         return math.divide_no_nan(math.reduce_sum(math.divide_no_nan(hits, union)), present)
 
     def get_config(self) -> dict[str, Any]:

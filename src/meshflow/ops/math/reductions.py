@@ -495,7 +495,8 @@ def confusion_matrix(
       Tensor of shape [num_classes, num_classes]; rows are labels.
 
     Raises:
-      InvalidArgumentError: for class numbers out of range, when they are known.
+      InvalidArgumentError: for class numbers out of range, when they are known. A compiled function gives NaN
+        then, or leaves them out where `dtype` has none.
 
     Example:
       >>> import meshflow as tf
@@ -504,6 +505,7 @@ def confusion_matrix(
        [1 1]]
     """
     from meshflow.core.convert import convert_to_tensor
+    from meshflow.ops.array import reshape, where
     from meshflow.ops.math.casting import cast
 
     labels = cast(convert_to_tensor(labels), int64)
@@ -521,18 +523,28 @@ def confusion_matrix(
         both = labels._concrete("labels without num_classes"), predictions._concrete("predictions")
         num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
     kind = as_dtype(dtype)
-    if weights is not None:
-        weights = cast(convert_to_tensor(weights), kind)
     for which, numbers in (("labels", labels), ("predictions", predictions)):
-        known = None if isinstance(numbers._value, jax.core.Tracer) else np.asarray(numbers._value)
-        if known is not None and ((known < 0) | (known >= num_classes)).any():
+        if isinstance(numbers._value, jax.core.Tracer):
+            continue
+        known = np.asarray(numbers._value)
+        wrong = (known < 0) | (known >= num_classes)
+        if wrong.any():
+            position = np.argwhere(wrong)[0].tolist()
             raise InvalidArgumentError(
-                f"confusion_matrix: `{which}` must be within [0, {num_classes}), got {known.tolist()}."
+                f"confusion_matrix: `{which}` must be within [0, {num_classes}), got {known[tuple(position)]} at "
+                f"position {position}."
             )
-    places = labels * num_classes + predictions
-    flat = _bincount(places, weights, num_classes * num_classes, kind, False, False)
-    from meshflow.ops.array import reshape
-
+    inside = (labels >= 0) & (labels < num_classes)
+    inside = inside & (predictions >= 0) & (predictions < num_classes)
+    places = where(inside, labels * num_classes + predictions, convert_to_tensor(-1, int64))
+    # Exact however many pairs there are: 32-bit floats count to 2^24.
+    wide = as_dtype("float64") if kind.is_floating and weights is not None else int64
+    if weights is not None:
+        weights = cast(convert_to_tensor(weights), wide if kind.is_floating else kind)
+    flat = cast(_bincount(places, weights, num_classes * num_classes, wide, False, False), kind)
+    if kind.is_floating:
+        nan = convert_to_tensor(np.nan, kind)
+        flat = where(reduce_all(inside), flat, nan)
     return reshape(flat, [num_classes, num_classes])
 
 
