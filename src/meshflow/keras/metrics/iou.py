@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
+from meshflow.keras.losses.label_check import class_numbers
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
@@ -67,7 +68,7 @@ class IoU(Metric):
             y_true = math.argmax(y_true, axis=self.axis)
         if not self.sparse_y_pred:
             y_pred = math.argmax(y_pred, axis=self.axis)
-        true, pred = (array.reshape(math.cast(v, "int64"), [-1]) for v in (y_true, y_pred))
+        true, pred = (array.reshape(class_numbers(v, True), [-1]) for v in (y_true, y_pred))
         weights = None if sample_weight is None else array.reshape(self._float(sample_weight), [-1])
         if self.ignore_class is not None:
             counted = math.not_equal(true, self.ignore_class)
