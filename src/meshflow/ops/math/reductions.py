@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -119,12 +120,36 @@ def _std(x: Any, axis: Any, keepdims: bool) -> Any:
     return jnp.sqrt(_variance(x, axis, keepdims))
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
+def _extreme(find: Any, x: Any, axis: Any) -> Any:
+    """The largest or smallest numbers; equal ones share the gradient, and that of NaN is NaN."""
+    return find(x, axis=axis, keepdims=True)
+
+
+@_extreme.defjvp
+def _extreme_jvp(find: Any, axis: Any, primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    best = _extreme(find, x, axis)
+    chosen = (x == best).astype(x.dtype)
+    # Said outright: XLA takes zero times anything for zero.
+    shares = jnp.where(best != best, best, chosen / jnp.sum(chosen, axis=axis, keepdims=True))
+    return best, jnp.sum(t * shares, axis=axis, keepdims=True)
+
+
 def _max(x: Any, axis: Any, keepdims: bool) -> Any:
-    return jnp.max(x, axis=axis, keepdims=keepdims, initial=_lowest(x) if x.size == 0 else None)
+    return _reduced(jnp.max, _lowest, x, axis, keepdims)
 
 
 def _min(x: Any, axis: Any, keepdims: bool) -> Any:
-    return jnp.min(x, axis=axis, keepdims=keepdims, initial=_highest(x) if x.size == 0 else None)
+    return _reduced(jnp.min, _highest, x, axis, keepdims)
+
+
+def _reduced(find: Any, of_none: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    if x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
+        initial = of_none(x) if x.size == 0 else None
+        return find(x, axis=axis, keepdims=keepdims, initial=initial)
+    best = _extreme(find, x, axis)
+    return best if keepdims else jnp.squeeze(best, axis)
 
 
 def _lowest(x: Any) -> Any:
@@ -196,7 +221,7 @@ reduce_euclidean_norm = _define(
 def argmax(
     input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
 ) -> Tensor:
-    """Position of the largest element along a dimension, the first of equals.
+    """Position of the largest element along a dimension, the first of equals; NaN is passed over.
 
     Args:
       input: a tensor.
@@ -212,9 +237,7 @@ def argmax(
       >>> tf.argmax([[1, 5], [7, 2]], axis=1).numpy()
       array([1, 0])
     """
-    return jnp.argmax(input, axis=_check_axis(axis or 0, input.ndim)).astype(
-        as_dtype(output_type).dtype
-    )
+    return _position(jnp.argmax, input, axis, -jnp.inf, output_type)
 
 
 @op(differentiable=False)
@@ -228,9 +251,13 @@ def argmin(
       >>> tf.argmin([[1, 5], [7, 2]], axis=1).numpy()
       array([0, 1])
     """
-    return jnp.argmin(input, axis=_check_axis(axis or 0, input.ndim)).astype(
-        as_dtype(output_type).dtype
-    )
+    return _position(jnp.argmin, input, axis, jnp.inf, output_type)
+
+
+def _position(find: Any, x: Any, axis: Any, worst: float, output_type: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)  # NaN is never the one
+    return find(x, axis=_check_axis(axis or 0, x.ndim)).astype(as_dtype(output_type).dtype)
 
 
 def _dimension(axis: int, x: Any) -> int:
