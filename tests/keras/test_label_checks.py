@@ -1,4 +1,4 @@
-"""What losses and metrics refuse, called and in `fit`."""
+"""What training refuses: labels, called and in `fit`, and arguments."""
 
 import numpy as np
 import pytest
@@ -124,3 +124,22 @@ def test_masks_of_merged_inputs_are_booleans(dtype):
         assert single.dtype == tf.bool and single.numpy().tolist() == expected
     joined = layers.Concatenate(axis=1).compute_mask(inputs, [None, masks[1]])
     assert joined.numpy().tolist() == [[True] * 3 + row for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"batch_size": "8"}, TypeError, "batch_size must be a positive integer, got '8'"),
+        ({"batch_size": 2.5}, TypeError, "batch_size must be a positive integer, got 2.5"),
+        ({"batch_size": 0}, ValueError, "batch_size must be a positive integer"),
+        ({"epochs": -1}, ValueError, "epochs must be a non-negative integer"),
+        ({"epochs": "2"}, TypeError, "epochs must be a non-negative integer"),
+        ({"validation_split": 2}, ValueError, "`validation_split` must be between 0 and 1"),
+        ({"class_weight": [1, 2, 3]}, TypeError, "class_weight must be a dictionary"),
+    ],
+)
+def test_arguments_of_fit(arguments, error, message):
+    model = tf.keras.Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(error, match=message):
+        model.fit(P, P[:, :1], verbose=0, **arguments)

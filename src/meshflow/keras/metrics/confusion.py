@@ -67,6 +67,10 @@ class ConfusionCounts(Metric):
 
     # Names of the variables, by what they count.
     _counted = {name: name for name in _OUTCOMES}
+    true_positives: Variable
+    true_negatives: Variable
+    false_positives: Variable
+    false_negatives: Variable
 
     def __init__(
         self,
@@ -203,8 +207,6 @@ class Precision(ConfusionCounts):
     """
 
     _counted = {name: name for name in ("true_positives", "false_positives")}
-    true_positives: Variable
-    false_positives: Variable
 
     def __init__(
         self,
@@ -248,7 +250,6 @@ class Recall(Precision):
     """
 
     _counted = {name: name for name in ("true_positives", "false_negatives")}
-    false_negatives: Variable
 
     def result(self) -> Any:
         """The recall, for each threshold."""
