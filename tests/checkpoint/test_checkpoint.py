@@ -287,3 +287,31 @@ def test_generators(tmp_path):
     other = tf.random.Generator.from_seed(2)
     tf.train.Checkpoint(generator=other).read(path).assert_consumed()
     assert (other.normal([3]).numpy() == expected).all()
+
+
+def test_strings(tmp_path):
+    texts = [[b"a", b"", b"\x00\xff\x00"], ["é".encode(), b"\n", b"x" * 1000]]
+    saved = train.Checkpoint(many=tf.Variable(texts), one=tf.Variable("one"))
+    path = saved.write(str(tmp_path / "ckpt"))
+    fresh = train.Checkpoint(many=tf.Variable([[""] * 3] * 2), one=tf.Variable(""))
+    fresh.read(path).assert_consumed()
+    assert fresh.many.numpy().tolist() == texts and fresh.one.numpy() == b"one"
+    assert dict(train.list_variables(path))["one/.ATTRIBUTES/VARIABLE_VALUE"] == []
+    assert (
+        train.load_checkpoint(path).get_variable_to_dtype_map()["many/.ATTRIBUTES/VARIABLE_VALUE"]
+        == tf.string
+    )
+    with pytest.raises(ValueError, match="cannot hold the stored dtype"):
+        train.Checkpoint(many=tf.Variable(tf.zeros([2, 3]))).read(path)
+
+
+def test_damaged_strings_are_found(tmp_path):
+    path = train.Checkpoint(v=tf.Variable(["abc", "de"])).write(str(tmp_path / "ckpt"))
+    file = next((tmp_path / "ckpt").glob("*.npy"))
+    content = file.read_bytes()
+    for place, message in (-1, "checksum"), (-21, "strings end at byte"):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(tf.errors.DataLossError, match=message):
+            train.Checkpoint(v=tf.Variable(["", ""])).read(path)

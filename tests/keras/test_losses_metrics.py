@@ -127,3 +127,50 @@ def test_metrics_inside_functions_and_names():
     update(tf.constant(2.0))
     update(tf.constant(4.0))
     assert float(mean.result()) == 3 and mean.name == "loss"
+
+
+def test_state_has_only_what_is_counted():
+    shapes = {
+        "Precision": ["true_positives", "false_positives"],
+        "Recall": ["true_positives", "false_negatives"],
+        "FalseNegatives": ["accumulator"],
+        "AUC": ["true_positives", "true_negatives", "false_positives", "false_negatives"],
+        "Mean": ["total", "count"],
+    }
+    for name, expected in shapes.items():
+        metric = getattr(metrics, name)()
+        assert [v.name for v in metric.variables] == [f"{n}:0" for n in expected]
+        metric.update_state([1, 0, 1, 1], [0.9, 0.8, 0.2, 0.7])
+        fresh = getattr(metrics, name)()
+        fresh.set_weights(metric.get_weights())
+        assert_close(fresh.result(), metric.result())
+    with pytest.raises(ValueError, match="expecting 2 weights"):
+        metrics.Precision().set_weights([[1.0]])
+
+
+def test_binary_accuracy_weighs_elements():
+    weights = [[1, 0], [0, 1]]
+    metric = metrics.BinaryAccuracy()
+    assert float(metric([[1, 1], [0, 0]], [[0.98, 1], [0, 0.6]], weights)) == 0.5
+    assert float(metrics.BinaryAccuracy()([1, 1, 0, 0], [0.98, 1, 0, 0.6], [1, 0, 0, 1])) == 0.5
+    assert metric.name == "binary_accuracy" and metric.get_config()["threshold"] == 0.5
+
+
+def test_intersections_are_counted_exactly():
+    ones = np.ones(2**24 + 2, "int32")
+    metric = metrics.MeanIoU(2)
+    update = tf.function(lambda y, p: metric.update_state(y, p))
+    update(ones, ones)
+    assert metric.get_weights()[0].tolist() == [[0, 0], [0, 2**24 + 2]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"got 2 at position \[1\]") as failure:
+        metric.update_state(np.array([0, 2] * 10**5), np.zeros(2 * 10**5))
+    assert len(str(failure.value)) < 200
+
+
+@pytest.mark.nan_expected
+def test_classes_out_of_range_are_not_counted_as_others():
+    metric = metrics.MeanIoU(2)
+    tf.function(lambda y, p: metric.update_state(y, p))(tf.constant([0, 1]), tf.constant([0, 2]))
+    assert np.isnan(metric.result())
+    counts = tf.function(lambda y: tf.math.confusion_matrix(y, y - 1, 3))(tf.constant([0, 1]))
+    assert counts.numpy().tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]

@@ -349,3 +349,39 @@ def test_symbolic_losses_are_listed_before_the_first_call():
     y = model(tf.ones([1, 3]))
     assert_close(model.losses[0], tf.reduce_mean(y))
     assert len(model.losses) == 2
+
+
+def test_lists_inside_a_dictionary_of_inputs():
+    a, b, c = (tf.keras.Input((n,), name=name) for name, n in (("a", 3), ("b", 3), ("c", 2)))
+    model = tf.keras.Model({"x": [a, b], "y": c}, layers.Concatenate()([a, b, c]))
+    one, zero = np.ones((4, 3), "float32"), np.zeros((4, 3), "float32")
+    data = {"x": [one, zero], "y": np.full((4, 2), 2, "float32")}
+    expected = np.concatenate([one, zero, data["y"]], 1)
+    assert_close(model(data), expected)
+    assert_close(model.predict(data, verbose=0), expected)
+    assert_close(tf.keras.Model.from_config(model.get_config())(data), expected)
+    model.compile("sgd", "mse")
+    assert model.evaluate(data, expected, verbose=0) == 0
+    with pytest.raises(ValueError, match=r"expects 3 input\(s\), but it received 2"):
+        model({"x": one, "y": data["y"]})
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_layer_several_times_in_a_sequential(declared, tmp_path):
+    shared = layers.Dense(3)
+    stack = [shared, layers.ReLU(), shared]
+    model = tf.keras.Sequential([tf.keras.Input((3,)), *stack] if declared else stack)
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    expected = shared(tf.nn.relu(shared(x)))
+    assert_close(model(x), expected)
+    assert_close(model(x[:2]), expected[:2])
+    assert model.layers == stack[:2] and len(model.weights) == 2 and model.count_params() == 12
+    model.compile("sgd", "mse")
+    assert_close(model.predict(x, verbose=0), expected)
+    for name in ("m", "m.keras", "m.h5"):
+        model.save(tmp_path / name)
+        loaded = tf.keras.models.load_model(tmp_path / name)
+        assert_close(loaded.predict(x, verbose=0), expected)
+        assert len(loaded.weights) == 2
+    assert model.pop() is shared and model.layers == stack[:2]
+    assert_close(model(x), tf.nn.relu(shared(x)))

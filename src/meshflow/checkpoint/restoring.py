@@ -86,7 +86,8 @@ class Restoration:
                 f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {self.folder.path})."
             )
         dtype = variable.dtype.dtype
-        if value.dtype != dtype and np.dtype(dtype).kind in "biu" and value.dtype.kind not in "biu":
+        kinds = np.dtype(dtype).kind, value.dtype.kind
+        if (kinds[0] in "biu" and kinds[1] not in "biu") or (kinds[0] == "O") != (kinds[1] == "O"):
             raise ValueError(
                 f"Variable {variable.name} of dtype {variable.dtype.name} cannot hold the stored dtype "
                 f"{value.dtype} (key {key} of {self.folder.path})."

@@ -23,6 +23,7 @@ import jax
 import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
 import numpy as np
 
+from meshflow.checkpoint.strings import packed, unpacked
 from meshflow.core.errors import DataLossError, NotFoundError
 
 MANIFEST = "manifest.json"
@@ -66,9 +67,9 @@ def write_folder(
             array = _opened(part / f"{key}.npy", value) if split else np.asarray(value)
             manifest[key] = {
                 "name": name,
-                "dtype": str(array.dtype),
+                "dtype": "string" if array.dtype.hasobject else str(array.dtype),
                 "shape": list(array.shape),
-                "crc32": _checksum(array),
+                "crc32": _checksum(packed(array) if array.dtype.hasobject else array),
             }
         content = {"format": "meshflow-arrays", "version": 1, **(extra or {}), "arrays": manifest}
         with open(part / MANIFEST, "w") as file:
@@ -153,7 +154,7 @@ def _checksum(array: np.ndarray) -> int:
 
 def _write_array(path: Path, array: np.ndarray) -> None:
     if array.dtype.hasobject:
-        raise TypeError(f"{path.stem}: arrays of Python objects cannot be saved.")
+        array = packed(array)
     # NumPy's format does not know bfloat16 and its relatives: they are kept as bytes.
     raw = array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
     with open(path, "wb") as file:
@@ -227,14 +228,18 @@ class Folder:
         if Path(key).name != key:
             raise DataLossError(f"{self.path / MANIFEST} is damaged: {key!r} is no name of a file.")
         entry, file = self.manifest["arrays"][key], self.path / f"{key}.npy"
+        strings = entry["dtype"] == "string"
         try:
-            raw, dtype = np.load(file, mmap_mode=mode), np.dtype(entry["dtype"])
-            array = (raw if raw.dtype == dtype else raw.view(dtype)).reshape(entry["shape"])
+            raw = np.load(file, mmap_mode=mode)
+            dtype = raw.dtype if strings else np.dtype(entry["dtype"])
+            raw = raw if raw.dtype == dtype else raw.view(dtype)
+            checksum = _checksum(raw)
+            array = unpacked(raw, entry["shape"]) if strings else raw.reshape(entry["shape"])
         except (OSError, ValueError, EOFError, TypeError) as error:
             raise DataLossError(
                 f"{file} (weight {entry['name']}) is missing or damaged: {error}."
             ) from error
-        if "crc32" in entry and _checksum(array) != entry["crc32"]:
+        if "crc32" in entry and checksum != entry["crc32"]:
             raise DataLossError(
                 f"{file} (weight {entry['name']}) is damaged: its checksum does not match the manifest's."
             )

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor
 from meshflow.distribute.replica import spanning
 from meshflow.ops.nn.cross_entropy import Replicas
@@ -84,7 +85,10 @@ def _match(y_true: Any, y_pred: Tensor) -> Any:
     if y_true is None:
         return None
     y_true = convert_to_tensor(y_true)
-    if y_true.dtype.is_floating and y_pred.dtype.is_floating and y_true.dtype is not y_pred.dtype:
+    floats = y_true.dtype.is_floating and y_pred.dtype.is_floating
+    # Class numbers are no quantities: 257 is 256 in bfloat16.
+    numbers = y_pred.ndim > 1 and y_pred.shape[-1] != 1 and y_true.shape[-1:] != y_pred.shape[-1:]
+    if floats and not numbers and y_true.dtype is not y_pred.dtype:
         from meshflow.ops.math import cast
 
         y_true = cast(y_true, y_pred.dtype)
@@ -114,6 +118,9 @@ class LossesContainer(Container):
         self._weights: list[Any] = []
         self._total = _mean("loss")
         self._per_output_metrics: list[Any] = []
+        # Shapes of the latest predictions, and what waits for them: checks of the first batch.
+        self.predicted_shapes: list[TensorShape] = []
+        self.when_traced: list[Callable[[], None]] = []
 
     @property
     def metrics(self) -> list[Any]:
@@ -163,6 +170,10 @@ class LossesContainer(Container):
             self.build(y_pred)
         names: list[str] = self.output_names  # type: ignore[assignment]
         predictions = nest.flatten(y_pred)
+        self.predicted_shapes = [p.shape for p in predictions]
+        waiting, self.when_traced = self.when_traced, []
+        for check in waiting:
+            check()
         targets = flat_targets(y_true, names, y_pred, "targets")
         weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
         # In `Strategy.run` gradients are summed over replicas: a mean counts for its replica's share.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,20 @@ def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> 
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
+def _whole_number(name: str, value: Any, least: int) -> int:
+    """An argument as an integer that is large enough."""
+    kind = "a positive" if least else "a non-negative"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be {kind} integer, got {value!r} of type {type(value).__name__}."
+        ) from None
+    if number < least:
+        raise ValueError(f"{name} must be {kind} integer, got {value}.")
+    return number
+
+
 def train_validation_split(arrays: Any, validation_split: float) -> tuple[Any, Any]:
     """Splits arrays into a first and a last part.
 
@@ -95,6 +110,8 @@ def train_validation_split(arrays: Any, validation_split: float) -> tuple[Any, A
         )
     arrays = nest.map_structure(lambda a: None if a is None else _to_numpy(a), arrays)
     size = len(next(a for a in nest.flatten(arrays) if a is not None))
+    if not 0 < validation_split < 1:
+        raise ValueError(f"`validation_split` must be between 0 and 1, got {validation_split}.")
     cut = math.floor(size * (1.0 - validation_split))
     if cut in (0, size):
         raise ValueError(
@@ -191,6 +208,15 @@ class DataHandler:
         if steps_per_epoch == 0:
             raise ValueError(
                 "steps_per_epoch (or steps) must be None or a positive integer, got 0."
+            )
+        epochs = _whole_number("epochs", epochs, 0)
+        initial_epoch = _whole_number("initial_epoch", initial_epoch, 0)
+        if batch_size is not None:
+            batch_size = _whole_number("batch_size", batch_size, 1)
+        if class_weight is not None and not isinstance(class_weight, Mapping):
+            raise TypeError(
+                "class_weight must be a dictionary from class numbers to weights, such as {0: 1.0, 1: 2.0}, got "
+                f"{class_weight!r}."
             )
         self._initial_epoch, self._last = initial_epoch, epochs
         self._limit = steps_per_epoch
@@ -346,9 +372,7 @@ class ArraySource:
         self._check_sizes(parts)
         if self._count == 0:
             raise ValueError("The data is empty: x has 0 samples.")
-        self._batch = 32 if batch_size is None else int(batch_size)
-        if self._batch < 1:
-            raise ValueError(f"batch_size must be a positive integer, got {batch_size}.")
+        self._batch = 32 if batch_size is None else batch_size
         self._shuffle = shuffle
         self._rng = host_generator() if shuffle else None
         self.size: int | None = math.ceil(self._count / self._batch)

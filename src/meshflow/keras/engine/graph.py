@@ -147,7 +147,7 @@ class Graph:
                     f"Missing data for input {missing[0]!r} of model {self.name!r}. You passed a data dictionary "
                     f"with keys {sorted(inputs)}. Expected the following keys: {names}"
                 )
-            return [inputs[n] for n in names]
+            inputs = [inputs[n] for n in names]
         flat = nest.flatten(inputs)
         if len(flat) != len(self.flat_inputs):
             raise ValueError(

@@ -23,38 +23,40 @@ class LabelGuard:
         self._model = model
         self._classes: list[tuple[str, int | None]] | None = None
 
-    def _find_classes(self) -> list[tuple[str, int | None]]:
-        """For each output its name and number of classes, None when labels are not checked."""
-        from meshflow.keras.losses import SparseCategoricalCrossentropy
-
+    def _find_classes(self) -> list[tuple[str, int | None]] | None:
+        """For each output its name and number of classes (None: not checked); None while shapes are unknown."""
         model: Any = self._model
         container = model.compiled_loss
-        outputs = model.outputs
-        if not outputs or container is None:
+        if container is None:
             return []
-        names = container.output_names or model.output_names or []
-        losses = container.losses or nest.flatten(container._user_losses)
-        if len(losses) != len(outputs):
+        outputs, losses = model.outputs, container.losses or nest.flatten(container._user_losses)
+        if not any(map(_takes_class_numbers, losses)):
             return []
-        found = []
-        for name, loss, output in zip(names, losses, outputs, strict=False):
-            sparse = loss == "sparse_categorical_crossentropy" or isinstance(
-                loss, SparseCategoricalCrossentropy
-            )
-            sparse = sparse or getattr(loss, "__name__", "") == "sparse_categorical_crossentropy"
-            ignored = getattr(loss, "ignore_class", None) is not None
-            classes = output.shape[-1] if sparse and not ignored and output.shape.rank else None
-            found.append((name, classes))
-        return found if any(c is not None for _, c in found) else []
+        if container.predicted_shapes:
+            shapes, names = container.predicted_shapes, container.output_names
+        elif outputs and len(losses) == len(outputs):
+            shapes = [output.shape for output in outputs]
+            names = container.output_names or model.output_names or []
+        else:
+            return None
+        return [
+            (name, shape[-1] if _takes_class_numbers(loss) and shape.rank else None)
+            for name, loss, shape in zip(names, losses, shapes, strict=False)
+        ]
 
     def check(self, batch: Any) -> None:
-        """Checks the labels of one host batch.
+        """Checks the labels of one host batch, or has them checked when the step is traced.
 
         Raises:
           InvalidArgumentError: naming the output, the label, its position and the valid range.
         """
         if self._classes is None:
             self._classes = self._find_classes()
+        if self._classes is None:
+            # The first step of a model without known outputs: its trace tells them, before it runs.
+            model: Any = self._model
+            model.compiled_loss.when_traced.append(lambda: self.check(batch))
+            return
         if not self._classes or not isinstance(batch, tuple) or len(batch) < 2:
             return
         targets = [batch[1]] if isinstance(batch[1], np.ndarray) else nest.flatten(batch[1])
@@ -65,8 +67,18 @@ class LabelGuard:
                 continue
             if labels.dtype.kind not in "iuf" or not labels.size:
                 continue
-            if labels.max() >= classes or labels.min() < 0:
+            if not (labels.max() < classes and labels.min() >= 0):
                 _refuse(name, classes, labels)
+
+
+def _takes_class_numbers(loss: Any) -> bool:
+    """Whether a loss is the sparse cross entropy, of all classes."""
+    from meshflow.keras.losses import SparseCategoricalCrossentropy
+
+    name = "sparse_categorical_crossentropy"
+    sparse = loss == name or isinstance(loss, SparseCategoricalCrossentropy)
+    sparse = sparse or getattr(getattr(loss, "fn", loss), "__name__", "") == name
+    return sparse and getattr(loss, "ignore_class", None) is None
 
 
 def _refuse(name: str, classes: int, labels: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from meshflow.keras.engine.base_layer import Layer
 from meshflow.keras.engine.graph import Graph
 from meshflow.keras.engine.input_layer import Input, InputLayer
 from meshflow.keras.engine.keras_tensor import KerasTensor
-from meshflow.keras.engine.layer_helpers import as_tuples
+from meshflow.keras.engine.layer_helpers import as_tuples, unique
 from meshflow.keras.engine.model import Model
 
 
@@ -25,7 +25,7 @@ class Sequential(Model):
 
     Raises:
       TypeError: when something that is not a layer is added.
-      ValueError: when two layers have the same name.
+      ValueError: when two layers have the same name; one layer may come several times.
 
     Example:
       >>> import meshflow as tf
@@ -45,11 +45,11 @@ class Sequential(Model):
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers, without an `InputLayer`."""
-        return list(self._stack)
+        """The layers, without an `InputLayer`; one that comes several times is named once."""
+        return unique(self._stack)
 
     def _weighted_groups(self) -> list[list[Any]]:
-        return [[layer] for layer in self._stack]
+        return [[layer] for layer in self.layers]
 
     def add(self, layer: Any) -> None:
         """Puts a layer on top of the stack.
@@ -59,7 +59,7 @@ class Sequential(Model):
 
         Raises:
           TypeError: when it is not a layer.
-          ValueError: when a layer of that name is in the model already.
+          ValueError: when another layer of that name is in the model already.
         """
         if isinstance(layer, KerasTensor):
             layer = layer._keras_history.layer
@@ -72,7 +72,7 @@ class Sequential(Model):
                 raise TypeError(
                     f"The added layer must be an instance of class Layer. Received: layer={layer} of type {type(layer)}."
                 )
-        if any(other.name == layer.name for other in self._stack):
+        if any(other.name == layer.name and other is not layer for other in self._stack):
             raise ValueError(
                 "All layers added to a Sequential model should have unique names. Name "
                 f'"{layer.name}" is already the name of a layer in this model. Update the `name` argument to pass a '
@@ -169,14 +169,17 @@ class Sequential(Model):
         if len(known) != len(met) or all(a in (None, b) for a, b in zip(known, met, strict=True)):
             return
         shape = [a if a == b else None for a, b in zip(known, met, strict=True)]
-        before, nodes = self._input, [layer._inbound_nodes.pop() for layer in self._stack]
+        before = self._input, self._output
+        calls = [(layer, list(layer._inbound_nodes)) for layer in self.layers]
+        for layer in self._stack:
+            layer._inbound_nodes.pop()
         try:
-            self._connect(shape, before.dtype, before._keras_history.layer.name)
+            self._connect(shape, before[0].dtype, before[0]._keras_history.layer.name)
         except Exception:
             # The layers do not take such inputs; the model stays what it was.
-            self._input, self._output = before, nodes[-1].outputs
-            for layer, node in zip(self._stack, nodes, strict=True):
-                layer._inbound_nodes[:] = [node]
+            self._input, self._output = before
+            for layer, nodes in calls:
+                layer._inbound_nodes[:] = nodes
             raise
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -245,8 +248,11 @@ class Sequential(Model):
         name = config.get("name") if isinstance(config, dict) else None
         entries = config["layers"] if isinstance(config, dict) else config
         model = cls(name=name)
+        known: dict[str, Layer] = {}
         for entry in entries:
-            model.add(registry.LAYERS.deserialize(entry, custom_objects=custom_objects))
+            layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
+            # Names are unique, so that a second entry of a name is the same layer once more.
+            model.add(known.setdefault(layer.name, layer))
         if isinstance(config, dict) and config.get("build_input_shape") and not model.built:
             model.build(config["build_input_shape"])
         return model

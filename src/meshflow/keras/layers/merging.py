@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from meshflow.core.shapes import TensorShape
@@ -66,11 +67,8 @@ class Merge(Layer):
         """True where all masks are."""
         if mask is None or all(m is None for m in mask):
             return None
-        result = None
-        for m in mask:
-            if m is not None:
-                result = m if result is None else math.logical_and(result, m)
-        return result
+        masks = [math.cast(m, "bool") for m in mask if m is not None]
+        return functools.reduce(math.logical_and, masks)
 
 
 class Add(Merge):
@@ -224,7 +222,7 @@ class Concatenate(Merge):
             return super().compute_mask(inputs, mask)
         like = next(m for m in mask if m is not None)
         full = [
-            array.ones(x.shape[: len(like.shape)], "bool") if m is None else m
+            array.ones(x.shape[: len(like.shape)], "bool") if m is None else math.cast(m, "bool")
             for x, m in zip(inputs, mask, strict=True)
         ]
         return array.concat(full, self.axis % rank)

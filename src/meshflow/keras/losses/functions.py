@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.keras import backend
+from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.ops import array, math, nn
 
 
@@ -188,6 +189,11 @@ def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
     )
 
 
+_FOR_CLASS_NUMBERS = (
+    "For class numbers take sparse_categorical_crossentropy, or make them one-hot with tf.one_hot."
+)
+
+
 def _smooth(y_true: Any, smoothing: float, classes: float) -> Any:
     return y_true * (1.0 - smoothing) + smoothing / classes if smoothing else y_true
 
@@ -211,12 +217,16 @@ def categorical_crossentropy(
     Returns:
       The loss of each example.
 
+    Raises:
+      ValueError: when labels and predictions differ in shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.losses.categorical_crossentropy([[0, 1, 0]], [[0.25, 0.5, 0.25]]).numpy().round(3)
       array([0.693], dtype=float32)
     """
     y_true, y_pred = _pair(y_true, y_pred)
+    check_same_shape("categorical_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
     if from_logits:
         return nn.softmax_cross_entropy_with_logits(y_true, y_pred, axis)
@@ -242,7 +252,10 @@ def sparse_categorical_crossentropy(
       ignore_class: a class number whose examples have loss 0.
 
     Returns:
-      The loss of each example; NaN for a class number out of range in a compiled function.
+      The loss of each example; NaN for a class number that is NaN or out of range in a compiled function.
+
+    Raises:
+      InvalidArgumentError: for such a class number where it is known.
 
     Example:
       >>> import meshflow as tf
@@ -251,7 +264,7 @@ def sparse_categorical_crossentropy(
       array([0.693, 0.   ], dtype=float32)
     """
     y_pred = convert_to_tensor(y_pred)
-    labels = math.cast(convert_to_tensor(y_true), "int64")
+    labels = class_numbers(y_true, refuse=True)
     rank = len(y_pred.shape)
     if axis % rank != rank - 1:
         order = [i for i in range(rank) if i != axis % rank] + [axis % rank]
@@ -385,6 +398,7 @@ def categorical_focal_crossentropy(
       array([0.1733], dtype=float32)
     """
     y_true, y_pred = _pair(y_true, y_pred)
+    check_same_shape("categorical_focal_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
     probability = (
         nn.softmax(y_pred, axis)

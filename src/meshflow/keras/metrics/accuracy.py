@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.keras import backend
+from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.keras.metrics.means import define
 from meshflow.ops import array, math
 
@@ -19,7 +21,12 @@ def accuracy(y_true: Any, y_pred: Any) -> Any:
       >>> tf.keras.metrics.accuracy([[1], [2]], [[1], [3]]).numpy().tolist()
       [[1.0], [0.0]]
     """
-    y_pred = convert_to_tensor(y_pred)
+    y_true, y_pred = convert_to_tensor(y_true), convert_to_tensor(y_pred)
+    check_same_shape("accuracy", y_true, y_pred)
+    return _equal(y_true, y_pred)
+
+
+def _equal(y_true: Any, y_pred: Any) -> Any:
     y_true = math.cast(convert_to_tensor(y_true), y_pred.dtype)
     return math.cast(math.equal(y_true, y_pred), backend.floatx())
 
@@ -34,9 +41,13 @@ def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
       >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]], 0.95).numpy().tolist()
       [0.5]
     """
+    return math.reduce_mean(_binary_matches(y_true, y_pred, threshold), axis=-1)
+
+
+def _binary_matches(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
+    """1.0 for each element that is on the label's side of a threshold."""
     y_pred = convert_to_tensor(y_pred)
-    decided = math.cast(y_pred > threshold, y_pred.dtype)
-    return math.reduce_mean(accuracy(y_true, decided), axis=-1)
+    return _equal(y_true, math.cast(y_pred > threshold, y_pred.dtype))
 
 
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
@@ -48,9 +59,7 @@ def categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
       >>> tf.keras.metrics.categorical_accuracy(labels, scores).numpy().tolist()
       [1.0, 0.0]
     """
-    return math.cast(
-        math.equal(math.argmax(y_true, axis=-1), math.argmax(y_pred, axis=-1)), backend.floatx()
-    )
+    return sparse_categorical_accuracy(math.argmax(y_true, axis=-1), y_pred)
 
 
 def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
@@ -63,11 +72,16 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
       [1.0, 0.0]
     """
     y_true, y_pred = convert_to_tensor(y_true), convert_to_tensor(y_pred)
-    if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
+    if len(y_true.shape) == len(y_pred.shape):
+        if y_true.shape[-1:] != [1]:
+            raise InvalidValueError(
+                f"sparse_categorical_accuracy: labels of shape {y_true.shape} are no class numbers for predictions "
+                f"of shape {y_pred.shape}; they have the shape of the predictions without the last dimension."
+            )
         y_true = array.squeeze(y_true, -1)
-    return math.cast(
-        math.equal(math.cast(y_true, "int64"), math.argmax(y_pred, axis=-1)), backend.floatx()
-    )
+    if not y_true.dtype.is_floating:
+        y_true = math.cast(y_true, "int64")
+    return _equal(math.argmax(y_pred, axis=-1), y_true)
 
 
 def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Any:
@@ -92,7 +106,11 @@ def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> A
       [1.0, 0.0]
     """
     y_pred = convert_to_tensor(y_pred)
-    labels = math.cast(convert_to_tensor(y_true), "int64")
+    labels = class_numbers(y_true)
+    if len(y_pred.shape) < 2:
+        raise InvalidArgumentError(
+            f"Accuracy of the top k: predictions must be 2-dimensional or more, got shape {y_pred.shape}."
+        )
     classes = y_pred.shape[-1]
     shape = labels.shape
     hits = math.in_top_k(
@@ -137,8 +155,10 @@ Accuracy = define(
 )
 BinaryAccuracy = define(
     "BinaryAccuracy",
-    binary_accuracy,
+    # Element by element, so that each may have a weight of its own.
+    _binary_matches,
     "Share of predictions on the label's side of a threshold.",
+    default_name="binary_accuracy",
     example=("BinaryAccuracy(threshold=0.3)([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1])", "0.75"),
 )
 CategoricalAccuracy = define(

@@ -18,6 +18,7 @@ from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import reading_together
 from meshflow.keras import backend, registry
+from meshflow.keras.engine.layer_weights import set_weights
 from meshflow.ops import math
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -163,6 +164,21 @@ class Metric:
         return []
 
     trainable_variables = trainable_weights
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Values of the state as NumPy arrays, in the order of `weights`."""
+        return [np.asarray(v.numpy()) for v in self.variables]
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """Sets the state.
+
+        Args:
+          weights: arrays in the order and with the shapes of `get_weights()`.
+
+        Raises:
+          ValueError: when number or shapes differ, naming the metric and the variable.
+        """
+        set_weights(self, self.variables, weights)
 
     def update_state(self, *args: Any, **kwargs: Any) -> Any:
         """Takes in one batch."""

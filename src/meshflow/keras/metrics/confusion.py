@@ -9,6 +9,7 @@ import numpy as np
 from meshflow.core.context import context
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.variable import Variable
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.keras.metrics.means import weighted
@@ -49,8 +50,11 @@ def check_probabilities(y_pred: Any) -> None:
         )
 
 
+_OUTCOMES = ("true_positives", "true_negatives", "false_positives", "false_negatives")
+
+
 class ConfusionCounts(Metric):
-    """Counts, for each threshold, of the four outcomes.
+    """Counts, for each threshold, of some or all of the four outcomes.
 
     Args:
       thresholds: predictions above a threshold are positive.
@@ -60,6 +64,13 @@ class ConfusionCounts(Metric):
       class_id: only this class counts.
       labels: number of labels that are counted apart; None counts all together.
     """
+
+    # Names of the variables, by what they count.
+    _counted = {name: name for name in _OUTCOMES}
+    true_positives: Variable
+    true_negatives: Variable
+    false_positives: Variable
+    false_negatives: Variable
 
     def __init__(
         self,
@@ -77,10 +88,8 @@ class ConfusionCounts(Metric):
         self._add_counts((len(thresholds),) if labels is None else (len(thresholds), labels))
 
     def _add_counts(self, shape: tuple[int, ...]) -> None:
-        self.true_positives = self.add_weight("true_positives", shape)
-        self.true_negatives = self.add_weight("true_negatives", shape)
-        self.false_positives = self.add_weight("false_positives", shape)
-        self.false_negatives = self.add_weight("false_negatives", shape)
+        for name in self._counted.values():
+            setattr(self, name, self.add_weight(name, shape))
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds one batch.
@@ -127,22 +136,20 @@ class ConfusionCounts(Metric):
             positive = math.logical_and(positive, array.reshape(possible, shape))
         if weights is not None:
             weights = array.reshape(weights, shape)
-        negative, not_labels = math.logical_not(positive), math.logical_not(labels)
-        for variable, outcome in (
-            (self.true_positives, math.logical_and(positive, labels)),
-            (self.false_positives, math.logical_and(positive, not_labels)),
-            (self.false_negatives, math.logical_and(negative, labels)),
-            (self.true_negatives, math.logical_and(negative, not_labels)),
-        ):
-            values = math.cast(outcome, self._dtype)
+        for outcome, name in self._counted.items():
+            right, found = outcome.split("_")
+            predicted = positive if found == "positives" else math.logical_not(positive)
+            agree = math.equal(positive, labels)
+            hit = math.logical_and(predicted, agree if right == "true" else math.logical_not(agree))
+            values = math.cast(hit, self._dtype)
             values = values if weights is None else values * weights
-            variable.assign_add(math.reduce_sum(values, axis=1))
+            getattr(self, name).assign_add(math.reduce_sum(values, axis=1))
 
     def _scalar(self, value: Any) -> Any:
         return value[0] if len(self._thresholds) == 1 else value
 
 
-def _count(name: str, attribute: str, doc: str, shown: int) -> Any:
+def _count(name: str, outcome: str, doc: str, shown: int) -> Any:
     def __init__(
         self: Any, thresholds: Any = None, name: str | None = None, dtype: Any = None
     ) -> None:
@@ -152,7 +159,7 @@ def _count(name: str, attribute: str, doc: str, shown: int) -> Any:
 
     def result(self: Any) -> Any:
         """The count, for each threshold."""
-        return self._scalar(getattr(self, attribute).value())
+        return self._scalar(self.accumulator.value())
 
     def get_config(self: Any) -> dict[str, Any]:
         """The configuration."""
@@ -167,6 +174,7 @@ def _count(name: str, attribute: str, doc: str, shown: int) -> Any:
         f"  >>> int(metric.result())\n  {shown}\n"
     )
     body = {
+        "_counted": {outcome: "accumulator"},
         "__init__": __init__,
         "result": result,
         "get_config": get_config,
@@ -197,6 +205,8 @@ class Precision(ConfusionCounts):
       >>> float(tf.keras.metrics.Precision()([0, 1, 1], [0.9, 0.8, 0.1]))
       0.5
     """
+
+    _counted = {name: name for name in ("true_positives", "false_positives")}
 
     def __init__(
         self,
@@ -238,6 +248,8 @@ class Recall(Precision):
       >>> round(float(recall.result()), 3)
       0.667
     """
+
+    _counted = {name: name for name in ("true_positives", "false_negatives")}
 
     def result(self) -> Any:
         """The recall, for each threshold."""

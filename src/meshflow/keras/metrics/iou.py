@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.convert import convert_to_tensor
+from meshflow.keras.losses.label_check import class_numbers
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
@@ -67,7 +68,7 @@ class IoU(Metric):
             y_true = math.argmax(y_true, axis=self.axis)
         if not self.sparse_y_pred:
             y_pred = math.argmax(y_pred, axis=self.axis)
-        true, pred = (array.reshape(math.cast(v, "int64"), [-1]) for v in (y_true, y_pred))
+        true, pred = (array.reshape(class_numbers(v, True), [-1]) for v in (y_true, y_pred))
         weights = None if sample_weight is None else array.reshape(self._float(sample_weight), [-1])
         if self.ignore_class is not None:
             counted = math.not_equal(true, self.ignore_class)
@@ -85,7 +86,7 @@ class IoU(Metric):
         hits = math.reduce_sum(matrix * array.eye(self.num_classes, dtype=self._dtype), axis=0)
         union = math.reduce_sum(matrix, axis=0) + math.reduce_sum(matrix, axis=1) - hits
         hits, union = (array.gather(v, self.target_class_ids) for v in (hits, union))
-        present = math.reduce_sum(math.cast(union > 0.0, self._dtype))
+        present = math.reduce_sum(math.cast(math.not_equal(union, 0.0), self._dtype))
         return math.divide_no_nan(math.reduce_sum(math.divide_no_nan(hits, union)), present)
 
     def get_config(self) -> dict[str, Any]:

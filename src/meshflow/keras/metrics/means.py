@@ -286,7 +286,8 @@ def define(
     parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
     home = "losses" if fn.__module__ == _losses.__name__ else "metrics"
-    arguments = "".join(f"  {n}: see `tf.keras.{home}.{fn.__name__}`.\n" for n in extra)
+    known_as = default_name or fn.__name__
+    arguments = "".join(f"  {n}: see `tf.keras.{home}.{known_as}`.\n" for n in extra)
     text = (
         f"{doc}\n\nArgs:\n  name: the metric's name.\n  dtype: dtype of the state.\n{arguments}"
         + example_text(f"tf.keras.metrics.{example[0]}", example[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.composite import IndexedSlices, on_rows
@@ -36,8 +37,13 @@ def clip_by_value(
       array([0. , 0.5, 1. ], dtype=float32)
     """
     # At the ends of the interval the whole gradient goes to the tensor, as in TensorFlow.
-    below = jnp.where(t > clip_value_max, clip_value_max, t)
-    return jnp.where(below < clip_value_min, clip_value_min, below)
+    # NaN stays, whether the tensor has it or a limit, and passes no gradient to the tensor.
+    below = jnp.where(t <= clip_value_max, t, _or_nan(t, clip_value_max))
+    return jnp.where(below >= clip_value_min, below, _or_nan(below, clip_value_min))
+
+
+def _or_nan(x: Any, limit: Any) -> Any:
+    return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
 @on_rows

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math.casting import cast
 
@@ -90,6 +90,9 @@ def in_top_k(
       >>> print(tf.math.in_top_k([0, 0], [[0.5, 0.3, 0.2], [0.1, 0.3, 0.6]], k=2).numpy())
       [ True False]
     """
+    for which, x, rank in (("predictions", predictions, 2), ("targets", targets, 1)):
+        if x.ndim != rank:
+            raise InvalidArgumentError(f"{which} must be {rank}-dimensional, got shape {x.shape}")
     if targets.shape[0] != predictions.shape[0]:
         raise InvalidValueError(
             f"First dimension of predictions {predictions.shape[0]} must match length of targets "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -119,12 +120,36 @@ def _std(x: Any, axis: Any, keepdims: bool) -> Any:
     return jnp.sqrt(_variance(x, axis, keepdims))
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 2))
+def _extreme(find: Any, x: Any, axis: Any) -> Any:
+    """The largest or smallest numbers; equal ones share the gradient, and that of NaN is NaN."""
+    return find(x, axis=axis, keepdims=True)
+
+
+@_extreme.defjvp
+def _extreme_jvp(find: Any, axis: Any, primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    best = _extreme(find, x, axis)
+    chosen = (x == best).astype(x.dtype)
+    # Said outright: XLA takes zero times anything for zero.
+    shares = jnp.where(best != best, best, chosen / jnp.sum(chosen, axis=axis, keepdims=True))
+    return best, jnp.sum(t * shares, axis=axis, keepdims=True)
+
+
 def _max(x: Any, axis: Any, keepdims: bool) -> Any:
-    return jnp.max(x, axis=axis, keepdims=keepdims, initial=_lowest(x) if x.size == 0 else None)
+    return _reduced(jnp.max, _lowest, x, axis, keepdims)
 
 
 def _min(x: Any, axis: Any, keepdims: bool) -> Any:
-    return jnp.min(x, axis=axis, keepdims=keepdims, initial=_highest(x) if x.size == 0 else None)
+    return _reduced(jnp.min, _highest, x, axis, keepdims)
+
+
+def _reduced(find: Any, of_none: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    if x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
+        initial = of_none(x) if x.size == 0 else None
+        return find(x, axis=axis, keepdims=keepdims, initial=initial)
+    best = _extreme(find, x, axis)
+    return best if keepdims else jnp.squeeze(best, axis)
 
 
 def _lowest(x: Any) -> Any:
@@ -196,7 +221,7 @@ reduce_euclidean_norm = _define(
 def argmax(
     input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
 ) -> Tensor:
-    """Position of the largest element along a dimension, the first of equals.
+    """Position of the largest element along a dimension, the first of equals; NaN is passed over.
 
     Args:
       input: a tensor.
@@ -212,9 +237,7 @@ def argmax(
       >>> tf.argmax([[1, 5], [7, 2]], axis=1).numpy()
       array([1, 0])
     """
-    return jnp.argmax(input, axis=_check_axis(axis or 0, input.ndim)).astype(
-        as_dtype(output_type).dtype
-    )
+    return _position(jnp.argmax, input, axis, -jnp.inf, output_type)
 
 
 @op(differentiable=False)
@@ -228,9 +251,13 @@ def argmin(
       >>> tf.argmin([[1, 5], [7, 2]], axis=1).numpy()
       array([0, 1])
     """
-    return jnp.argmin(input, axis=_check_axis(axis or 0, input.ndim)).astype(
-        as_dtype(output_type).dtype
-    )
+    return _position(jnp.argmin, input, axis, jnp.inf, output_type)
+
+
+def _position(find: Any, x: Any, axis: Any, worst: float, output_type: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        x = jnp.where(jnp.isnan(x), jnp.asarray(worst, x.dtype), x)  # NaN is never the one
+    return find(x, axis=_check_axis(axis or 0, x.ndim)).astype(as_dtype(output_type).dtype)
 
 
 def _dimension(axis: int, x: Any) -> int:
@@ -495,7 +522,8 @@ def confusion_matrix(
       Tensor of shape [num_classes, num_classes]; rows are labels.
 
     Raises:
-      InvalidArgumentError: for class numbers out of range, when they are known.
+      InvalidArgumentError: for class numbers out of range, when they are known. A compiled function gives NaN
+        then, or leaves them out where `dtype` has none.
 
     Example:
       >>> import meshflow as tf
@@ -504,6 +532,7 @@ def confusion_matrix(
        [1 1]]
     """
     from meshflow.core.convert import convert_to_tensor
+    from meshflow.ops.array import reshape, where
     from meshflow.ops.math.casting import cast
 
     labels = cast(convert_to_tensor(labels), int64)
@@ -521,18 +550,28 @@ def confusion_matrix(
         both = labels._concrete("labels without num_classes"), predictions._concrete("predictions")
         num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
     kind = as_dtype(dtype)
-    if weights is not None:
-        weights = cast(convert_to_tensor(weights), kind)
     for which, numbers in (("labels", labels), ("predictions", predictions)):
-        known = None if isinstance(numbers._value, jax.core.Tracer) else np.asarray(numbers._value)
-        if known is not None and ((known < 0) | (known >= num_classes)).any():
+        if isinstance(numbers._value, jax.core.Tracer):
+            continue
+        known = np.asarray(numbers._value)
+        wrong = (known < 0) | (known >= num_classes)
+        if wrong.any():
+            position = np.argwhere(wrong)[0].tolist()
             raise InvalidArgumentError(
-                f"confusion_matrix: `{which}` must be within [0, {num_classes}), got {known.tolist()}."
+                f"confusion_matrix: `{which}` must be within [0, {num_classes}), got {known[tuple(position)]} at "
+                f"position {position}."
             )
-    places = labels * num_classes + predictions
-    flat = _bincount(places, weights, num_classes * num_classes, kind, False, False)
-    from meshflow.ops.array import reshape
-
+    inside = (labels >= 0) & (labels < num_classes)
+    inside = inside & (predictions >= 0) & (predictions < num_classes)
+    places = where(inside, labels * num_classes + predictions, convert_to_tensor(-1, int64))
+    # Exact however many pairs there are: 32-bit floats count to 2^24.
+    wide = as_dtype("float64") if kind.is_floating and weights is not None else int64
+    if weights is not None:
+        weights = cast(convert_to_tensor(weights), wide if kind.is_floating else kind)
+    flat = cast(_bincount(places, weights, num_classes * num_classes, wide, False, False), kind)
+    if kind.is_floating:
+        nan = convert_to_tensor(np.nan, kind)
+        flat = where(reduce_all(inside), flat, nan)
     return reshape(flat, [num_classes, num_classes])
 
 

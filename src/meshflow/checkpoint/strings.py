@@ -1,0 +1,49 @@
+"""Arrays of strings as bytes, since NumPy's files would hold Python objects."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+
+def packed(array: np.ndarray) -> np.ndarray:
+    """Strings as one array of bytes: the length of each as 8 bytes, then all contents.
+
+    Args:
+      array: bytes or text.
+
+    Raises:
+      TypeError: for other objects.
+    """
+    contents = []
+    for item in array.reshape(-1).tolist():
+        if not isinstance(item, (bytes, str)):
+            raise TypeError(f"Arrays of Python objects cannot be saved; got {item!r} in one.")
+        contents.append(item.encode() if isinstance(item, str) else item)
+    lengths = np.array([len(c) for c in contents], "<u8")
+    return np.frombuffer(lengths.tobytes() + b"".join(contents), np.uint8)
+
+
+def unpacked(raw: np.ndarray, shape: list[int]) -> np.ndarray:
+    """The array of bytes objects that `packed` was given.
+
+    Args:
+      raw: what `packed` returned.
+      shape: shape of the array.
+
+    Raises:
+      ValueError: when the lengths do not fit.
+    """
+    size = int(np.prod(shape, dtype=np.int64))
+    data = raw.tobytes()
+    if raw.dtype != np.uint8 or len(data) < 8 * size:
+        raise ValueError(f"{len(data)} bytes of {raw.dtype} hold no {size} strings")
+    ends = [8 * size]
+    for length in np.frombuffer(data, "<u8", size).tolist():
+        ends.append(ends[-1] + length)
+    if ends[-1] != len(data):
+        raise ValueError(f"{size} strings end at byte {ends[-1]} of {len(data)}")
+    array = np.empty(size, object)
+    array[:] = [data[a:b] for a, b in pairwise(ends)]
+    return array.reshape(shape)
