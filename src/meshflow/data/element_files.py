@@ -168,6 +168,8 @@ class _Reader:
             yield pack(self._leaves(header, number))
             number += 1
         counts = {number, _count(self._bytes(_END.size)), number if wanted is None else wanted}
+        if self._file.read(1):
+            raise self._lost("something follows its end")
         if counts != {number}:
             raise self._lost(f"it has {number} elements, and should have {counts - {number}}")
 

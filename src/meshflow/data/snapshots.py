@@ -109,8 +109,10 @@ class Snapshot(Unary):
             if runs.known() is None:
                 known = {"compression": self._compression, "shards": shards.counts}
                 runs.publish(run, place, known)
+                place = ""
         finally:
-            runs.discard(place)
+            if place:
+                runs.discard(place)
 
     def _chosen(self, element: Any) -> int:
         assert self._choose is not None
