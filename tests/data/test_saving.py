@@ -1,5 +1,6 @@
 """Datasets saved to a folder."""
 
+import uuid
 from collections import Counter
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_all_kinds_of_elements(tmp_path, compression):
 
 def test_shards_and_readers(tmp_path):
     D.range(10).save(str(tmp_path), shard_func=lambda x: x % 3)
-    assert len(list(tmp_path.glob("shard-*"))) == 3
+    assert len(list(tmp_path.glob("run-*/shard-*"))) == 3
     assert Counter(int(x) for x in D.load(str(tmp_path))) == Counter(range(10))
     one_by_one = D.load(str(tmp_path), reader_func=lambda files: files.flat_map(lambda d: d))
     assert [int(x) for x in one_by_one] == [0, 3, 6, 9, 1, 4, 7, 2, 5, 8]
@@ -62,7 +63,37 @@ def test_bad_input(tmp_path):
         D.load(str(tmp_path), compression="GZIP")
     with pytest.raises(TypeError, match="int64 and float32"):
         D.load(str(tmp_path), tf.TensorSpec([], tf.float32))
-    (shard,) = tmp_path.glob("shard-*")
+    (shard,) = tmp_path.glob("run-*/shard-*")
     shard.write_bytes(shard.read_bytes()[:-3])
-    with pytest.raises(tf.errors.DataLossError, match="element 2"):
+    with pytest.raises(tf.errors.DataLossError, match="shard-00000 is damaged: its end"):
         list(D.load(str(tmp_path)))
+
+
+def test_saving_over_what_is_read_and_beside_others(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    D.range(3).save(str(tmp_path))
+    D.load(str(tmp_path)).map(lambda x: x + 10).save(str(tmp_path))
+    assert [int(x) for x in D.load(str(tmp_path))] == [10, 11, 12]
+    kept = sorted(p.name.split("-")[0] for p in tmp_path.iterdir())
+    assert kept == ["notes.txt", "run", "spec.json"]
+
+    def broken(x):
+        tf.debugging.assert_less(x, 11)
+        return x
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        D.load(str(tmp_path)).map(broken).save(str(tmp_path))
+    assert [int(x) for x in D.load(str(tmp_path))] == [10, 11, 12]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_stores():
+    place = f"memory://{uuid.uuid4().hex}/d"
+    D.range(5).save(place, "GZIP", shard_func=lambda x: x % 2)
+    D.range(4).save(place, "GZIP", shard_func=lambda x: x % 2)
+    assert sorted(int(x) for x in D.load(place, compression="GZIP")) == [0, 1, 2, 3]
+    kept = D.range(3).cache(place + "-cache").map(lambda x: x + 1)
+    assert [int(x) for x in kept] == [int(x) for x in kept] == [1, 2, 3]
+    assert tf.io.gfile.exists(place + "-cache.meshflow")
+    shots = D.range(3).snapshot(place + "-shots")
+    assert [int(x) for x in shots] == [int(x) for x in shots] == [0, 1, 2]

@@ -1,11 +1,14 @@
 """Datasets whose elements are kept by `snapshot`."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.data.fingerprints import fingerprint
 
 D = tf.data.Dataset
 
@@ -80,3 +83,61 @@ def test_functions_that_give_something_else_are_refused(tmp_path):
         D.range(3).snapshot(tmp_path, reader_func=lambda d: 1)
     with pytest.raises(ValueError, match="compression"):
         D.range(3).snapshot(tmp_path, compression="LZ4")
+
+
+def double(x):
+    return x * 2
+
+
+class Adds:
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, x):
+        return x + self.number
+
+
+def pipelines():
+    layer = tf.keras.layers.Rescaling(2.0)
+    yield D.range(5).map(lambda x: x + 1).batch(2)
+    yield D.range(5).map(double, num_parallel_calls=2).shuffle(3).prefetch(2)
+    yield D.range(5).map(tf.function(double))
+    yield D.range(5).map(lambda x: layer(tf.cast(x, tf.float32)))
+    yield D.range(5).interleave(lambda x: D.range(x), cycle_length=2)
+    yield D.range(4).map(lambda x: tf.fill([x], x)).padded_batch(2)
+    yield D.range(4).map(lambda x: tf.random.uniform([]))
+    for number in range(3):
+        yield D.range(4).map(Adds(number))
+        yield D.range(number).map(double).batch(3)
+    yield D.from_tensor_slices(["a"]).map(lambda s: s if "q" not in {"a", "b", "c"} else "")
+
+
+def test_equal_pipelines_have_equal_fingerprints_and_others_not():
+    first, second = ([fingerprint(d) for d in pipelines()] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == len(first)
+
+
+FACTOR = [1, 2]
+
+
+def test_globals_of_functions_count(monkeypatch):
+    def found():
+        return fingerprint(D.range(3).map(lambda x: x * FACTOR[1]))
+
+    before = found()
+    assert found() == before
+    monkeypatch.setitem(globals(), "FACTOR", [1, 3])
+    assert found() != before
+
+
+def test_another_process_finds_the_same_fingerprint(tmp_path):
+    source = """
+import meshflow as tf
+words = {"a", "b", "c"}
+data = tf.data.Dataset.from_tensor_slices(["a", "x"]).map(lambda s: s if "q" in {"a", "b", "c"} else s)
+print([s.numpy() for s in data.snapshot(SNAPSHOTS)])
+""".replace("SNAPSHOTS", repr(str(tmp_path)))
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", source], check=True, timeout=200)
+    assert len(os.listdir(tmp_path)) == 1

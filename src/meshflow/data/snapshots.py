@@ -2,35 +2,29 @@
 
 The folder holds one folder for each dataset, named by a fingerprint of its transformations, so that a
 pipeline that was changed is computed again. In it `snapshot.metadata` names the run that was finished
-first, and each run is a folder of shards, in the file format of `saving`.
+first (`runs`), and each run is a folder of shards, as `saving` writes them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 import os
-import shutil
-import types
-import uuid
-from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
 from meshflow.data import saving, structure
 from meshflow.data.dataset import Dataset
 from meshflow.data.failures import Failed, Raising, caught
+from meshflow.data.fingerprints import fingerprint
 from meshflow.data.functions import ElementFunction
 from meshflow.data.running import Run
+from meshflow.data.runs import Runs
 from meshflow.data.transformations import Fixed
 from meshflow.data.transformations.base import Unary
+from meshflow.files import gfile
+from meshflow.files.paths import text
 
 # How elements are compressed, by TensorFlow's names; Snappy's place is taken by a fast level of gzip.
 _COMPRESSIONS = {
@@ -62,7 +56,7 @@ class Snapshot(Unary):
             raise InvalidValueError(
                 f"snapshot: compression must be 'AUTO', 'SNAPPY', 'GZIP' or None, got {compression!r}."
             )
-        self._path, self._compression = Path(os.fspath(path)), _COMPRESSIONS[compression]
+        self._path, self._compression = text(path), _COMPRESSIONS[compression]
         self._reader, self._choose = reader_func or _in_turns, None
         # The dataset and its fingerprint: what a function refers to may change while it runs.
         self._named: tuple[Dataset, str] | None = None
@@ -89,51 +83,36 @@ class Snapshot(Unary):
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         if self._named is None or self._named[0] is not self._parent:
             self._named = self._parent, fingerprint(self._parent)
-        folder = self._path / self._named[1]
-        try:
-            known = json.loads((folder / "snapshot.metadata").read_text())
-        except FileNotFoundError:
-            return Raising(self._written(folder, caught(self._parent._elements(run))))
-        return self._saved(folder, known)
-
-    def _saved(self, folder: Path, known: Any) -> Generator[Any, None, None]:
+        runs = Runs(gfile.join(self._path, self._named[1]), "snapshot.metadata")
+        known = runs.known()
+        if known is None:
+            return Raising(self._written(runs, caught(self._parent._elements(run))))
         spec = self._parent.element_spec
-        shards: list[Dataset] = [
-            saving.Saved(_shard(folder / known["run"], int(n)), spec, count, known["compression"])
-            for n, count in known["shards"].items()
-        ]
+        shards = list(saving.saved_shards(runs.path(known), spec, known))
         dataset = self._read(shards) if shards else Fixed([], spec)
         return dataset._elements(Run(dataset))
 
-    def _written(self, folder: Path, items: Iterator[Any]) -> Iterator[Any]:
+    def _written(self, runs: Runs, items: Iterator[Any]) -> Iterator[Any]:
         """The elements, on their way to the files of a new run."""
-        run = uuid.uuid4().hex[:16]
-        shards = os.cpu_count() or 1
-        files: dict[int, Any] = {}
-        counts: dict[int, int] = {}
-        whole = False
-        (folder / run).mkdir(parents=True)
+        run, place = runs.begin()
+        count = os.cpu_count() or 1
         try:
-            for number, item in enumerate(items):
-                if type(item) is Failed:
+            with saving.Shards(place, self._parent.element_spec, self._compression) as shards:
+                for number, item in enumerate(items):
+                    if type(item) is Failed:
+                        yield item
+                        return
+                    chosen = number % count if self._choose is None else self._chosen(item)
+                    shards.write(chosen, item)
                     yield item
-                    return
-                shard = number % shards if self._choose is None else self._chosen(item)
-                if shard not in files:
-                    path = _shard(folder / run, shard)
-                    path.parent.mkdir()
-                    files[shard] = saving.opener(self._compression)(path, "wb")
-                counts[shard] = counts.get(shard, 0) + 1
-                files[shard].writelines(saving.packed(nest.flatten(item)))
-                yield item
-            whole = True
+            # Another run may have been finished first, and somebody may be reading it.
+            if runs.known() is None:
+                known = {"compression": self._compression, "shards": shards.counts}
+                runs.publish(run, place, known)
+                place = ""
         finally:
-            for file in files.values():
-                file.close()
-            if whole:
-                self._finish(folder, run, counts)
-            else:
-                shutil.rmtree(folder / run, ignore_errors=True)
+            if place:
+                runs.discard(place)
 
     def _chosen(self, element: Any) -> int:
         assert self._choose is not None
@@ -142,79 +121,6 @@ class Snapshot(Unary):
             raise TypeError(f"shard_func must return an integer scalar, but gave {shard!r}.")
         return int(shard)
 
-    def _finish(self, folder: Path, run: str, counts: dict[int, int]) -> None:
-        shards = {str(k): counts[k] for k in sorted(counts)}
-        known = {"run": run, "compression": self._compression, "shards": shards}
-        part = folder / run / "metadata.part"
-        part.write_text(json.dumps(known))
-        if (folder / "snapshot.metadata").exists():
-            part.unlink()  # another run was finished first
-        else:
-            os.replace(part, folder / "snapshot.metadata")
-
-
-def _shard(run: Path, number: int) -> Path:
-    return run / f"{number:08}.shard" / "00000000.snapshot"
-
 
 def _in_turns(shards: Dataset) -> Dataset:
     return shards.interleave(lambda shard: shard, max(1, len(shards)), 1)
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """A name for what a dataset computes: its transformations, their arguments, functions and arrays."""
-    digest = hashlib.blake2b(digest_size=8)
-    seen: set[int] = set()
-    _add(digest.update, dataset, seen)
-    return str(int.from_bytes(digest.digest(), "little"))
-
-
-def _add(update: Callable[[Any], None], value: Any, seen: set[int]) -> None:
-    """Adds what a value says of a pipeline; objects of which nothing can be said count by their class."""
-    if isinstance(value, (str, int, float, bool, bytes, complex, type(None), Path)):
-        update(repr(value).encode())
-        return
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    update(type(value).__name__.encode())
-    if isinstance(value, (Tensor, Variable)):
-        value = value.numpy()
-    if isinstance(value, np.ndarray):
-        update(f"{value.dtype}{value.shape}".encode())
-        rows = value if value.nbytes <= _MOST else np.concatenate([value[:1], value[-1:]])
-        update(repr(rows.tolist()).encode() if rows.dtype == object else rows.tobytes())
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _add(update, key, seen)
-            _add(update, item, seen)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _add(update, item, seen)
-    elif isinstance(value, types.CodeType):
-        update(value.co_code)
-        update(repr(value.co_names).encode())
-        _add(update, value.co_consts, seen)
-    elif inspect.isfunction(value):
-        _add(update, value.__code__, seen)
-        _add(update, value.__defaults__, seen)
-        for cell in value.__closure__ or ():
-            _add(update, cell.cell_contents, seen)
-        for name in value.__code__.co_names:
-            found = value.__globals__.get(name)
-            if isinstance(found, (str, int, float)) or inspect.isfunction(found):
-                _add(update, found, seen)
-    elif isinstance(value, ElementFunction):
-        _add(update, value._python, seen)
-    elif isinstance(value, Dataset):
-        state = {k: v for k, v in vars(value).items() if k not in _STATE}
-        _add(update, state, seen)
-        _add(update, value._parents, seen)
-    elif " at 0x" not in repr(value):
-        update(repr(value).encode())
-
-
-# The largest array in bytes that is looked at as a whole.
-_MOST = 1 << 26
-# What a dataset notes while it is used, and seeds that were not given.
-_STATE = frozenset({"_spent", "_spec", "_kept", "_words", "epoch", "_parents", "_parent"})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from meshflow.core import errors
 from meshflow.files import paths as _paths
-from meshflow.files.paths import named_errors
+from meshflow.files.paths import full_disk_named, named_errors
 
 __all__ = [
     "GFile",
@@ -116,7 +116,8 @@ class GFile:
             file_content = file_content.decode()
         if isinstance(file_content, str) and "b" in self._mode:
             file_content = file_content.encode()
-        self._opened().write(file_content)
+        with full_disk_named(self._name):
+            self._opened().write(file_content)
 
     def seek(self, offset: int, whence: int = 0) -> None:
         """Moves to a position."""
@@ -133,15 +134,17 @@ class GFile:
     def flush(self) -> None:
         """Hands what was written to the operating system."""
         if self._file is not None:
-            self._file.flush()
+            with full_disk_named(self._name):
+                self._file.flush()
 
     def close(self) -> None:
         """Closes the file; a file opened for writing exists then, also when nothing was written."""
         if self._file is None and self._mode[0] in "wa":
             self._opened()
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with full_disk_named(self._name):
+                file.close()
 
     def __enter__(self) -> GFile:
         return self

@@ -28,6 +28,74 @@ _FORGOTTEN = 24 * 3600.0
 _OBJECTS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
 
 
+class Replacement:
+    """A file to write that takes its name, or another's place, when it is whole.
+
+    Args:
+      path: where; folders above it are made.
+      mode: 'w' or 'wb' (also with '+').
+      encoding: of text; default UTF-8.
+
+    Attributes:
+      file: the open file.
+
+    Raises:
+      NotFoundError, PermissionDeniedError, ResourceExhaustedError (a full disk), ...: naming `path`.
+      What was there before is there still then.
+    """
+
+    def __init__(self, path: Any, mode: str = "wb", encoding: str | None = None) -> None:
+        self._target = text(path)
+        self._store = remote(self._target)
+        self._shown = False
+        with named_errors(self._target):
+            if self._store is not None:
+                # The name of what is in the store already is not taken before the end.
+                descriptor, self._part = tempfile.mkstemp(prefix="meshflow-", suffix=".part")
+                os.close(descriptor)
+            else:
+                self._folder = os.path.dirname(os.path.abspath(self._target))
+                os.makedirs(self._folder, exist_ok=True)
+                clear_parts(self._target)
+                self._part = part_name(self._target)
+            encoding = encoding if "b" in mode else encoding or "utf-8"
+            self.file: IO[Any] = open(self._part, mode, encoding=encoding)  # noqa: SIM115
+
+    def show(self) -> None:
+        """Gives what is written so far its name, before it is whole; what follows is added to it."""
+        with named_errors(self._target):
+            self.file.flush()
+            if self._store is not None:
+                _put(self._store, self._part, self._target)
+            elif not self._shown:
+                os.replace(self._part, self._target)
+                self._part, self._shown = self._target, True
+
+    def commit(self) -> None:
+        """Ends the file and gives it its name."""
+        try:
+            with named_errors(self._target):
+                self.file.flush()
+                os.fsync(self.file.fileno())
+                self.file.close()
+                if self._store is not None:
+                    _put(self._store, self._part, self._target)
+                elif not self._shown:
+                    os.replace(self._part, self._target)
+                    self._shown = True
+                    flush_folder(self._folder)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Deletes what was written, unless it has its name already."""
+        with contextlib.suppress(OSError):
+            self.file.close()
+        if not self._shown:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._part)
+
+
 @contextlib.contextmanager
 def replacing(path: Any, mode: str = "wb", encoding: str | None = None) -> Iterator[IO[Any]]:
     """A file to write that takes its name, or another's place, when the block ends without an error.
@@ -52,34 +120,14 @@ def replacing(path: Any, mode: str = "wb", encoding: str | None = None) -> Itera
       >>> os.listdir(os.path.dirname(path))
       ['notes.txt']
     """
-    target = text(path)
-    encoding = encoding if "b" in mode else encoding or "utf-8"
-    store = remote(target)
-    if store is not None:
-        with tempfile.TemporaryDirectory(prefix="meshflow-") as folder:
-            part = os.path.join(folder, "file")
-            with full_disk_named(target), open(part, mode, encoding=encoding) as file:
-                yield file
-            with named_errors(target):
-                _put(store, part, target)
-        return
-    folder = os.path.dirname(os.path.abspath(target))
-    part = part_name(target)
-    with named_errors(target):
-        os.makedirs(folder, exist_ok=True)
-        clear_parts(target)
-        opened = open(part, mode, encoding=encoding)  # noqa: SIM115  it is closed below
+    written = Replacement(path, mode, encoding)
     try:
-        with full_disk_named(target), opened as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        with named_errors(target):
-            os.replace(part, target)
-            flush_folder(folder)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
+        with full_disk_named(text(path)):
+            yield written.file
+    except BaseException:
+        written.discard()
+        raise
+    written.commit()
 
 
 @contextlib.contextmanager

@@ -10,13 +10,16 @@ import gzip
 import io
 import os
 import struct
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshflow.core.errors import DataLossError, FailedPreconditionError, InvalidValueError
 from meshflow.files.gfile import GFile
+from meshflow.files.paths import full_disk_named
 from meshflow.files.paths import text as path_text
+from meshflow.files.replacing import Replacement
 
 __all__ = ["TFRecordOptions", "TFRecordWriter", "opened", "read_records"]
 
@@ -124,7 +127,7 @@ class TFRecordWriter:
     """Writes records to a file.
 
     Args:
-      path: the file, which is made anew.
+      path: the file, which is made anew; it has its name when the writer is closed, or flushed.
       options: `TFRecordOptions`, 'GZIP' or 'ZLIB', or None.
 
     Example:
@@ -152,9 +155,9 @@ class TFRecordWriter:
                 zlib.DEF_MEM_LEVEL if known.mem_level is None else known.mem_level,
                 known.compression_strategy or zlib.Z_DEFAULT_STRATEGY,
             )
-        self._file: Any = GFile(self._path, "wb")
-        # The file is there from now on, also when no record follows.
-        self._file.write(b"")
+        self._whole: Replacement | None = Replacement(self._path)
+        # One that nobody closes is whole when it is gone, or when the program ends.
+        self._finalize = weakref.finalize(self, _finish, self._whole, self._squeeze)
 
     def write(self, record: Any) -> None:
         """Appends a record.
@@ -166,7 +169,7 @@ class TFRecordWriter:
           TypeError: for something else.
           FailedPreconditionError: when the writer is closed.
         """
-        if self._file is None:
+        if self._whole is None:
             raise FailedPreconditionError(f"{self._path}: the writer is closed.")
         if hasattr(record, "numpy"):
             record = record.numpy()
@@ -183,23 +186,23 @@ class TFRecordWriter:
         self._put(record + _FOOTER.pack(_masked(self._crc(record))))
 
     def _put(self, data: bytes) -> None:
-        self._file.write(self._squeeze.compress(data) if self._squeeze else data)
+        assert self._whole is not None
+        with full_disk_named(self._path):
+            self._whole.file.write(self._squeeze.compress(data) if self._squeeze else data)
 
     def flush(self) -> None:
-        """Hands everything written so far to the file."""
-        if self._file is None:
+        """Hands everything written so far to the file, which has its name from now on."""
+        if self._whole is None:
             raise FailedPreconditionError(f"{self._path}: the writer is closed.")
         if self._squeeze:
-            self._file.write(self._squeeze.flush(zlib.Z_SYNC_FLUSH))
-        self._file.flush()
+            self._whole.file.write(self._squeeze.flush(zlib.Z_SYNC_FLUSH))
+        self._whole.show()
 
     def close(self) -> None:
-        """Ends the file."""
-        if self._file is not None:
-            if self._squeeze:
-                self._file.write(self._squeeze.flush())
-            self._file.close()
-            self._file = None
+        """Ends the file and gives it its name; what was there before was there until now."""
+        if self._whole is not None:
+            self._whole = None
+            self._finalize()
 
     def __enter__(self) -> TFRecordWriter:
         return self
@@ -207,9 +210,11 @@ class TFRecordWriter:
     def __exit__(self, *exception: Any) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
-            self.close()
+
+def _finish(whole: Replacement, squeeze: Any) -> None:
+    if squeeze:
+        whole.file.write(squeeze.flush())
+    whole.commit()
 
 
 class _Inflated(io.RawIOBase):

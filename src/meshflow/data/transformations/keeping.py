@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pickle
+import contextlib
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
@@ -17,9 +15,12 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
+from meshflow.data.element_files import ElementWriter, read_elements
 from meshflow.data.failures import Failed, Raising, caught
 from meshflow.data.running import Run, ahead
 from meshflow.data.transformations.base import Fixed, Stacked, Unary
+from meshflow.files import gfile
+from meshflow.files.replacing import replacing
 
 
 class Cache(Unary):
@@ -27,14 +28,16 @@ class Cache(Unary):
 
     def __init__(self, parent: Dataset, filename: str) -> None:
         super().__init__(parent)
-        self._file = Path(f"{filename}.meshflow") if filename else None
+        self._name = filename
+        self._file = f"{filename}.meshflow" if filename else None
         self._kept: Dataset | None = None
 
     def _forget(self, part: str) -> None:
         """Makes this the cache of a part of the data."""
         self._kept = None
         if self._file is not None:
-            self._file = self._file.with_name(f"{self._file.stem}.{part}.meshflow")
+            self._name = f"{self._name}.{part}"
+            self._file = f"{self._name}.meshflow"
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         rows = self._rows(run)
@@ -54,13 +57,8 @@ class Cache(Unary):
     def _items(self, run: Run) -> Iterator[Any]:
         if self._kept is not None:
             yield from self._kept._elements(run)
-        elif self._file is not None and self._file.exists():
-            with open(self._file, "rb") as file:
-                try:
-                    while True:
-                        yield pickle.load(file)
-                except EOFError:
-                    return
+        elif self._file is not None and gfile.exists(self._file):
+            yield from read_elements(self._file, self.element_spec)
         elif self._file is not None:
             yield from self._write(caught(self._parent._elements(run)))
         elif chunks.stackable(self.element_spec):
@@ -90,21 +88,22 @@ class Cache(Unary):
 
     def _write(self, items: Iterator[Any]) -> Iterator[Any]:
         assert self._file is not None
-        part = self._file.with_name(f"{self._file.name}.{os.getpid()}.part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        whole = True
-        try:
-            with open(part, "wb") as file:
-                for item in items:
-                    if type(item) is Failed:
-                        whole = False
-                    else:
-                        pickle.dump(item, file)
-                    yield item
-            if whole:
-                os.replace(part, self._file)
-        finally:
-            part.unlink(missing_ok=True)
+        with contextlib.suppress(_HasHoleError), replacing(self._file) as file:
+            writer = ElementWriter(file, self.element_spec)
+            whole = True
+            for item in items:
+                if type(item) is Failed:
+                    whole = False
+                else:
+                    writer.write(item)
+                yield item
+            writer.finish()
+            if not whole:
+                raise _HasHoleError
+
+
+class _HasHoleError(Exception):
+    """Ends the writing of a file of which an element is missing."""
 
 
 class Prefetch(Unary):

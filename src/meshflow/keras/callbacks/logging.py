@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from meshflow.files import gfile
+from meshflow.files.paths import text as path_text
+from meshflow.files.replacing import replacing
 from meshflow.keras.callbacks.base import Callback
 
 
@@ -76,33 +79,29 @@ class CSVLogger(Callback):
 
     def __init__(self, filename: Any, separator: str = ",", append: bool = False) -> None:
         super().__init__()
-        self.filename, self.sep, self.append = os.fspath(filename), separator, append
-        self._file: Any = None
+        self.filename, self.sep, self.append = path_text(filename), separator, append
+        self._text = io.StringIO(newline="")
         self._writer: Any = None
         self._keys: list[str] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Opens the file."""
-        self._header = not (
-            self.append and os.path.exists(self.filename) and os.path.getsize(self.filename)
-        )
-        self._file = open(self.filename, "a" if self.append else "w", newline="")  # noqa: SIM115
-        self._writer, self._keys = None, None
+        """Reads what is continued."""
+        self._text, self._writer, self._keys = io.StringIO(newline=""), None, None
+        if self.append and gfile.exists(self.filename):
+            with gfile.GFile(self.filename, "rb") as file:
+                self._text.write(file.read().decode())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Writes a row."""
+        """Adds a row; the file is replaced by one that has it."""
         logs = logs or {}
         if self._writer is None:
             self._keys = sorted(logs)
-            self._writer = csv.DictWriter(self._file, ["epoch", *self._keys], delimiter=self.sep)
-            if self._header:
+            self._writer = csv.DictWriter(self._text, ["epoch", *self._keys], delimiter=self.sep)
+            if not self._text.tell():
                 self._writer.writeheader()
         self._writer.writerow({"epoch": epoch, **{k: logs.get(k, "NA") for k in self._keys or []}})
-        self._file.flush()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """Closes the file."""
-        self._file.close()
+        with replacing(self.filename) as file:
+            file.write(self._text.getvalue().encode())
 
 
 class LambdaCallback(Callback):

@@ -1,0 +1,221 @@
+"""Files of elements that were cut, changed, planted, or whose writer was killed."""
+
+import gzip
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from killing import Nursery, check_kills
+
+D = tf.data.Dataset
+
+
+class Planted:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self._path}",)
+
+
+def elements():
+    for n in range(4):
+        yield {"v": np.arange(n, dtype=np.float32), "s": b"word" * n}
+
+
+SPEC = {"v": tf.TensorSpec([None], tf.float32), "s": tf.TensorSpec([], tf.string)}
+
+
+def dataset():
+    return D.from_generator(elements, output_signature=SPEC)
+
+
+def cached(folder):
+    """A cache's file, and what reads it."""
+    list(dataset().cache(str(folder / "c")))
+    (file,) = folder.glob("c*")
+    return file, lambda: list(dataset().cache(str(folder / "c")))
+
+
+def saved(folder):
+    dataset().save(str(folder))
+    (file,) = folder.glob("run-*/shard-*")
+    return file, lambda: list(D.load(str(folder)))
+
+
+def squeezed(folder):
+    dataset().save(str(folder), "GZIP")
+    (file,) = folder.glob("run-*/shard-*")
+    return file, lambda: list(D.load(str(folder), compression="GZIP"))
+
+
+def shot(folder):
+    data = dataset().snapshot(folder, None, shard_func=lambda _: tf.constant(0, tf.int64))
+    list(data)
+    (file,) = folder.glob("*/run-*/shard-*")
+    return file, lambda: list(data)
+
+
+KINDS = {"cache": cached, "saved": saved, "compressed": squeezed, "snapshot": shot}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_cut_and_every_changed_byte_is_found(kind, tmp_path):
+    file, read = KINDS[kind](tmp_path)
+    whole = file.read_bytes()
+    assert len(read()) == 4
+    generator = np.random.default_rng(0)
+    for cut in {0, 1, 8, len(whole) - 1, *generator.integers(2, len(whole), 12).tolist()}:
+        file.write_bytes(whole[:cut])
+        with pytest.raises(tf.errors.DataLossError, match=file.name):
+            read()
+    # What gzip says of its own making (time, system, level) is not data.
+    first = 10 if kind == "compressed" else 0
+    for place in generator.integers(first, len(whole), 40).tolist():
+        changed = bytearray(whole)
+        changed[place] ^= 1 << int(generator.integers(8))
+        file.write_bytes(changed)
+        with pytest.raises(tf.errors.DataLossError, match=file.name):
+            read()
+    file.write_bytes(whole)
+    assert len(read()) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_pickle_is_read(kind, tmp_path):
+    file, read = KINDS[kind](tmp_path)
+    planted = pickle.dumps(Planted(tmp_path / "pwned"))
+    file.write_bytes(gzip.compress(planted) if kind == "compressed" else planted)
+    with pytest.raises(tf.errors.DataLossError, match=file.name):
+        read()
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("kind", ["saved", "snapshot"])
+def test_a_damaged_description_is_found(kind, tmp_path):
+    _, read = KINDS[kind](tmp_path)
+    (file,) = [*tmp_path.glob("spec.json"), *tmp_path.glob("*/snapshot.metadata")]
+    whole = file.read_text()
+    for text in ("", "{}", whole[:-2], whole.replace('"0": 4', '"0": 3'), "[1]", '"x"'):
+        file.write_text(text)
+        with pytest.raises(tf.errors.DataLossError, match=file.name):
+            read()
+    file.write_text(whole)
+    assert len(read()) == 4
+
+
+def test_a_file_of_other_elements_is_refused(tmp_path):
+    list(dataset().cache(str(tmp_path / "c")))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"c.meshflow holds elements"):
+        list(D.range(3).cache(str(tmp_path / "c")))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be tensors"):
+        list(D.range(3).window(2).cache(str(tmp_path / "w")))
+
+
+def test_sizes_in_a_file_take_no_memory(tmp_path):
+    file, read = cached(tmp_path)
+    whole = file.read_bytes()
+    start = whole.index(b"[[")
+    header = whole[start : whole.index(b"]]]") + 3] if b"]]]" in whole else b""
+    assert header
+    file.write_bytes(whole[: start - 8] + (2**32 - 2).to_bytes(4, "little") + whole[start - 4 :])
+    with pytest.raises(tf.errors.DataLossError, match="ends early"):
+        read()
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    (tmp_path / "full").symlink_to("/dev/full")
+    with (
+        pytest.raises(tf.errors.ResourceExhaustedError, match="full"),
+        tf.io.gfile.GFile(str(tmp_path / "full"), "wb") as file,
+    ):
+        file.write(b"x" * 100_000)
+
+
+WRITERS = {
+    "saved": """
+        def write(path, number):
+            tf.data.Dataset.from_tensors(np.full(1000, number)).repeat(3).save(path)
+        """,
+    "records": """
+        def write(path, number):
+            with tf.io.TFRecordWriter(path) as writer:
+                for _ in range(3):
+                    writer.write(str(number).encode() * 1)
+        """,
+    "log": """
+        from meshflow.keras.callbacks import CSVLogger
+        def write(path, number):
+            log = CSVLogger(path)
+            log.on_train_begin()
+            log.on_epoch_end(number, {"loss": number})
+        """,
+}
+
+
+def number_saved(path):
+    found = [int(v) for row in D.load(path) for v in row.numpy()]
+    assert len(found) == 3000
+    return one(found)
+
+
+def number_recorded(path):
+    found = [int(r.numpy()) for r in tf.data.TFRecordDataset(path)]
+    assert len(found) == 3
+    return one(found)
+
+
+def number_logged(path):
+    with open(path) as file:
+        header, row = file.read().split()
+    assert header == "epoch,loss"
+    return one(map(int, row.split(",")))
+
+
+def one(numbers):
+    (number,) = set(numbers)
+    return number
+
+
+READERS = {"saved": number_saved, "records": number_recorded, "log": number_logged}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_killed_writer_leaves_the_old_or_the_new(kind, tmp_path):
+    check_kills(WRITERS[kind], tmp_path, READERS[kind])
+
+
+def test_a_killed_cache_is_whole_or_made_again(tmp_path):
+    nursery = Nursery(
+        """
+        import os
+        def write(path, number):
+            if os.path.exists(path + ".meshflow"):
+                os.remove(path + ".meshflow")
+            data = tf.data.Dataset.from_tensors(np.full(1000, number)).repeat(3)
+            assert len(list(data.cache(path))) == 3
+        """
+    )
+
+    def read():
+        data = D.from_tensors(np.full(1000, -1)).repeat(3).cache(str(tmp_path / "c"))
+        rows = [row.numpy() for row in data]
+        assert len(rows) == 3
+        return one(int(v) for row in rows for v in row)
+
+    try:
+        steps = nursery.whole(str(tmp_path / "c"), 1)
+        assert read() == 1
+        for step in range(1, steps + 1):
+            nursery.killed_at(str(tmp_path / "c"), step, step)
+            assert read() in (step - 1, step, -1)
+        assert os.listdir(tmp_path) == ["c.meshflow"]
+    finally:
+        nursery.close()
