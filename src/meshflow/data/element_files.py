@@ -14,7 +14,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterable
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class ElementWriter:
       InvalidValueError: for elements that are no tensors.
     """
 
-    def __init__(self, file: IO[bytes], spec: Any) -> None:
+    def __init__(self, file: Any, spec: Any) -> None:
         self._file, self.count = file, 0
         text = json.dumps(spec_to_json(spec)).encode()
         file.write(_MARK + _FRAME.pack(len(text), zlib.crc32(text)) + text)
@@ -232,7 +232,7 @@ def _taken_apart(leaves: list[Any]) -> tuple[list[Any], list[bytes]]:
     return header, buffers
 
 
-def opener(compression: str | None) -> Callable[[IO[bytes], str], Any]:
+def opener(compression: str | None) -> Callable[[Any, str], Any]:
     """What reads or writes an open file under a compression: 'GZIP', 'FAST' (its fastest level) or none."""
     if compression in (None, "NONE", ""):
         return lambda file, _: _Uncompressed(file)
@@ -246,7 +246,7 @@ def opener(compression: str | None) -> Callable[[IO[bytes], str], Any]:
 class _Uncompressed:
     """A file as it is; leaving it, as one leaves a compressed one, keeps it open."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: Any) -> None:
         self.read, self.write = file.read, file.write
 
     def writelines(self, parts: list[bytes]) -> None:
