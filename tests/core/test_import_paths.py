@@ -50,6 +50,24 @@ def test_no_file_is_loaded_twice():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.parametrize("first", ["core.operands", "numpy.behavior", "data.structure"])
+def test_no_file_is_loaded_twice_whatever_comes_first(first):
+    program = f"""
+import collections, sys
+runs = collections.Counter()
+def seen(event, args):
+    if event == "exec" and args[0].co_name == "<module>":
+        runs[args[0].co_filename] += args[0].co_filename.endswith(".py")
+sys.addaudithook(seen)
+import meshflow.{first}
+import meshflow as tf
+tf.constant(1)
+again = [name for name, times in runs.items() if times > 1]
+assert runs and not again, again
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize(
     "path", ["nothing", "config.nothing", "optimizers.nothing", "keras.nothing"]
 )

@@ -50,7 +50,10 @@ class _PublicPaths(MetaPathFinder):
             # Modules rely on what the package's names have made of each other, as operators of tensors.
             importlib.import_module(f"{_PACKAGE}._face")
             if fullname in sys.modules:
-                return spec_from_loader(fullname, _Known(sys.modules[fullname]))
+                # It was loaded on the way. The import system loads what has a spec once more, by that spec.
+                module = sys.modules[fullname]
+                spec = module.__spec__ = spec_from_loader(fullname, _Known(module))
+                return spec
         if own_name and PathFinder.find_spec(fullname, path) is not None:
             return None
         found = getattr(package, name, None)
