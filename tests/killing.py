@@ -130,7 +130,8 @@ def check_kills(program, tmp_path, read, default=10, soak=200):
             found[after == number] += 1
         nursery.whole(path, number + 1)
         assert read(path) == number + 1
-        left = [n for n in os.listdir(tmp_path) if n.endswith((".part", ".old", ".new"))]
+        found_names = [n for _, folders, files in os.walk(tmp_path) for n in (*folders, *files)]
+        left = [n for n in found_names if n.endswith((".part", ".old", ".new"))]
         assert not left, f"left over: {left}"
         return found
     finally:

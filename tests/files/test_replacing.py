@@ -3,14 +3,14 @@
 import os
 import subprocess
 import sys
-import uuid
 
 import fsspec
 import pytest
 
 import meshflow as tf
+import stores
 from killing import check_kills
-from meshflow.files import gfile, replacing
+from meshflow.files import gfile, parts, replacing
 from meshflow.files.replacing import existing_folder, replacing_folder
 
 PLACES = ["disk", "store"]
@@ -21,12 +21,7 @@ def place(request, tmp_path):
     """A folder on the disk, and one in a store."""
     if request.param == "disk":
         return str(tmp_path)
-    return empty_bucket()
-
-
-def empty_bucket():
-    """A new place in the memory's store, which lives as long as the process."""
-    return f"memory://{uuid.uuid4().hex}"
+    return stores.memory()
 
 
 def read(path):
@@ -67,9 +62,47 @@ def test_a_folder_is_replaced_when_it_is_whole(place):
     assert sorted(gfile.listdir(path)) == ["a", "last"] and read(gfile.join(path, "a")) == "3"
 
 
+def test_a_folder_given_its_name_by_another_process_meanwhile(tmp_path, monkeypatch):
+    path = str(tmp_path / "folder")
+    fill(path, a="1", last="1")
+    real, others = os.replace, [2]
+
+    def met(source, target):
+        real(source, target)
+        if target.endswith(".meshflow.old") and others[0]:
+            others[0] -= 1
+            os.mkdir(path)
+            (tmp_path / "folder" / "last").write_text("another")
+
+    monkeypatch.setattr(os, "replace", met)
+    fill(path, a="2", last="2")
+    assert read(f"{path}/last") == "2" and os.listdir(tmp_path) == ["folder"]
+
+
+def test_only_what_a_writer_put_there_is_replaced(place):
+    path = gfile.join(place, "folder")
+    mine = lambda folder: {"a", "b", "last"}
+
+    def write(**texts):
+        with replacing_folder(path, "last", mine) as part:
+            for name, content in texts.items():
+                with replacing.writing(gfile.join(part, name)) as file:
+                    file.write(content.encode())
+
+    for name in ("folder/notes/1.txt", "folder/b.txt", "folder.old", "folder.new"):
+        tf.io.write_file(gfile.join(place, name), "tea")
+    write(a="1", b="1", last="1")
+    write(a="2", last="2")
+    assert sorted(gfile.listdir(path)) == ["a", "b.txt", "last", "notes"]
+    assert read(f"{path}/notes/1.txt") == read(f"{path}/b.txt") == "tea"
+    replacing.remove_folder(path, "last", mine)
+    assert sorted(gfile.listdir(path)) == ["b.txt", "notes"]
+    assert sorted(gfile.listdir(place)) == ["folder", "folder.new", "folder.old"]
+
+
 def test_a_store_is_whole_at_any_moment_of_a_replacement(monkeypatch):
     store = fsspec.filesystem("memory")
-    bucket = empty_bucket()
+    bucket = stores.memory()
     path = f"{bucket}/folder"
     fill(path, a="1", b="1", last="1")
     changes = ("rm_file", "cp_file", "rm", "put_file")
@@ -95,7 +128,7 @@ def test_a_store_is_whole_at_any_moment_of_a_replacement(monkeypatch):
 
 def test_a_killed_replacement_in_a_store_is_finished_by_the_next(monkeypatch):
     store = fsspec.filesystem("memory")
-    bucket = empty_bucket()
+    bucket = stores.memory()
     path = f"{bucket}/folder"
     fill(path, a="1", last="1")
     with monkeypatch.context() as patch:
@@ -112,12 +145,12 @@ def test_a_killed_replacement_in_a_store_is_finished_by_the_next(monkeypatch):
 
 def test_parts_of_ended_processes_are_cleared(tmp_path):
     path = str(tmp_path / "a.txt")
-    write = "import sys; from meshflow.files import replacing as r; print(r.part_name(sys.argv[1]))"
+    write = "import sys; from meshflow.files import parts; print(parts.part_name(sys.argv[1]))"
     left = subprocess.run(
         [sys.executable, "-c", write, path], capture_output=True, text=True, check=True
     ).stdout.strip()
-    other = left.replace(replacing._machine(), "elsewhere")
-    mine = replacing.part_name(path)
+    other = left.replace(parts._machine(), "elsewhere")
+    mine = parts.part_name(path)
     for part in (left, other, mine):
         open(part, "w").close()
     with replacing.replacing(path, "w") as file:
@@ -125,7 +158,7 @@ def test_parts_of_ended_processes_are_cleared(tmp_path):
     assert not os.path.exists(left)
     assert os.path.exists(other) and os.path.exists(mine)
     os.utime(other, (0, 0))
-    replacing.clear_parts(path)
+    parts.clear_parts(path)
     assert sorted(os.listdir(tmp_path)) == sorted(["a.txt", os.path.basename(mine)])
 
 
@@ -148,7 +181,7 @@ def test_errors_name_the_path(tmp_path, monkeypatch):
 
 
 def test_patterns_find_paths_with_their_scheme():
-    bucket = empty_bucket()
+    bucket = stores.memory()
     for name in ("b.txt", "a.txt", "c.bin"):
         tf.io.write_file(f"{bucket}/{name}", name)
     assert gfile.glob(f"{bucket}/*.txt") == [f"{bucket}/a.txt", f"{bucket}/b.txt"]

@@ -15,8 +15,9 @@ from typing import Any
 
 from meshflow.core.errors import DataLossError
 from meshflow.files import gfile
+from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import is_remote, text
-from meshflow.files.replacing import clear_parts, part_name, replacing
+from meshflow.files.replacing import replacing
 
 _RUN = re.compile(r"run-[0-9a-f]{16}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import glob as python_glob
 import os
 import shutil
@@ -143,6 +145,9 @@ class GFile:
             self._opened()
         if self._file is not None:
             file, self._file = self._file, None
+            if self._mode in ("r", "rb"):
+                file.close()
+                return
             with full_disk_named(self._name):
                 file.close()
 
@@ -363,10 +368,26 @@ def stat(path: Any) -> FileStatistics:
     if remote is not None:
         with named_errors(path):
             found = remote.info(path)
-        return FileStatistics(found.get("size") or 0, 0, found.get("type") == "directory")
+        return FileStatistics(
+            found.get("size") or 0, _changed(found), found.get("type") == "directory"
+        )
     with named_errors(path):
         local = os.stat(path)
     return FileStatistics(local.st_size, local.st_mtime_ns, os.path.isdir(path))
+
+
+def _changed(found: dict[str, Any]) -> int:
+    """When a store says that an object was changed, in nanoseconds; 0 where it does not say."""
+    for key in ("LastModified", "mtime", "updated", "last_modified", "created"):
+        when = found.get(key)
+        if isinstance(when, str):
+            with contextlib.suppress(ValueError):
+                when = datetime.datetime.fromisoformat(when.replace("Z", "+00:00"))
+        if isinstance(when, datetime.datetime):
+            when = when.timestamp()
+        if isinstance(when, (int, float)):
+            return int(when * 1e9)
+    return 0
 
 
 def walk(

@@ -99,3 +99,12 @@ def parent(path: str) -> str:
     """The folder that a path lies in; empty for a name alone."""
     head, separator, _ = path.rstrip("/").rpartition("/")
     return head or separator
+
+
+def absolute(path: str) -> str:
+    """A path that means the same in every working folder.
+
+    Args:
+      path: what `text` gave.
+    """
+    return path if is_remote(path) else os.path.abspath(path)

@@ -9,23 +9,28 @@ the next one that writes to the same place.
 from __future__ import annotations
 
 import contextlib
-import itertools
+import errno
 import os
 import shutil
-import socket
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
+from meshflow.core import errors
 from meshflow.files import gfile
+from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import full_disk_named, named_errors, parent, remote, text
 
-_COUNT = itertools.count()
-# Of a process on another machine nothing is known; what it has not touched for so long is left over.
-_FORGOTTEN = 24 * 3600.0
+# What is replaced, on a disk, and what replaces it, in a store, for the moment of the change.
+_OLD, _NEW = ".meshflow.old", ".meshflow.new"
+# How often processes that give the same name at once try, and how each finds that another was faster.
+_ATTEMPTS = 20
+_MET = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 # Stores in which an object is there when it is whole, so that it needs no other name before.
 _OBJECTS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
+
+# Gives the names of the files in a folder that its writers put there.
+Own = Callable[[str], Iterable[str]]
 
 
 class Replacement:
@@ -131,23 +136,51 @@ def replacing(path: Any, mode: str = "wb", encoding: str | None = None) -> Itera
 
 
 @contextlib.contextmanager
-def replacing_folder(path: Any, last: str) -> Iterator[str]:
+def writing(path: Any) -> Iterator[IO[Any]]:
+    """A file of a folder that `replacing_folder` fills: on the disk, or in the store, when the block ends.
+
+    Args:
+      path: the file.
+
+    Yields:
+      The file, open for bytes; its `name` is a path on this machine.
+
+    Raises:
+      ResourceExhaustedError, ...: as for `replacing`.
+    """
+    name = text(path)
+    if remote(name) is not None:
+        with replacing(name) as file:
+            yield file
+        return
+    with named_errors(name):
+        opened = open(name, "w+b")  # noqa: SIM115
+    with full_disk_named(name), opened as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Any, last: str, own: Own | None = None) -> Iterator[str]:
     """A folder to fill that takes its name, or another's place, when the block ends without an error.
 
     Args:
       path: where; folders above it are made.
       last: name of the file that makes the folder whole: write it after all others. Readers ask
         `existing_folder` where the folder is, and take one without this file for none.
+      own: gives the names of the files in a folder that an earlier writer put there; others stay. Default: all.
 
     Yields:
-      The path of the folder to fill, which is empty.
+      The path of the folder to fill, which is empty, or holds what stays.
 
     Raises:
       NotFoundError, PermissionDeniedError, ResourceExhaustedError (a full disk), ...: naming `path`.
       What was there before is there still then.
     """
-    target = text(path).rstrip("/")
-    filling = _in_store(target, last) if remote(target) is not None else _on_disk(target)
+    target = _resolved(path)
+    store = remote(target)
+    filling = _on_disk(target, own) if store is None else _in_store(target, last, own)
     with filling as part:
         yield part
 
@@ -162,75 +195,168 @@ def existing_folder(path: Any, last: str) -> str:
     Returns:
       The path, also when nothing is there.
     """
-    target = text(path).rstrip("/")
+    target = _resolved(path)
     if not gfile.exists(gfile.join(target, last)):
-        for aside in (f"{target}.old", f"{target}.new"):
+        for aside in (f"{target}{_OLD}", f"{target}{_NEW}"):
             if gfile.exists(gfile.join(aside, last)):
                 return aside
-    return target
+    return text(path).rstrip("/") or "/"
+
+
+def remove_folder(path: Any, last: str, own: Own | None = None) -> None:
+    """Deletes what `replacing_folder` wrote, first the file that makes it whole; nothing where nothing is.
+
+    Args:
+      path: the folder.
+      last: name of the file that makes it whole.
+      own: as for `replacing_folder`; a folder with other files stays, with them.
+    """
+    target = _resolved(path)
+    if remote(target) is None:
+        _put_back(target)
+        clear_parts(target)
+    for folder, whose in ((f"{target}{_NEW}", None), (target, own), (f"{target}{_OLD}", None)):
+        _emptied(folder, last, whose)
+
+
+def clear_folder(path: Any, last: str) -> None:
+    """Deletes what writers of a folder that ended left beside it.
+
+    Args:
+      path: the folder.
+      last: name of the file that makes it whole.
+    """
+    target = _resolved(path)
+    if remote(target) is None:
+        clear_parts(target)
+    if gfile.exists(gfile.join(target, last)):
+        for aside in (f"{target}{_OLD}", f"{target}{_NEW}"):
+            _emptied(aside, last, None)
+
+
+def _resolved(path: Any) -> str:
+    """A folder's path without an ending slash; where it is a link, what it leads to."""
+    target = text(path).rstrip("/") or "/"
+    return os.path.realpath(target) if remote(target) is None and os.path.islink(target) else target
 
 
 @contextlib.contextmanager
-def _on_disk(target: str) -> Iterator[str]:
+def _on_disk(target: str, own: Own | None) -> Iterator[str]:
     above = os.path.dirname(os.path.abspath(target))
-    part, old = part_name(target), f"{target}.old"
+    part = part_name(target)
     with named_errors(target):
+        if os.path.lexists(target) and not os.path.isdir(target):
+            raise NotADirectoryError(errno.ENOTDIR, "there is a file, not a folder", target)
         os.makedirs(above, exist_ok=True)
         clear_parts(target)
+        _put_back(target)
         os.mkdir(part)
     try:
         with full_disk_named(target):
             yield part
         with named_errors(target):
+            _swap(part, target, own)
+            flush_folder(above)
+        shutil.rmtree(f"{target}{_OLD}", ignore_errors=True)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _put_back(target: str) -> None:
+    """Ends what a killed process began: the folder that was to be replaced has its name again."""
+    if not os.path.lexists(target):
+        try:
+            os.replace(f"{target}{_OLD}", target)
+        except OSError as error:
+            if error.errno not in _MET:
+                raise
+
+
+def _swap(part: str, target: str, own: Own | None) -> None:
+    """Gives a folder its name. Another process may be doing the same: the last one stays."""
+    old = f"{target}{_OLD}"
+    for attempt in range(_ATTEMPTS):
+        try:
+            if own is not None and os.path.isdir(target):
+                _carry_over(target, part, set(own(target)))
             flush_folder(part)
             if os.path.lexists(target):
                 shutil.rmtree(old, ignore_errors=True)
                 os.replace(target, old)
             os.replace(part, target)
-            flush_folder(above)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+            return
+        except (OSError, errors.NotFoundError) as error:
+            met = not isinstance(error, OSError) or error.errno in _MET
+            if not met or attempt == _ATTEMPTS - 1:
+                _put_back(target)
+                raise
+
+
+def _carry_over(source: str, target: str, without: set[str]) -> None:
+    """What others put into a folder is in the new one, too."""
+    for name in sorted(set(os.listdir(source)) - without - set(os.listdir(target))):
+        found, here = os.path.join(source, name), os.path.join(target, name)
+        if os.path.isdir(found) and not os.path.islink(found):
+            shutil.copytree(found, here, symlinks=True, copy_function=_linked)
+        else:
+            _linked(found, here)
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # of a file system without links
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 @contextlib.contextmanager
-def _in_store(target: str, last: str) -> Iterator[str]:
+def _in_store(target: str, last: str, own: Own | None) -> Iterator[str]:
     """Fills the place itself while nothing whole is there; else a place beside it, which is copied."""
-    replaced = gfile.exists(gfile.join(existing_folder(target, last), last))
-    part = f"{target}.new" if replaced else target
-    if (
-        existing_folder(target, last) == part
-    ):  # a process ended while it copied: that is finished first
-        _copied(part, target, last)
-    _emptied(part, last)
+    new = f"{target}{_NEW}"
+    if existing_folder(target, last) == new:
+        # A process ended while it copied: that is finished first.
+        _copied(new, target, last, own)
+    replaced = gfile.exists(gfile.join(target, last))
+    part, whose = (new, None) if replaced else (target, own)
+    with named_errors(target):
+        _emptied(part, last, whose)
     try:
         yield part
     except BaseException:
-        _emptied(part, last)
+        _emptied(part, last, whose)
         raise
     if replaced:
-        _copied(part, target, last)
+        _copied(part, target, last, own)
 
 
-def _copied(part: str, target: str, last: str) -> None:
+def _copied(part: str, target: str, last: str, own: Own | None) -> None:
     """Gives a whole folder of a store its name; at any moment one of the two is whole."""
     store = remote(part)
     with named_errors(target):
-        _emptied(target, last)
+        _emptied(target, last, own)
         root = store._strip_protocol(part)
         names = [f[len(root) :].lstrip("/") for f in store.find(part)]
         for name in sorted(names, key=lambda n: n == last):
             store.cp_file(f"{part}/{name}", f"{target}/{name}")
-        _emptied(part, last)
+        _emptied(part, last, None)
 
 
-def _emptied(folder: str, last: str) -> None:
-    """Deletes a folder of a store, first the file that makes it whole."""
+def _emptied(folder: str, last: str, own: Own | None) -> None:
+    """Deletes a folder, or what an earlier writer put there; first the file that makes it whole."""
+    if not gfile.isdir(folder):
+        return
+    present = set(gfile.listdir(folder))
+    names = present if own is None else present & set(own(folder))
+    if last in names:
+        gfile.remove(gfile.join(folder, last))
+    if own is None:
+        gfile.rmtree(folder) if gfile.isdir(folder) else None
+        return
+    for name in sorted(names - {last}):
+        gfile.remove(gfile.join(folder, name))
     store = remote(folder)
-    with contextlib.suppress(FileNotFoundError):
-        store.rm_file(f"{folder}/{last}")
-    if store.exists(folder):
-        store.rm(folder, recursive=True)
+    if gfile.isdir(folder) and not gfile.listdir(folder):
+        os.rmdir(folder) if store is None else store.rmdir(folder)
 
 
 def _put(store: Any, part: str, target: str) -> None:
@@ -242,52 +368,6 @@ def _put(store: Any, part: str, target: str) -> None:
     store.makedirs(above, exist_ok=True)
     store.put_file(part, part_name(target))
     store.mv(part_name(target), target)
-
-
-def part_name(path: str) -> str:
-    """The name that what becomes `path` has while this process writes it."""
-    return f"{path}.{_machine()}-{os.getpid()}-{next(_COUNT)}.part"
-
-
-def clear_parts(path: str) -> None:
-    """Deletes what processes that ended left of writing to a local path.
-
-    Args:
-      path: what they wanted to write.
-    """
-    folder, name = os.path.split(os.path.abspath(path))
-    with contextlib.suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            if entry.name.startswith(f"{name}.") and _is_left(entry):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)
-
-
-def _is_left(entry: os.DirEntry[str]) -> bool:
-    """Whether nobody writes a `.part` any more."""
-    owner = entry.name.removesuffix(".part").rpartition(".")[2].rsplit("-", 2)
-    if not entry.name.endswith(".part") or len(owner) != 3 or not owner[1].isdigit():
-        return False
-    if owner[0] != _machine():
-        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _FORGOTTEN
-    return not _lives(int(owner[1]))
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _machine() -> str:
-    """This machine's name, without what separates the parts of a name."""
-    return socket.gethostname().replace(".", "_").replace("/", "_")
 
 
 def flush_folder(folder: str) -> None:
