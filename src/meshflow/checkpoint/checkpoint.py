@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,11 +21,14 @@ from meshflow.checkpoint.state_file import (
     latest_checkpoint,
     write_state,
 )
-from meshflow.checkpoint.storage import MANIFEST, Folder, write_folder
+from meshflow.checkpoint.storage import Folder, is_checkpoint, write_folder
 from meshflow.core.context import context
 from meshflow.core.module import Awaited
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
+from meshflow.files import gfile
+from meshflow.files.paths import text
+from meshflow.files.replacing import replacing
 
 
 class CheckpointOptions:
@@ -147,7 +149,7 @@ class Checkpoint(Awaited):
             raise RuntimeError(
                 "Checkpoints cannot be written inside a tf.function: call save() or write() outside of it."
             )
-        path = os.fspath(file_prefix)
+        path = text(file_prefix)
         write_objects(path, self)
         for callback in (options or CheckpointOptions()).experimental_write_callbacks:
             callback(path)
@@ -172,7 +174,7 @@ class Checkpoint(Awaited):
           ['ckpt-1', 'ckpt-2']
         """
         number = int(self.save_counter.assign_add(1))
-        path = self.write(f"{os.fspath(file_prefix)}-{number}", options)
+        path = self.write(f"{text(file_prefix)}-{number}", options)
         note_latest(path)
         return path
 
@@ -234,8 +236,8 @@ def _not_trackable(name: str, value: Any) -> str:
 
 def _open(path: Any) -> Folder:
     """A checkpoint by its path, or the latest one of a folder."""
-    path = os.fspath(path)
-    if os.path.isdir(path) and not (Path(path) / MANIFEST).exists():
+    path = text(path)
+    if gfile.isdir(path) and not is_checkpoint(path):
         return Folder(latest_checkpoint(path) or path)
     return Folder(path)
 
@@ -254,7 +256,6 @@ def write_objects(path: str, root: Any) -> None:
     nodes = [{k: v for k, v in node.items() if k != "path"} for node in graph.nodes]
     extra = {"graph": {"nodes": nodes, "slots": [entry for entry, _ in slots]}}
     arrays = {f"{i:05d}": pair for i, pair in enumerate(values)}
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     write_folder(path, arrays, extra)
     write_index(path)
 
@@ -266,7 +267,7 @@ def write_index(path: str) -> None:
       path: the checkpoint's path.
     """
     if jax.process_index() == 0:
-        with open(f"{path}.index", "w") as file:
+        with replacing(f"{path}.index", "w") as file:
             json.dump({"format": "meshflow-arrays", "folder": os.path.basename(path)}, file)
 
 

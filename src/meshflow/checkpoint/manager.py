@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 from meshflow.checkpoint.checkpoint import Checkpoint, CheckpointOptions
-from meshflow.checkpoint.state_file import CheckpointState, get_checkpoint_state, write_state
-from meshflow.checkpoint.storage import is_checkpoint, remove
+from meshflow.checkpoint.state_file import (
+    CheckpointState,
+    get_checkpoint_state,
+    latest_whole,
+    write_state,
+)
+from meshflow.checkpoint.storage import clear, is_checkpoint, remove
+from meshflow.files import gfile
+from meshflow.files.paths import absolute, text
 
 
 class CheckpointManager:
@@ -17,7 +25,8 @@ class CheckpointManager:
 
     Args:
       checkpoint: the `Checkpoint` to save.
-      directory: the folder; what an earlier run left there counts.
+      directory: the folder; what an earlier run left there counts. Only checkpoints in it that have the
+        manager's name and a number are ever deleted.
       max_to_keep: how many to keep; None for all.
       keep_checkpoint_every_n_hours: keeps one for ever each time so many hours have passed.
       checkpoint_name: name of the files, before the number.
@@ -28,6 +37,7 @@ class CheckpointManager:
 
     Raises:
       ValueError: for a `max_to_keep` that is not positive, or an interval without a step counter.
+      DataLossError: when the folder's `checkpoint` file is damaged and no checkpoint is there.
 
     Example:
       >>> import tempfile
@@ -61,7 +71,7 @@ class CheckpointManager:
                 "`step_counter` should be passed if `checkpoint_interval` is not None."
             )
         self._checkpoint = checkpoint
-        self._directory = os.fspath(directory)
+        self._directory = text(directory)
         self._max_to_keep = max_to_keep
         self._keep_hours = keep_checkpoint_every_n_hours
         self._name = checkpoint_name
@@ -71,6 +81,8 @@ class CheckpointManager:
         self._last_step = last_checkpoint_step
         # Checkpoints that may be deleted, oldest first, with the time of each.
         self._kept: dict[str, float] = {}
+        self._begun: list[str] = []
+        self._cleared = False
         self._latest: str | None = None
         self._last_preserved = time.time()
         self._recover()
@@ -85,13 +97,40 @@ class CheckpointManager:
         paths = known.all_model_checkpoint_paths
         if len(times) != len(paths):
             times = [now] * len(paths)
-        pairs = sorted(zip(times, paths, strict=True))
-        self._kept = {path: t for t, path in pairs if is_checkpoint(path)}
-        self._latest = known.model_checkpoint_path or None
+        # Times may be equal; the file's order is that of writing.
+        pairs = sorted(zip(times, paths, strict=True), key=lambda pair: pair[0])
+        own = {path: t for t, path in pairs if self._is_own(path)}
+        self._kept = {path: t for path, t in own.items() if is_checkpoint(path)}
+        self._latest = latest_whole(known, self._directory)
+        # An earlier run was killed while it deleted these.
+        self._begun = [path for path in own if path not in self._kept]
         if known.last_preserved_timestamp is not None:
             self._last_preserved = known.last_preserved_timestamp
         elif times:
             self._last_preserved = min(times)
+
+    def _is_own(self, path: str) -> bool:
+        """Whether a path is one that this manager writes: the file that lists them may say anything."""
+        folder, name = os.path.split(absolute(path))
+        return folder == absolute(self._directory.rstrip("/") or self._directory) and bool(
+            re.fullmatch(rf"{re.escape(self._name)}-(-?\d+)", name)
+        )
+
+    def _clear(self) -> None:
+        """Deletes what processes that were killed left. Only who saves does: others may just be reading."""
+        if self._cleared or not gfile.isdir(self._directory):
+            return
+        self._cleared = True
+        for path in self._begun:
+            if not is_checkpoint(path):
+                remove(path)
+        for name in gfile.listdir(self._directory):
+            begun = name.rpartition(".meshflow.")[0]
+            if name.endswith(".part"):
+                begun = name.rsplit(".", 2)[0].removesuffix(".index")
+            path = gfile.join(self._directory, begun)
+            if begun and self._is_own(path):
+                clear(path)
 
     @property
     def directory(self) -> str:
@@ -152,16 +191,19 @@ class CheckpointManager:
             self._last_step = step
         counter = self._checkpoint.save_counter.assign_add(1)
         number = int(counter if checkpoint_number is None else checkpoint_number)
-        prefix = os.path.join(self._directory, f"{self._name}-{number}")
+        prefix = gfile.join(self._directory, f"{self._name}-{number}")
+        self._clear()
         path = self._checkpoint.write(prefix, options)
         self._kept.pop(path, None)
         self._kept[path] = time.time()
-        self._latest = path
-        # The list is written before files go, so that it never names one that is gone.
-        doomed = self._too_many()
+        self._latest, kept = path, len(self._kept)
+        # Before files go the new one is named, and those that go: who is killed finds them all again.
         self._write_state()
+        doomed = self._too_many()
         for old in doomed:
             remove(old)
+        if doomed or len(self._kept) != kept:
+            self._write_state()
         return path
 
     def _too_many(self) -> list[str]:

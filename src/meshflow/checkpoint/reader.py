@@ -12,6 +12,7 @@ from meshflow.checkpoint.checkpoint import _open
 from meshflow.checkpoint.state_file import latest_checkpoint
 from meshflow.checkpoint.storage import Folder
 from meshflow.core import dtypes
+from meshflow.files.paths import is_remote
 
 
 class CheckpointReader:
@@ -152,6 +153,8 @@ def checkpoints_iterator(
       ...         print(os.path.basename(path))
       ckpt-1
     """
+    # Each look at a store is a request, or several.
+    pause = 1.0 if is_remote(checkpoint_dir) else 0.05
     last = None
     while True:
         started = time.time()
@@ -161,7 +164,7 @@ def checkpoints_iterator(
                 if timeout_fn is None or timeout_fn():
                     return
                 started = time.time()
-            time.sleep(0.05 if timeout is None else min(0.05, timeout))
+            time.sleep(pause if timeout is None else min(pause, timeout))
             path = latest_checkpoint(checkpoint_dir)
         yield path
         last = path

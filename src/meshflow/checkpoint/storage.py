@@ -1,8 +1,8 @@
-"""Arrays on disk: a folder with one `.npy` file each and a JSON manifest.
+"""Arrays in a folder, on a disk or in a store: one `.npy` file each and a JSON manifest.
 
-The folder is written under a temporary name, flushed to the disk and renamed, so that a program killed
-at any moment leaves the checkpoint before or the one after, never half of one. Each array has a
-checksum; damage is reported with the file's name.
+The folder is written by `replacing_folder`, the manifest last, so that a program killed at any moment leaves the
+checkpoint before or the one after, never half of one. Each array has a checksum; damage is reported with the
+file's name.
 
 An array that is split over devices is written part by part into its place in the file, and read back
 the same way, so that the whole never lies in memory; the file does not tell how it was split. Where
@@ -11,12 +11,14 @@ several processes hold parts, all of them write, into one folder that all can re
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import os
-import shutil
+import re
 import zlib
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -24,9 +26,27 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
 import numpy as np
 
 from meshflow.checkpoint.strings import packed, unpacked
-from meshflow.core.errors import DataLossError, NotFoundError
+from meshflow.core.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    NotFoundError,
+    UnimplementedError,
+)
+from meshflow.files import gfile
+from meshflow.files.parts import clear_parts
+from meshflow.files.paths import is_remote, text
+from meshflow.files.replacing import (
+    clear_folder,
+    existing_folder,
+    remove_folder,
+    replacing_folder,
+    writing,
+)
 
 MANIFEST = "manifest.json"
+_FORMAT = "meshflow-arrays"
+_LONGEST = 8192
+_FILE = re.compile(r"(\w*_)?\d{5}\.npy")
 
 
 def write_folder(
@@ -35,60 +55,100 @@ def write_folder(
     """Writes arrays and a manifest to a folder, completely or not at all.
 
     Args:
-      path: the folder; one that is there is replaced.
+      path: the folder; arrays that are there are replaced, other files stay.
       arrays: name in the manifest and value, by file name without `.npy`.
       extra: further entries of the manifest, plain JSON values.
+
+    Raises:
+      UnimplementedError: for a store and arrays that are split over several processes.
+      FailedPreconditionError: when the path is a file, or the folder has another program's `manifest.json`.
+      ResourceExhaustedError: when the disk is full. What was there before is there still, after any error.
     """
-    target = Path(path)
-    together = any(_is_split(v) and not v.is_fully_addressable for _, v in arrays.values())
-    first = not together or jax.process_index() == 0
-    # Without parts to bring together every process of a job writes by itself, maybe to one place.
-    own = "" if together or jax.process_index() == 0 else str(jax.process_index())
-    part, old = _beside(target, f".part{own}"), _beside(target, ".old")
-    if first:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        for key, (_, value) in arrays.items():
-            if _is_split(value):
-                _write_parts(part / f"{key}.npy", value, "w+")
-            else:
-                _write_array(part / f"{key}.npy", np.asarray(value))
-    if together:
-        _meet(f"{target} made")
+    target = text(path)
+    if not any(_is_split(v) and not v.is_fully_addressable for _, v in arrays.values()):
+        # Without parts to bring together every process of a job writes by itself, maybe to one place.
+        with replacing_folder(target, MANIFEST, own_files) as part:
+            entries = {key: _written(part, key, *pair) for key, pair in arrays.items()}
+            _write_manifest(part, entries, extra)
+        return
+    if is_remote(target):
+        raise UnimplementedError(
+            f"{target}: arrays that are split over several processes are written to disks only, where each process "
+            "writes its parts into one file: save to a folder that all processes share."
+        )
+    _write_together(target, arrays, extra)
+
+
+def _write_together(
+    target: str, arrays: dict[str, tuple[str, Any]], extra: dict[str, Any] | None
+) -> None:
+    """Writes arrays of which several processes hold parts."""
+    first = jax.process_index() == 0
+    with contextlib.ExitStack() as stack:
+        part, entries = "", {}
+        if first:
+            part = stack.enter_context(replacing_folder(target, MANIFEST, own_files))
+            entries = {key: _written(part, key, *pair) for key, pair in arrays.items()}
+        part = _from_first(part)
         if not first:
             for key, (_, value) in arrays.items():
                 if _is_split(value):
-                    _write_parts(part / f"{key}.npy", value, "r+")
+                    _write_parts(f"{part}/{key}.npy", value)
         _meet(f"{target} written")
-    if first:
-        manifest = {}
-        for key, (name, value) in arrays.items():
-            split = _is_split(value)
-            array = _opened(part / f"{key}.npy", value) if split else np.asarray(value)
-            manifest[key] = {
-                "name": name,
-                "dtype": "string" if array.dtype.hasobject else str(array.dtype),
-                "shape": list(array.shape),
-                "crc32": _checksum(packed(array) if array.dtype.hasobject else array),
-            }
-        content = {"format": "meshflow-arrays", "version": 1, **(extra or {}), "arrays": manifest}
-        with open(part / MANIFEST, "w") as file:
-            json.dump(content, file, indent=1)
-            _flush(file)
-        _flush_folder(part)
-        try:
-            if target.is_dir():
-                shutil.rmtree(old, ignore_errors=True)
-                os.replace(target, old)
-            os.replace(part, target)
-        except OSError:
-            if not own:
-                raise
-            shutil.rmtree(part, ignore_errors=True)  # another process was here at the same moment
-        _flush_folder(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
-    if together:
-        _meet(f"{target} done")
+        if first:
+            for key, (_, value) in arrays.items():
+                if _is_split(value):
+                    entries[key]["crc32"] = _checksum(_opened(f"{part}/{key}.npy", value))
+            _write_manifest(part, entries, extra)
+    _meet(f"{target} done")
+
+
+def _written(part: str, key: str, name: str, value: Any) -> dict[str, Any]:
+    """Writes an array, or this process's parts of it; gives its entry of the manifest."""
+    split = _is_split(value)
+    array = value if split else np.asarray(value)
+    dtype, shape = str(array.dtype), list(array.shape)
+    if array.dtype.hasobject:
+        array, dtype = packed(array), "string"
+    with writing(gfile.join(part, f"{key}.npy")) as file:
+        if split:
+            _make_file(file, value)
+            _write_parts(file.name, value)
+            checksum = _checksum(_opened(file.name, value))
+        else:
+            _write_array(file, array)
+            checksum = _checksum(array)
+    return {"name": name, "dtype": dtype, "shape": shape, "crc32": checksum}
+
+
+def _write_manifest(part: str, entries: dict[str, Any], extra: dict[str, Any] | None) -> None:
+    content = {"format": _FORMAT, "version": 1, **(extra or {}), "arrays": entries}
+    with writing(gfile.join(part, MANIFEST)) as file:
+        file.write(json.dumps(content, indent=1).encode())
+
+
+def own_files(folder: str) -> Iterable[str]:
+    """Names of the files in a folder that `write_folder` put there.
+
+    Args:
+      folder: its path.
+
+    Raises:
+      FailedPreconditionError: when another program's file has the manifest's name.
+    """
+    manifest = gfile.join(folder, MANIFEST)
+    found = {name for name in gfile.listdir(folder) if _FILE.fullmatch(name)}
+    if gfile.exists(manifest):
+        found.add(MANIFEST)
+        with contextlib.suppress(ValueError, AttributeError, KeyError):
+            with gfile.GFile(manifest, "rb") as file:
+                content = json.loads(file.read())
+            if content.get("format") != _FORMAT:
+                raise FailedPreconditionError(
+                    f"{manifest} is no file of Meshflow's: choose another folder, or move it away."
+                )
+            found |= {f"{key}.npy" for key in content["arrays"] if os.path.basename(key) == key}
+    return found
 
 
 def _meet(what: str) -> None:
@@ -98,68 +158,64 @@ def _meet(what: str) -> None:
     multihost_utils.sync_global_devices(what)
 
 
+def _from_first(part: str) -> str:
+    """What the first process says, told to the others."""
+    from jax.experimental import multihost_utils
+
+    row = np.zeros(_LONGEST, np.uint8)
+    row[: len(part.encode())] = np.frombuffer(part.encode(), np.uint8)
+    told = multihost_utils.broadcast_one_to_all(row)
+    return bytes(np.asarray(told)).rstrip(b"\0").decode()
+
+
 def _is_split(value: Any) -> bool:
     """Whether devices hold different parts of an array."""
     return isinstance(value, jax.Array) and bool(value.size) and not value.is_fully_replicated
 
 
-def _opened(path: Path, like: Any, mode: Any = "r") -> np.ndarray:
+def _opened(path: str, like: Any, mode: Any = "r") -> np.ndarray:
     """A file's array without reading it."""
     raw = np.lib.format.open_memmap(path, mode)
     return (raw if raw.dtype == like.dtype else raw.view(like.dtype)).reshape(like.shape)
 
 
-def _write_parts(path: Path, value: jax.Array, mode: str) -> None:
+def _make_file(file: Any, value: jax.Array) -> None:
+    """An array's file, with room for all parts: what is mapped and finds no room ends the process."""
+    opaque = value.dtype.kind == "V"
+    dtype = np.dtype(np.uint8) if opaque else np.dtype(value.dtype)
+    shape = (value.nbytes,) if opaque else value.shape
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    file.flush()
+    size = file.tell() + value.nbytes
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
+def _write_parts(path: str, value: jax.Array) -> None:
     """Writes this process's parts of an array into its file."""
-    if mode == "w+":
-        opaque = value.dtype.kind == "V"
-        np.lib.format.open_memmap(
-            path,
-            "w+",
-            np.uint8 if opaque else value.dtype,
-            (value.nbytes,) if opaque else value.shape,
-        )
     whole = _opened(path, value, "r+")
     for shard in value.addressable_shards:
         if shard.replica_id == 0:
             whole[shard.index] = np.asarray(shard.data)
     del whole
     with open(path, "rb+") as file:
-        _flush(file)
-
-
-def _beside(target: Path, suffix: str) -> Path:
-    return target.with_name(target.name + suffix)
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    """Makes renames and new names in a folder durable."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        os.fsync(file.fileno())
 
 
 def _checksum(array: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _write_array(path: Path, array: np.ndarray) -> None:
-    if array.dtype.hasobject:
-        array = packed(array)
+def _write_array(file: Any, array: np.ndarray) -> None:
     # NumPy's format does not know bfloat16 and its relatives: they are kept as bytes.
     raw = array.reshape(-1).view(np.uint8) if array.dtype.kind == "V" else array
-    with open(path, "wb") as file:
-        np.save(file, raw)
-        _flush(file)
+    whole = np.ascontiguousarray(raw).reshape(raw.shape)
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
+    # Not `np.save`, which does not say why it could not write.
+    file.write(whole.reshape(-1).view(np.uint8).data)
 
 
 class Folder:
@@ -174,17 +230,19 @@ class Folder:
     """
 
     def __init__(self, path: Any) -> None:
-        self.path = _existing(Path(path))
+        self.path = existing_folder(path, MANIFEST)
+        manifest = gfile.join(self.path, MANIFEST)
         try:
-            self.manifest: dict[str, Any] = json.loads((self.path / MANIFEST).read_text())
+            with gfile.GFile(manifest, "rb") as file:
+                self.manifest: dict[str, Any] = json.loads(file.read())
             self._keys = {e["name"]: key for key, e in self.manifest["arrays"].items()}
-        except FileNotFoundError:
+        except NotFoundError:
             raise NotFoundError(
                 f"Failed to find a checkpoint at {path}. Please double-check that the path is "
                 "correct: you may be missing the suffix (such as the '-1' in 'path/to/ckpt-1')."
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataLossError(f"{self.path / MANIFEST} is damaged: {error!r}.") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataLossError(f"{manifest} is damaged: {error!r}.") from error
 
     @property
     def entries(self) -> dict[str, dict[str, Any]]:
@@ -225,17 +283,17 @@ class Folder:
         return self._load(self._keys[name], "r" if size else None)
 
     def _load(self, key: str, mode: Any) -> np.ndarray:
-        if Path(key).name != key:
-            raise DataLossError(f"{self.path / MANIFEST} is damaged: {key!r} is no name of a file.")
-        entry, file = self.manifest["arrays"][key], self.path / f"{key}.npy"
+        if os.path.basename(key) != key:
+            raise DataLossError(f"{self.path}/{MANIFEST} is damaged: {key!r} is no name of a file.")
+        entry, file = self.manifest["arrays"][key], gfile.join(self.path, f"{key}.npy")
         strings = entry["dtype"] == "string"
         try:
-            raw = np.load(file, mmap_mode=mode)
+            raw = _loaded(file, mode)
             dtype = raw.dtype if strings else np.dtype(entry["dtype"])
             raw = raw if raw.dtype == dtype else raw.view(dtype)
             checksum = _checksum(raw)
             array = unpacked(raw, entry["shape"]) if strings else raw.reshape(entry["shape"])
-        except (OSError, ValueError, EOFError, TypeError) as error:
+        except (NotFoundError, OSError, ValueError, EOFError, TypeError) as error:
             raise DataLossError(
                 f"{file} (weight {entry['name']}) is missing or damaged: {error}."
             ) from error
@@ -246,10 +304,12 @@ class Folder:
         return array
 
 
-def _existing(path: Path) -> Path:
-    """The folder, or the one it was about to replace when the program was killed."""
-    old = _beside(path, ".old")
-    return old if not path.exists() and (old / MANIFEST).exists() else path
+def _loaded(path: str, mode: Any) -> np.ndarray:
+    """An array's file, which is mapped where it can be."""
+    if not is_remote(path):
+        return np.load(path, mmap_mode=mode)
+    with gfile.GFile(path, "rb") as file:
+        return np.load(io.BytesIO(file.read()))
 
 
 def read_folder(path: Any) -> dict[str, tuple[str, np.ndarray]]:
@@ -278,7 +338,18 @@ def is_checkpoint(path: Any) -> bool:
     Args:
       path: the path given to `Checkpoint.write`, or returned by `save`.
     """
-    return (_existing(Path(path)) / MANIFEST).exists()
+    return gfile.exists(gfile.join(existing_folder(path, MANIFEST), MANIFEST))
+
+
+def clear(path: Any) -> None:
+    """Deletes what processes left that were killed while they wrote a checkpoint; the checkpoint stays.
+
+    Args:
+      path: the checkpoint's path.
+    """
+    clear_folder(path, MANIFEST)
+    if not is_remote(path):
+        clear_parts(f"{text(path)}.index")
 
 
 def remove(path: Any) -> None:
@@ -287,6 +358,8 @@ def remove(path: Any) -> None:
     Args:
       path: its path.
     """
-    shutil.rmtree(path, ignore_errors=True)
-    index = Path(f"{os.fspath(path)}.index")
-    index.unlink(missing_ok=True)
+    index = f"{text(path)}.index"
+    # Whoever is killed leaves arrays without a manifest, which are no checkpoint.
+    remove_folder(path, MANIFEST, own_files)
+    if gfile.exists(index):
+        gfile.remove(index)

@@ -114,7 +114,6 @@ def sharded_save(
         f"{i:05d}": (name, _value(t))
         for i, (name, t) in enumerate(zip(names, tensors, strict=True))
     }
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     write_folder(path, arrays)
     write_index(path)
 

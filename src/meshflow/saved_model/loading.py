@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced
 from meshflow.core.variable import Variable
+from meshflow.files.paths import text
 from meshflow.saved_model.programs import loaded, program_for
 from meshflow.saved_model.structures import unpacked
 
@@ -69,7 +69,7 @@ def contains_saved_model(export_dir: Any) -> bool:
       ...     before, tf.saved_model.contains_saved_model(folder)
       (False, True)
     """
-    path = os.fspath(export_dir)
+    path = text(export_dir)
     return is_checkpoint(path) and "saved_model" in Folder(path).manifest
 
 
@@ -97,7 +97,7 @@ def load(export_dir: Any, tags: Any = None, options: Any = None) -> Any:
       >>> tf.saved_model.load(folder).weight.numpy()
       array([1., 2.], dtype=float32)
     """
-    path = os.fspath(export_dir)
+    path = text(export_dir)
     try:
         folder = Folder(path)
     except NotFoundError:

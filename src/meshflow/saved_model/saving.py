@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from meshflow.core.symbolic_sizes import any_symbolic
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Traced
 from meshflow.core.variable import Variable
+from meshflow.files.paths import text
 from meshflow.saved_model.programs import exported, traced_for_export
 from meshflow.saved_model.structures import Unsaved, packed
 
@@ -67,7 +67,7 @@ def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None)
       array([2., 4.], dtype=float32)
     """
     arrays, manifest = content(obj, signatures)
-    write_folder(os.fspath(export_dir), arrays, manifest)
+    write_folder(text(export_dir), arrays, manifest)
 
 
 def content(

@@ -1,0 +1,67 @@
+"""Programs that are killed while they save: the checkpoint before or the new one is found, and nothing else stays."""
+
+import os
+
+import pytest
+
+import meshflow as tf
+from killing import check_kills
+from meshflow import train
+
+CHECKPOINT = """
+    def write(path, number):
+        v, w = tf.Variable(0), tf.Variable(tf.zeros([1000], "int32"))
+        checkpoint = tf.train.Checkpoint(v=v, w=w)
+        checkpoint.restore(tf.train.latest_checkpoint(path))
+        v.assign(number)
+        w.assign(w * 0 + number)
+        checkpoint.save(path + "/ckpt")
+    """
+MANAGER = """
+    def write(path, number):
+        v, w = tf.Variable(0), tf.Variable(tf.zeros([1000], "int32"))
+        checkpoint = tf.train.Checkpoint(v=v, w=w)
+        manager = tf.train.CheckpointManager(checkpoint, path, 2)
+        manager.restore_or_initialize()
+        v.assign(number)
+        w.assign(w * 0 + number)
+        manager.save()
+    """
+SAVED_MODEL = """
+    def write(path, number):
+        module = tf.Module()
+        module.v, module.w = tf.Variable(number), tf.Variable(tf.fill([1000], number))
+        tf.saved_model.save(module, path)
+    """
+
+
+def same(values):
+    numbers = {int(n) for value in values for n in value.reshape(-1)}
+    assert len(numbers) == 1, f"of two moments: {numbers}"
+    return numbers.pop()
+
+
+def read_latest(path):
+    latest = train.latest_checkpoint(path)
+    return same([train.load_variable(latest, name) for name in "vw"])
+
+
+@pytest.mark.parametrize("program", [CHECKPOINT, MANAGER], ids=["Checkpoint", "CheckpointManager"])
+def test_checkpoints(program, tmp_path):
+    found = check_kills(program, tmp_path, read_latest)
+    assert found[False]
+    folder = tmp_path / "target"
+    names = {n.removesuffix(".index") for n in os.listdir(folder)} - {"checkpoint"}
+    assert all(os.path.exists(folder / name / "manifest.json") for name in names)
+    if program is MANAGER:
+        state = train.get_checkpoint_state(folder)
+        assert names == {os.path.basename(p) for p in state.all_model_checkpoint_paths}
+        assert len(names) == 2
+
+
+def test_saved_models(tmp_path):
+    def read(path):
+        loaded = tf.saved_model.load(path)
+        return same([loaded.v.numpy(), loaded.w.numpy()])
+
+    assert check_kills(SAVED_MODEL, tmp_path, read)[False]

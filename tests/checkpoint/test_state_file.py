@@ -1,0 +1,178 @@
+"""The `checkpoint` file: what it may say, and what happens when it is damaged."""
+
+import errno
+import logging
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow import train
+from meshflow.checkpoint import storage
+
+
+def saved(folder, count=2, name="ckpt", **kwargs):
+    v = tf.Variable(0.0)
+    manager = train.CheckpointManager(
+        train.Checkpoint(v=v), str(folder), 3, checkpoint_name=name, **kwargs
+    )
+    for i in range(count):
+        v.assign(float(i + 1))
+        manager.save()
+    return v, manager
+
+
+DAMAGE = {
+    "empty": b"",
+    "cut": b'model_checkpoint_path: "ckp',
+    "zeros": bytes(64),
+    "not text": b"\xff\xfe\x00",
+    "a wrong number": b'model_checkpoint_path: "ckpt-2"\nlast_preserved_timestamp: soon\n',
+    "no latest": b"last_preserved_timestamp: 1.0\n",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_checkpoints_are_found_again_where_the_file_is_damaged(kind, tmp_path, caplog):
+    saved(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(DAMAGE[kind])
+    with caplog.at_level(logging.WARNING, "meshflow"):
+        assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
+    assert f"{tmp_path / 'checkpoint'} is damaged" in caplog.text
+    v, manager = saved(tmp_path, 0)
+    assert manager.restore_or_initialize() == str(tmp_path / "ckpt-2") and float(v) == 2
+    assert [os.path.basename(p) for p in manager.checkpoints] == ["ckpt-1", "ckpt-2"]
+    assert manager.save() == str(tmp_path / "ckpt-3")
+    caplog.clear()
+    assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-3") and not caplog.text
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_an_error_where_no_checkpoint_is(kind, tmp_path):
+    (tmp_path / "checkpoint").write_bytes(DAMAGE[kind])
+    for attempt in (train.latest_checkpoint, train.get_checkpoint_state, lambda p: saved(p, 0)):
+        with pytest.raises(tf.errors.DataLossError, match=r"checkpoint is damaged"):
+            attempt(tmp_path)
+
+
+def test_the_prefix_written_to_last_comes_first(tmp_path):
+    for name, count, when in (("other", 12, 1), ("ckpt", 3, 2)):
+        checkpoint = train.Checkpoint(v=tf.Variable(0.0))
+        for _ in range(count):
+            os.utime(checkpoint.save(tmp_path / name) + "/manifest.json", (when, when))
+    (tmp_path / "checkpoint").write_text("")
+    assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-3")
+    storage.write_folder(tmp_path / "ckpt-9", {"00000": ("a", 1.0)})  # of something else
+    (tmp_path / "ckpt-3" / "manifest.json").write_text("{")
+    assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
+
+
+def test_a_named_checkpoint_that_is_gone(tmp_path, caplog):
+    saved(tmp_path)
+    storage.remove(tmp_path / "ckpt-2")
+    with caplog.at_level(logging.WARNING, "meshflow"):
+        assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
+    assert "No checkpoint is at" in caplog.text and "ckpt-2" in caplog.text
+    v, manager = saved(tmp_path, 0)
+    assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1") and float(v) == 1
+    storage.remove(tmp_path / "ckpt-1")
+    assert train.latest_checkpoint(tmp_path) is None
+
+
+def test_only_what_the_manager_wrote_is_deleted(tmp_path):
+    own, foreign = tmp_path / "own", tmp_path / "foreign"
+    precious = [foreign / "ckpt-1", own / "best-1", own / "ckpt-x", own / "sub" / "ckpt-1"]
+    for path in precious:
+        train.Checkpoint(v=tf.Variable(7.0)).write(path)
+    listed = [*precious, own / ".." / "foreign" / "ckpt-1", own / "ckpt-0"]
+    lines = ['model_checkpoint_path: "best-1"']
+    lines += [f'all_model_checkpoint_paths: "{path}"' for path in listed]
+    (own / "ckpt-0").mkdir()
+    (own / "ckpt-0" / "notes.txt").write_text("tea")
+    (own / "checkpoint").write_text("\n".join(lines) + "\n")
+    _, manager = saved(own, 0)
+    assert manager.checkpoints == [] and manager.latest_checkpoint == str(own / "best-1")
+    for _ in range(5):
+        manager.save()
+    assert [os.path.basename(p) for p in manager.checkpoints] == ["ckpt-3", "ckpt-4", "ckpt-5"]
+    for path in precious:
+        assert train.load_variable(path, "v") == 7
+        assert os.path.exists(f"{path}.index")
+    assert (own / "ckpt-0" / "notes.txt").read_text() == "tea"
+
+
+def test_files_beside_the_arrays_stay(tmp_path):
+    v = tf.Variable(1.0)
+    checkpoint = train.Checkpoint(v=v)
+    path = tmp_path / "model"
+    (path / "logs").mkdir(parents=True)
+    (path / "logs" / "a.txt").write_text("tea")
+    (tmp_path / "model.old").mkdir()
+    for value in (2.0, 3.0):
+        v.assign(value)
+        checkpoint.write(path)
+        assert train.load_variable(path, "v") == value
+    assert (path / "logs" / "a.txt").read_text() == "tea"
+    assert sorted(os.listdir(tmp_path)) == ["model", "model.index", "model.old"]
+    storage.remove(path)
+    assert os.listdir(path) == ["logs"]
+    (path / "manifest.json").write_text('{"name": "a web page"}')
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"manifest\.json is no file of"):
+        checkpoint.write(path)
+    (tmp_path / "file").write_text("tea")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="there is a file"):
+        checkpoint.write(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "tea"
+    assert os.listdir(tmp_path / "model.old") == []
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "large").mkdir()
+    os.symlink(tmp_path / "large", tmp_path / "ckpt")
+    for value in (1.0, 2.0):
+        train.Checkpoint(v=tf.Variable(value)).write(tmp_path / "ckpt")
+    assert os.path.islink(tmp_path / "ckpt")
+    assert train.load_variable(tmp_path / "large", "v") == 2
+    assert sorted(os.listdir(tmp_path)) == ["ckpt", "ckpt.index", "large"]
+
+
+def test_what_a_killed_manager_left_is_cleared(tmp_path, monkeypatch):
+    v, manager = saved(tmp_path, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr("meshflow.checkpoint.manager.remove", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            manager.save()
+    os.unlink(tmp_path / "ckpt-1" / "manifest.json")  # as if deleting had begun
+    # No process has this number.
+    dead = f"{tmp_path}/ckpt-5.{storage.os.uname().nodename.replace('.', '_')}-999999999-0.part"
+    os.mkdir(dead)
+    os.mkdir(tmp_path / "ckpt-4.meshflow.old")
+    v, manager = saved(tmp_path, 0)
+    assert manager.restore_or_initialize() == str(tmp_path / "ckpt-4") and float(v) == 3
+    assert os.path.exists(dead)  # who restores may be somebody else
+    manager.save()
+    names = ["ckpt-3", "ckpt-4", "ckpt-5"]
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        ["checkpoint", *names, *(f"{name}.index" for name in names)]
+    )
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_full_disk(split, tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    sharding = jax.sharding.NamedSharding(
+        jax.make_mesh((4,), ("x",)), jax.sharding.PartitionSpec("x" if split else None)
+    )
+    value = jax.device_put(np.arange(8.0), sharding)
+    storage.write_folder(path, {"00000": ("a", value)})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate" if split else "fsync", full)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=r"/a\..*No space left"):
+        storage.write_folder(path, {"00000": ("a", value + 1)})
+    assert os.listdir(tmp_path) == ["a"]
+    assert storage.Folder(path).open("a").tolist() == list(range(8))
