@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+import stores
 
 profiler = tf.profiler.experimental
 
@@ -71,6 +72,7 @@ def test_bad_requests():
 SERVED = """
 import sys, threading, time
 import meshflow as tf
+import stores
 tf.profiler.experimental.server.start(int(sys.argv[1]))
 try:
     tf.profiler.experimental.server.start(1)
@@ -102,3 +104,17 @@ def test_profiles_of_other_processes(tmp_path):
         process.kill()
         process.wait()
     assert any(name == "serve" for name, _ in events(tmp_path))
+
+
+def test_profiles_of_other_processes_in_a_store(monkeypatch):
+    class Library:
+        @staticmethod
+        def trace(address, folder, *_):
+            tf.io.write_file(f"{folder}/plugins/profile/now/{address}.xplane.pb", "tea")
+
+    monkeypatch.setattr("meshflow.profiler.client._library", Library)
+    place = stores.memory()
+    profiler.client.trace("grpc://localhost:1", place, 5)
+    assert tf.io.gfile.glob(f"{place}/plugins/profile/now/*") == [
+        f"{place}/plugins/profile/now/localhost:1.xplane.pb"
+    ]

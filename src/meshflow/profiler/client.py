@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from typing import Any
 
 from meshflow.core.errors import InvalidArgumentError, UnavailableError
+from meshflow.files.copies import copy_folder
+from meshflow.files.paths import remote, text
 from meshflow.profiler.sessions import ProfilerOptions
 
 __all__ = ["monitor", "trace"]
@@ -36,7 +40,7 @@ def trace(
 
     Args:
       service_addr: where their servers listen, as 'grpc://10.0.0.2:6009,grpc://10.0.0.3:6009'.
-      logdir: a folder that this process can write to.
+      logdir: a folder that this process can write to, here or in a store.
       duration_ms: how many milliseconds to record.
       worker_list: the workers of a TPU.
       num_tracing_attempts: how often to try when nothing happened in that time.
@@ -58,16 +62,25 @@ def trace(
         raise InvalidArgumentError(f"duration_ms must be greater than zero, got {duration_ms}.")
     options = options or ProfilerOptions()
     chosen = {**options._asdict(), "delay_ms": options.delay_ms or 0}
+    library, logdir = _library(), text(logdir)
+    store = remote(logdir)
+    # xprof writes to this machine's disk.
+    folder = logdir if store is None else tempfile.mkdtemp(prefix="meshflow-profile-")
     try:
-        _library().trace(
-            *(_addresses(service_addr), str(logdir), worker_list, True),
+        library.trace(
+            *(_addresses(service_addr), folder, worker_list, True),
             *(duration_ms, num_tracing_attempts, chosen),
         )
+        if store is not None:
+            copy_folder(folder, logdir)
     except RuntimeError as error:
         raise UnavailableError(
             f"tf.profiler.experimental.client.trace of {service_addr}: {error}. Does every process call "
             "tf.profiler.experimental.server.start(port), and is it busy in that time?"
         ) from error
+    finally:
+        if store is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def monitor(service_addr: str, duration_ms: int, level: int = 1) -> str:

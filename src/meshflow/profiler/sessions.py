@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 import time
@@ -13,6 +12,9 @@ from typing import Any, NamedTuple
 import jax
 
 from meshflow.core.errors import AlreadyExistsError, UnavailableError
+from meshflow.files import gfile
+from meshflow.files.copies import copy_folder
+from meshflow.files.paths import remote, text
 
 __all__ = ["Profile", "ProfilerOptions", "running", "start", "stop"]
 
@@ -58,7 +60,7 @@ def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
     """Begins a profile of this process.
 
     Args:
-      logdir: the folder, the one that TensorBoard is shown; `stop` writes to its `plugins/profile`.
+      logdir: the folder, the one that TensorBoard is shown, here or in a store; `stop` writes to its `plugins/profile`.
       options: what to record; default `ProfilerOptions()`.
 
     Raises:
@@ -85,13 +87,15 @@ def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
     chosen.python_tracer_level = options.python_tracer_level
     if options.delay_ms:
         time.sleep(options.delay_ms / 1000)
+    logdir = text(logdir)
+    remote(logdir)  # what is missing for a store is said before the work, not after it
     recorded = tempfile.mkdtemp(prefix="meshflow-profile-")
     try:
         jax.profiler.start_trace(recorded, profiler_options=chosen)
     except RuntimeError as error:
         shutil.rmtree(recorded, ignore_errors=True)
         raise AlreadyExistsError(f"Another profile is being taken: {error}") from error
-    _session = _Session(os.fspath(logdir), recorded)
+    _session = _Session(logdir, recorded)
 
 
 def stop(save: bool = True) -> None:
@@ -119,7 +123,7 @@ def finish(logdir: str | None) -> None:
     try:
         jax.profiler.stop_trace()
         if logdir is not None:
-            shutil.copytree(recorded, logdir, dirs_exist_ok=True)
+            copy_folder(recorded, logdir)
             _show(logdir)
     finally:
         shutil.rmtree(recorded, ignore_errors=True)
@@ -129,7 +133,7 @@ def _show(logdir: str) -> None:
     """Leaves an event file beside a profile: TensorBoard looks at no folder without one."""
     from meshflow.summary.writers import create_file_writer
 
-    if any("tfevents" in name for name in os.listdir(logdir)):
+    if any("tfevents" in name for name in gfile.listdir(logdir)):
         return
     # Without the packages that write events, xprof shows the folder still.
     with contextlib.suppress(ImportError):

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.files import gfile
+from meshflow.files.paths import text
 
 __all__ = [
     "State",
@@ -244,7 +245,7 @@ def create_file_writer(
     """
     if logdir is None:
         raise ValueError("Argument `logdir` cannot be None")
-    folder = logdir.numpy().decode() if hasattr(logdir, "numpy") else os.fspath(logdir)
+    folder = text(logdir)
     return _FileWriter(
         folder,
         10 if max_queue is None else int(np.asarray(max_queue)),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from meshflow.files import gfile
 from meshflow.keras import backend
 from meshflow.keras.engine.functional import Functional
 from meshflow.keras.engine.input_layer import Input
@@ -78,7 +78,7 @@ def start(
     Raises:
       ValueError: for weights that are neither known nor a file, or do not fit the number of classes.
     """
-    if not (weights in ("imagenet", None) or os.path.exists(weights)):
+    if not (weights in ("imagenet", None) or gfile.exists(weights)):
         raise ValueError(
             "The `weights` argument should be either `None` (random initialization), `imagenet` (pre-training on "
             f"ImageNet), or the path to the weights file to be loaded. Received `weights={weights}`"

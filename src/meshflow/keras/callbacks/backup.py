@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -15,6 +14,8 @@ from meshflow.checkpoint import Checkpoint, PythonState
 from meshflow.checkpoint.storage import is_checkpoint, remove
 from meshflow.core.errors import FailedPreconditionError
 from meshflow.distribute.saving import PREEMPTED, anybody, write_once
+from meshflow.files import gfile
+from meshflow.files.paths import text
 from meshflow.keras.callbacks.base import Callback
 from meshflow.keras.engine.resuming import Resumption, random_state
 
@@ -41,7 +42,8 @@ class BackupAndRestore(Callback):
     epoch, random numbers, order of the data and position in it; the result is, bit for bit, that of
     training without a break. Generators start again and go through what was used.
 
-    With several workers the first one writes; all read, so the folder must be on a shared file system.
+    With several workers the first one writes; all read, so the folder must be one that all reach: on a shared file system,
+    or in a store (`gs://...`).
 
     Args:
       backup_dir: the folder; for this training only.
@@ -72,7 +74,7 @@ class BackupAndRestore(Callback):
         super().__init__()
         if not backup_dir:
             raise ValueError("Empty `backup_dir` argument passed")
-        backup_dir = os.fspath(backup_dir)
+        backup_dir = text(backup_dir)
         whole = isinstance(save_freq, int) and not isinstance(save_freq, bool)
         # A number of 0 or less never comes; False means "before a preemption only".
         if save_freq != "epoch" and save_freq is not False and not (whole and save_freq > 0):
@@ -87,7 +89,7 @@ class BackupAndRestore(Callback):
         self.backup_dir, self.save_freq = backup_dir, save_freq
         self.delete_checkpoint = delete_checkpoint
         self.save_before_preemption = save_before_preemption
-        self._path = os.path.join(backup_dir, "backup")
+        self._path = gfile.join(backup_dir, "backup")
         self._epoch = self._since = self._last = 0
         self._told_to_end = threading.Event()
         self._previous: Any = None

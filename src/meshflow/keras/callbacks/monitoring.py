@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
+from meshflow.checkpoint.storage import is_checkpoint
+from meshflow.files import gfile
+from meshflow.files.paths import text
 from meshflow.keras.callbacks.base import Callback
 
 
@@ -261,7 +263,7 @@ class ModelCheckpoint(Callback):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        self.filepath, self.monitor, self.verbose = os.fspath(filepath), monitor, verbose
+        self.filepath, self.monitor, self.verbose = text(filepath), monitor, verbose
         self.save_best_only, self.save_weights_only, self.save_freq = (
             save_best_only,
             save_weights_only,
@@ -286,7 +288,9 @@ class ModelCheckpoint(Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Loads the weights of an earlier run, if asked to."""
-        if self.load_weights_on_restart and os.path.exists(self.filepath):
+        if self.load_weights_on_restart and (
+            gfile.exists(self.filepath) or is_checkpoint(self.filepath)
+        ):
             self.model.load_weights(self.filepath)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -332,7 +336,6 @@ class ModelCheckpoint(Callback):
             print(f"\nEpoch {epoch + 1}: saving model to {path}")
         if jax.process_index() != 0:
             return  # all workers have the same weights; the chief writes them
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         if self.save_weights_only:
             self.model.save_weights(path, overwrite=True)
         else:

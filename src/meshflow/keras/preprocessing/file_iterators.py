@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.files import gfile
+from meshflow.files.listing import files_below, folders_in
+from meshflow.files.paths import text
 from meshflow.keras.preprocessing.iterators import FORMATS, Images
 from meshflow.keras.utils.images import img_to_array, load_img
 
@@ -168,10 +171,9 @@ class DirectoryIterator(_FileImages):
             raise ValueError(
                 f"Invalid class_mode: {class_mode}; expected one of: {self.allowed_class_modes}"
             )
-        self.directory, self.class_mode = os.fspath(directory), class_mode
+        self.directory, self.class_mode = text(directory), class_mode
         if not classes:
-            with os.scandir(self.directory) as entries:
-                classes = sorted(e.name for e in entries if e.is_dir())
+            classes = folders_in(self.directory)
         self.num_classes = len(classes)
         self.class_indices = {name: number for number, name in enumerate(classes)}
         self.filenames: list[str] = []
@@ -183,18 +185,15 @@ class DirectoryIterator(_FileImages):
         self.classes = np.array(numbers, np.int32)
         self.samples = len(self.filenames)
         print(f"Found {self.samples} images belonging to {self.num_classes} classes.")
-        self._filepaths = [os.path.join(self.directory, name) for name in self.filenames]
+        self._filepaths = [gfile.join(self.directory, name) for name in self.filenames]
         super().__init__(self.samples, batch_size, shuffle, seed)
 
     def _files(self, name: str, follow_links: bool) -> list[str]:
         """The images of a class, by their names within the folder."""
-        walk = os.walk(os.path.join(self.directory, name), followlinks=follow_links)
-        found = [
-            os.path.relpath(os.path.join(root, file), self.directory)
-            for root, _, files in sorted(walk, key=lambda entry: entry[0])
-            for file in sorted(files)
-            if file.lower().endswith(FORMATS)
-        ]
+        below = os.path.normpath(name)
+        place = self.directory if below == os.curdir else gfile.join(self.directory, below)
+        paths = files_below(place, FORMATS, follow_links)
+        found = [os.path.normpath(gfile.join(name, os.path.relpath(p, place))) for p in paths]
         return found[self._of_subset(len(found))]
 
 
@@ -265,7 +264,7 @@ class DataFrameIterator(_FileImages):
         self._configure_files(
             target_size, color_mode, data_format, subset, interpolation, keep_aspect_ratio
         )
-        self.directory, self.class_mode = os.fspath(directory or ""), class_mode
+        self.directory, self.class_mode = text(directory or ""), class_mode
         self._check(dataframe, x_col, y_col, weight_col, classes)
         rows = dataframe
         if validate_filenames:
@@ -294,11 +293,12 @@ class DataFrameIterator(_FileImages):
         tested = "validated" if validate_filenames else "non-validated"
         ending = f" belonging to {len(self.class_indices)} classes." if labelled else "."
         print(f"Found {self.samples} {tested} image filenames{ending}")
-        self._filepaths = [os.path.join(self.directory, name) for name in self.filenames]
+        self._filepaths = [gfile.join(self.directory, name) for name in self.filenames]
         super().__init__(self.samples, batch_size, shuffle, seed)
 
     def _is_image_file(self, name: str) -> bool:
-        return name.lower().endswith(FORMATS) and os.path.isfile(os.path.join(self.directory, name))
+        path = gfile.join(self.directory, name)
+        return name.lower().endswith(FORMATS) and gfile.exists(path) and not gfile.isdir(path)
 
     def _check(self, rows: Any, x_col: str, y_col: Any, weight_col: Any, classes: Any) -> None:
         mode = self.class_mode

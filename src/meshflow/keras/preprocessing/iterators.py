@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from typing import Any
 
 import numpy as np
 
+from meshflow.files import gfile
 from meshflow.keras.utils.arrays import Sequence
-from meshflow.keras.utils.images import array_to_img
+from meshflow.keras.utils.images import save_img
 
 FORMATS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff")
 
@@ -113,7 +113,7 @@ class Images(Iterator):
             for number, image in zip(index_array, batch, strict=True):
                 name = f"{self.save_prefix}_{number}_{np.random.randint(10**7)}.{self.save_format}"
                 data_format = generator.data_format if generator else None
-                array_to_img(image, data_format).save(os.path.join(self.save_to_dir, name))
+                save_img(gfile.join(self.save_to_dir, name), image, data_format)
         return batch
 
 

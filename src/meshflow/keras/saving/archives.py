@@ -76,30 +76,31 @@ class Archive:
 
     Args:
       path: the file.
+      what: what it is called in errors; default the path.
 
     Raises:
       ValueError: when it is damaged, has members with paths, or holds more than `unpacked_limit`.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, what: str | None = None) -> None:
+        self._path = what or path
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise ValueError(f"{path} is damaged: {error}.") from error
+            raise ValueError(f"{self._path} is damaged: {error}.") from error
         members = self._zip.infolist()
         for member in members:
             parts = PurePosixPath(member.filename.replace("\\", "/")).parts
             if ".." in parts or parts[:1] == ("/",) or ":" in member.filename:
                 self.close()
                 raise ValueError(
-                    f"{path} is no model: it has a member {member.filename!r}, which leads out of it."
+                    f"{self._path} is no model: it has a member {member.filename!r}, which leads out of it."
                 )
         self._limit = unpacked_limit(os.path.getsize(path))
         total = sum(member.file_size for member in members)
         if total > self._limit:
             self.close()
-            raise _too_large(path, total, self._limit)
+            raise _too_large(self._path, total, self._limit)
 
     def __enter__(self) -> Archive:
         return self

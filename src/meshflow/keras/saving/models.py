@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import time
 import zipfile
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from meshflow import saved_model
-from meshflow.checkpoint.storage import read_folder, write_folder
+from meshflow.checkpoint.storage import Folder, is_checkpoint, read_folder, write_folder
+from meshflow.files import gfile
+from meshflow.files.copies import local_copy
+from meshflow.files.paths import text
+from meshflow.files.replacing import replacing
 from meshflow.keras import registry
 from meshflow.keras.engine.layer_weights import set_weights
 from meshflow.keras.safe_mode import UnsafeConfigError
@@ -67,10 +69,9 @@ def save_model(
       ...     os.listdir(folder)
       ['model.h5']
     """
-    path = os.fspath(filepath)
-    if os.path.exists(path) and not overwrite:
+    path = text(filepath)
+    if gfile.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     kind = _kind(path, save_format)
     training = training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
@@ -79,14 +80,12 @@ def save_model(
         "training_config": training if include_optimizer else None,
         "built_shape": _built_shape(model),
     }
-    part = f"{path}.part"
     if kind == "h5":
-        with h5py().File(part, "w") as file:
+        with replacing(path) as part, h5py().File(part.name, "w") as file:
             _write_h5(model, file, meta, optimizer)
-        os.replace(part, path)
     elif kind == "keras":
-        _write_archive(model, part, meta, optimizer)
-        os.replace(part, path)
+        with replacing(path) as part:
+            _write_archive(model, part, meta, optimizer)
     else:
         state = [] if optimizer is None else optimizer_state.state_of(optimizer)
         _write_folder(model, path, meta, state, kwargs)
@@ -147,7 +146,7 @@ def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> No
         hdf5.write_optimizer(optimizer, file)
 
 
-def _write_archive(model: Any, part: str, meta: dict[str, Any], optimizer: Any) -> None:
+def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any) -> None:
     buffer = io.BytesIO()
     with h5py().File(buffer, "w") as file:
         (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
@@ -205,16 +204,19 @@ def load_model(
       >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
       True
     """
-    path = os.fspath(filepath)
-    if not os.path.exists(path):
+    path = text(filepath)
+    folder = gfile.isdir(path) or is_checkpoint(path)
+    if not folder and not gfile.exists(path):
         raise OSError(f"No file or directory found at {path}")
     with registry.custom_object_scope(custom_objects or {}), safe_mode_scope(safe_mode):
-        if os.path.isdir(path):
+        if folder:
             return _load_folder(path, custom_objects, compile)
-        if zipfile.is_zipfile(path):
-            return _load_archive(path, custom_objects, compile)
-        with open_hdf5(path) as file:
-            return _load_h5(file, custom_objects, compile, path)
+        with local_copy(path) as here:
+            if zipfile.is_zipfile(here):
+                with Archive(here, path) as archive:
+                    return _load_archive(archive, custom_objects, compile)
+            with open_hdf5(here, path) as file:
+                return _load_h5(file, custom_objects, compile, path)
 
 
 def _make(config: dict[str, Any], built_shape: Any, custom_objects: Any) -> Any:
@@ -243,23 +245,21 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
     return model
 
 
-def _load_archive(path: str, custom_objects: Any, compile: bool) -> Any:
-    with Archive(path) as archive:
-        config = archive.config()
-        built_shape = (config.get("build_config") or {}).get("input_shape")
-        model = _make(config, built_shape, custom_objects)
-        with archive.weights() as file:
-            (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
-            if compile and config.get("compile_config"):
-                compile_from_config(model, config["compile_config"], custom_objects)
-                names, values = keras3.read_optimizer(file)
-                optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
+    config = archive.config()
+    built_shape = (config.get("build_config") or {}).get("input_shape")
+    model = _make(config, built_shape, custom_objects)
+    with archive.weights() as file:
+        (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
+        if compile and config.get("compile_config"):
+            compile_from_config(model, config["compile_config"], custom_objects)
+            names, values = keras3.read_optimizer(file)
+            optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
     return model
 
 
 def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
-    manifest = Path(path) / "manifest.json"
-    content = json.loads(manifest.read_text()) if manifest.exists() else {}
+    content = Folder(path).manifest if is_checkpoint(path) else {}
     meta = content.get("model") or {"model_config": None}
     if meta["model_config"] is None and "saved_model" not in content:
         raise ValueError(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from meshflow.checkpoint.checkpoint import note_latest, restore_objects, write_objects
+from meshflow.files import gfile
+from meshflow.files.copies import local_copy
+from meshflow.files.paths import text
+from meshflow.files.replacing import replacing
 from meshflow.keras.saving import hdf5, keras3
 from meshflow.keras.saving.archives import Archive, h5py, open_hdf5
 
@@ -39,25 +42,22 @@ def save_weights(
       ...     os.listdir(folder)
       ['model.weights.h5']
     """
-    path = os.fspath(filepath)
+    path = text(filepath)
     in_file = _is_h5(path, save_format) and save_format != "tf"
     # A checkpoint may hold a subclassed model that has no weights yet.
     if not model.built and not model._saved_weights and (in_file or hasattr(model, "add")):
         raise ValueError(
             f"Unable to save weights of model {model.name}: it has not created its weights yet. Build it or call it on data first."
         )
-    if os.path.exists(path) and not overwrite:
+    if gfile.exists(path) and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
     if not in_file:
         write_objects(path, model)
         note_latest(path)
         return
     modern = path.endswith(".weights.h5") and keras3.can_hold(model)
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    part = f"{path}.part"
-    with h5py().File(part, "w") as file:
+    with replacing(path) as part, h5py().File(part.name, "w") as file:
         (keras3 if modern else hdf5).write_model(model, file)
-    os.replace(part, path)
 
 
 def load_weights(
@@ -89,8 +89,8 @@ def load_weights(
       >>> bool(tf.reduce_all(saved.layers[0].kernel == loaded.layers[0].kernel))
       True
     """
-    path = os.fspath(filepath)
-    if not _is_h5(path) and not os.path.isfile(path):
+    path = text(filepath)
+    if not _is_h5(path) and (gfile.isdir(path) or not gfile.exists(path)):
         if by_name or skip_mismatch:
             raise NotImplementedError(
                 "Weights may only be loaded with by_name or skip_mismatch from HDF5 files."
@@ -104,13 +104,14 @@ def load_weights(
         raise ValueError(
             f"Unable to load weights into model {model.name}, which has not created its variables yet. Call the model first, then load the weights."
         )
-    if not os.path.exists(path):
+    if not gfile.exists(path):
         raise FileNotFoundError(f"No weights file at {path}.")
-    if path.endswith(".keras"):
-        with Archive(path) as archive, archive.weights() as file:
+    with local_copy(path) as here:
+        if path.endswith(".keras"):
+            with Archive(here, path) as archive, archive.weights() as file:
+                return _read(model, file, by_name, skip_mismatch)
+        with open_hdf5(here, path) as file:
             return _read(model, file, by_name, skip_mismatch)
-    with open_hdf5(path) as file:
-        return _read(model, file, by_name, skip_mismatch)
 
 
 def _read(model: Any, file: Any, by_name: bool, skip_mismatch: bool) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError, NotFoundError
+from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.specs import TensorSpec
 from meshflow.data import Dataset
 from meshflow.data.transformations import HostMap
+from meshflow.files import gfile
+from meshflow.files.listing import files_below, folders_in
+from meshflow.files.paths import text as path_text
 from meshflow.ops.audio import decode_wav
 
 __all__ = [
@@ -165,7 +167,7 @@ def text_dataset_from_directory(
     """
 
     def load(path: str) -> np.ndarray:
-        with open(path, "rb") as file:
+        with gfile.GFile(path, "rb") as file:
             return np.array(file.read() if max_length is None else file.read(max_length), object)
 
     return _dataset(
@@ -242,7 +244,7 @@ def audio_dataset_from_directory(
         )
 
     def load(path: str) -> np.ndarray:
-        with open(path, "rb") as file:
+        with gfile.GFile(path, "rb") as file:
             samples = -1 if output_sequence_length is None else output_sequence_length
             return decode_wav(file.read(), desired_samples=samples).audio.numpy()
 
@@ -297,12 +299,12 @@ class _Folder:
                 f"`label_mode` must be 'int', 'categorical', 'binary' or None, got {label_mode!r}."
             )
         self.what, self.formats, self.verbose = what, formats, verbose
-        self.directory = os.fspath(directory)
+        self.directory = path_text(directory)
         self._follow = follow_links
         if labels is None or label_mode is None:
             label_mode, labels, given = None, None, None
         self.mode = label_mode
-        folders = self._entries()
+        folders = folders_in(self.directory)
         if labels is None:
             self.paths = self._files("")
             self.labels = np.zeros(len(self.paths), np.int32)
@@ -340,20 +342,9 @@ class _Folder:
         self.paths = [path for some in files for path in some]
         self.labels, self.names = np.array(numbers, np.int32), names
 
-    def _entries(self) -> list[str]:
-        if not os.path.isdir(self.directory):
-            raise NotFoundError(f"Could not find directory {self.directory}")
-        with os.scandir(self.directory) as entries:
-            return sorted(e.name for e in entries if e.is_dir())
-
     def _files(self, folder: str) -> list[str]:
-        walk = os.walk(os.path.join(self.directory, folder), followlinks=self._follow)
-        return [
-            os.path.join(root, name)
-            for root, _, names in sorted(walk, key=lambda found: found[0])
-            for name in sorted(names)
-            if name.lower().endswith(self.formats)
-        ]
+        place = gfile.join(self.directory, folder)
+        return files_below(place, self.formats, self._follow)
 
     def shuffled(self, seed: int) -> None:
         """Brings files and labels into one random order, Keras' for the same seed."""
@@ -445,7 +436,7 @@ def _load_image(path: str, size: Any, channels: int, method: str, crop: bool) ->
     from meshflow.ops.image.codecs import pixels_of
     from meshflow.ops.image.resampling import resized
 
-    with open(path, "rb") as file:
+    with gfile.GFile(path, "rb") as file:
         contents = file.read()
     try:
         image = pixels_of(contents, channels)

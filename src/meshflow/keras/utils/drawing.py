@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from meshflow.files.paths import is_remote, text
+from meshflow.files.replacing import replacing
 from meshflow.keras.engine.summary import chosen_layers
 
 __all__ = ["model_to_dot", "plot_model"]
@@ -266,10 +268,11 @@ def plot_model(
         show_layer_activations=show_layer_activations,
         show_trainable=show_trainable,
     )
-    to_file = os.fspath(to_file)
+    to_file = text(to_file)
     ending = os.path.splitext(to_file)[1][1:] or "png"
-    dot.write(to_file, format=ending)
-    if "IPython" in sys.modules and ending != "pdf":
+    with replacing(to_file) as file:
+        dot.write(file.name, format=ending)
+    if "IPython" in sys.modules and ending != "pdf" and not is_remote(to_file):
         from IPython import display
 
         return display.Image(filename=to_file)

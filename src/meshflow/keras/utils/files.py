@@ -12,6 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from meshflow.files.paths import is_remote, text
+from meshflow.files.replacing import replacing
 from meshflow.keras.utils.progbar import Progbar
 
 
@@ -63,7 +65,7 @@ def get_file(
       Path of the file (without '.tar.gz' when it was untarred).
 
     Raises:
-      ValueError: when no URL is given or the checksum differs.
+      ValueError: when no URL is given, the checksum differs, or `cache_dir` is in a store.
       OSError: when the download fails, naming URL and cache folder.
 
     Example:
@@ -78,7 +80,12 @@ def get_file(
     """
     if origin is None:
         raise ValueError("Please specify the `origin` argument (URL of the file to download).")
-    folder = (Path(cache_dir) if cache_dir else cache_folder()) / cache_subdir
+    place = cache_dir or os.environ.get("KERAS_HOME") or ""
+    if is_remote(place):
+        raise ValueError(
+            f"cache_dir={text(place)!r} is in a store: files are downloaded to this machine's disk. Copy them with tf.io.gfile.copy."
+        )
+    folder = (Path(text(cache_dir)) if cache_dir else cache_folder()) / cache_subdir
     name = fname or Path(origin).name
     expected = file_hash or md5_hash
     algorithm = hash_algorithm
@@ -107,14 +114,14 @@ _hash = file_hash
 def _take_from_keras(source: Path, target: Path) -> None:
     """Takes over what Keras has downloaded before."""
     if source.exists() and source != target:
-        shutil.copyfile(source, target)
+        with open(source, "rb") as file, replacing(target) as copy:
+            shutil.copyfileobj(file, copy)
 
 
 def _download(url: str, target: Path) -> None:
     print(f"Downloading data from {url}")
-    part = target.with_name(target.name + ".part")
     try:
-        with urllib.request.urlopen(url, timeout=60) as response, open(part, "wb") as out:
+        with urllib.request.urlopen(url, timeout=60) as response, replacing(target) as out:
             size = int(response.headers.get("Content-Length") or 0) or None
             bar = Progbar(size, unit_name="byte")
             done = 0
@@ -124,11 +131,9 @@ def _download(url: str, target: Path) -> None:
                 bar.update(done, finalize=False)
             bar.update(done, finalize=True)
     except (urllib.error.URLError, OSError, TimeoutError) as error:
-        part.unlink(missing_ok=True)
         raise OSError(
             f"Could not download {url}: {error}. Without network access, put the file at {target} yourself (cache folder {target.parent})."
         ) from error
-    os.replace(part, target)
 
 
 def _unpack(path: Path, folder: Path) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
+from meshflow.files import gfile
+from meshflow.files.paths import text
+from meshflow.files.replacing import replacing
 from meshflow.ops.image.codecs import _pillow
 
 __all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize"]
@@ -71,7 +74,7 @@ def load_img(
     if color_mode not in _MODES:
         raise ValueError(f"color_mode must be 'grayscale', 'rgb' or 'rgba', got {color_mode!r}.")
     if not isinstance(path, io.BytesIO):
-        with open(os.fspath(path), "rb") as file:
+        with gfile.GFile(path, "rb") as file:
             path = io.BytesIO(file.read())
     image = pillow.open(path)
     kept = ("L", "I;16", "I") if color_mode == "grayscale" else (_MODES[color_mode],)
@@ -181,6 +184,9 @@ def save_img(
       scale: whether the smallest number becomes 0 and the largest 255.
       **kwargs: further arguments of Pillow's `save`.
 
+    Raises:
+      ValueError: when neither `file_format` nor the file's name says which format.
+
     Example:
       >>> import meshflow as tf
       >>> import io
@@ -193,7 +199,17 @@ def save_img(
     if image.mode == "RGBA" and file_format in ("jpg", "jpeg"):
         warnings.warn("JPEG has no transparency; the image is converted to RGB.", stacklevel=2)
         image = image.convert("RGB")
-    image.save(path, format="jpeg" if file_format == "jpg" else file_format, **kwargs)
+    file_format = "jpeg" if file_format == "jpg" else file_format
+    if hasattr(path, "write"):
+        image.save(path, format=file_format, **kwargs)
+        return
+    name = text(path)
+    known = _pillow().registered_extensions()
+    file_format = file_format or known.get(os.path.splitext(name)[1].lower())
+    if file_format is None:
+        raise ValueError(f"{name}: its ending says no format of images; give file_format.")
+    with replacing(name) as file:
+        image.save(file, format=file_format, **kwargs)
 
 
 def smart_resize(x: Any, size: Any, interpolation: str = "bilinear") -> Any:

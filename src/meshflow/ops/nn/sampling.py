@@ -16,6 +16,7 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.random import op_key, random_key
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.files.gfile import GFile
 from meshflow.ops import array, math
 from meshflow.ops.nn.cross_entropy import (
     sigmoid_cross_entropy_with_logits,
@@ -214,7 +215,7 @@ def fixed_unigram_candidate_sampler(
     """
     counts = list(unigrams)
     if vocab_file:
-        with open(vocab_file, encoding="utf-8") as file:
+        with GFile(vocab_file) as file:
             counts = [float(line.rsplit(",", 1)[-1]) for line in file if line.strip()]
     weights = np.concatenate([np.zeros(num_reserved_ids), np.asarray(counts, float) ** distortion])
     if len(weights) != range_max:
