@@ -26,10 +26,13 @@ import numpy as np
 {program}
 
 STEPS = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
-state = dict(steps=0, last=None)
+state = dict(steps=0, last=None, counts=True)
+
+def begin():
+    state.update(steps=0, counts=True)
 
 def step(event, args):
-    if event in STEPS and state["last"] is not None:
+    if event in STEPS and state["last"] is not None and state["counts"]:
         state["steps"] += 1
         if state["steps"] == state["last"]:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -39,7 +42,7 @@ for line in sys.stdin:
     path, number, last = line.rstrip().split("\\t")
     child = os.fork()
     if child == 0:
-        state["last"] = int(last)
+        state.update(last=int(last), counts="begin" not in write.__code__.co_names)
         print("begun", os.getpid(), flush=True)
         write(path, int(number))
         print("ended", state["steps"], flush=True)
@@ -102,7 +105,8 @@ def check_kills(program, tmp_path, read, default=10, soak=200):
     """Kills a writer again and again, and looks at what it leaves.
 
     Args:
-      program: source that defines `write(path, number)`, which replaces what is at `path`.
+      program: source that defines `write(path, number)`, which replaces what is at `path`; steps count from
+        the start, or from where it calls `begin()`.
       tmp_path: an empty folder.
       read: called with the path; gives the number that was written, or raises for damage.
       default: how often it is killed.

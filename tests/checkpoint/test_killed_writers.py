@@ -8,6 +8,8 @@ import meshflow as tf
 from killing import check_kills
 from meshflow import train
 
+pytestmark = pytest.mark.timeout(900)
+
 CHECKPOINT = """
     def write(path, number):
         v, w = tf.Variable(0), tf.Variable(tf.zeros([1000], "int32"))
@@ -15,6 +17,7 @@ CHECKPOINT = """
         checkpoint.restore(tf.train.latest_checkpoint(path))
         v.assign(number)
         w.assign(w * 0 + number)
+        begin()
         checkpoint.save(path + "/ckpt")
     """
 MANAGER = """
@@ -25,12 +28,14 @@ MANAGER = """
         manager.restore_or_initialize()
         v.assign(number)
         w.assign(w * 0 + number)
+        begin()
         manager.save()
     """
 SAVED_MODEL = """
     def write(path, number):
         module = tf.Module()
         module.v, module.w = tf.Variable(number), tf.Variable(tf.fill([1000], number))
+        begin()
         tf.saved_model.save(module, path)
     """
 

@@ -5,10 +5,15 @@ import pytest
 import meshflow as tf
 from killing import check_kills
 
+pytestmark = pytest.mark.timeout(900)
+
 MODEL = """
+    import h5py
+
     def write(path, number):
         model = tf.keras.Sequential([tf.keras.layers.Dense(40, input_shape=(40,))])
         model.set_weights([np.full([40, 40], number), np.full([40], number)])
+        begin()
         {save}
     """
 BACKUP = """
@@ -21,9 +26,11 @@ BACKUP = """
                 self.model.set_weights([np.full([40, 40], number), np.full([40], number)])
 
             def on_epoch_end(self, epoch, logs=None):
+                begin()
                 self.model.stop_training = True
 
         backup = tf.keras.callbacks.BackupAndRestore(path, delete_checkpoint=False)
+        assert begin  # it is called by the callback
         model.fit(np.ones([2, 40]), np.ones([2, 40]), epochs=10_000, verbose=0, callbacks=[One(), backup])
     """
 
