@@ -20,7 +20,9 @@ from meshflow.core.tensor import Tensor
 from meshflow.core.trace import Slot, Traced
 from meshflow.data import chains, loaders, structure
 from meshflow.data.gathering import Taker
+from meshflow.files import paths
 from meshflow.kernels import images, rows
+from meshflow.ops.files import FileContents, read_file
 from meshflow.ops.pending import Argument, Call, Draw, Part, Pending, Recording, is_known, values_of
 
 __all__ = ["Kept", "Plan", "places"]
@@ -85,10 +87,20 @@ class _Group:
                 source = value.source if isinstance(value, Pending) else stand_ins.get(id(value))
                 if source is None:
                     return None
-                return Tensor(structure.scalar(self.column(source, stand_ins)[i]))
+                return self._tensor(source, i, stand_ins)
 
             found.append(values_of(call, known))
         return [list(column) for column in zip(*found, strict=True)]
+
+    def _tensor(self, source: Any, i: int, stand_ins: dict[int, Any]) -> Tensor:
+        """A value of element i; what was read from a file knows which, for errors."""
+        value = structure.scalar(self.column(source, stand_ins)[i])
+        if not isinstance(source, Part) or source.call.function is not read_file:
+            return Tensor(value)
+        (name,) = source.call.args or (source.call.kwargs["filename"],)
+        if isinstance(name, Pending):
+            name = structure.scalar(self.column(name.source, stand_ins)[i])[()]
+        return FileContents(value[()], paths.text(name))
 
 
 class _Image(NamedTuple):

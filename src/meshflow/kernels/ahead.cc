@@ -12,9 +12,11 @@
 #include <mutex>
 #include <thread>
 
+#include "guard.h"
+
 struct Rows;
 extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_t count, char* out,
-                                  int threads);
+                                  int threads) noexcept;
 
 namespace {
 
@@ -70,11 +72,14 @@ void after_fork() {
 
 // `meshflow_rows_take` begun; what it is given must stay until it is finished. The job's number, -1 when
 // there are too many.
-extern "C" int meshflow_rows_begin(const Rows* rows, const int64_t* index, int64_t count, char* out) {
+extern "C" int meshflow_rows_begin(const Rows* rows, const int64_t* index, int64_t count, char* out) noexcept {
   static std::once_flag once;
-  std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, after_fork);
-    std::thread(work).detach();
+  // Without another thread the one that asks for the result computes it.
+  meshflow::guarded([&] {
+    std::call_once(once, [] {
+      std::thread(work).detach();
+      pthread_atfork(nullptr, nullptr, after_fork);
+    });
   });
   for (int i = 0; i < kJobs; ++i) {
     Job& job = jobs[i];
@@ -90,7 +95,7 @@ extern "C" int meshflow_rows_begin(const Rows* rows, const int64_t* index, int64
 }
 
 // The result of a job, whose number is then another's.
-extern "C" int meshflow_rows_finish(int number) {
+extern "C" int meshflow_rows_finish(int number) noexcept {
   Job& job = jobs[number];
   if (!begun(job))
     for (int i = 0; job.state.load() != kDone; ++i) i < kLooks ? __builtin_ia32_pause() : (void)usleep(20);

@@ -350,7 +350,7 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
 }  // namespace meshflow
 
 // For tests: sums += left right for one tile; 0 where there are none.
-extern "C" int meshflow_tile_product(const void* left, const void* right, float* sums) {
+extern "C" int meshflow_tile_product(const void* left, const void* right, float* sums) noexcept {
   using namespace meshflow;
   if (!permitted()) return 0;
   with_tiles([&](auto tiles) {
@@ -368,7 +368,7 @@ extern "C" int meshflow_tile_product(const void* left, const void* right, float*
 
 #else  // a compiler that does not know the tiles
 
-extern "C" int meshflow_tile_product(const void*, const void*, float*) { return 0; }
+extern "C" int meshflow_tile_product(const void*, const void*, float*) noexcept { return 0; }
 
 namespace meshflow {
 bool suits(const Convolution&, bool) { return false; }

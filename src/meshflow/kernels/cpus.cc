@@ -38,7 +38,7 @@ bool emulated_tiles = false;
 
 // Limits what is used from now on, by oneDNN as well; before anything else is called. Returns the level in force.
 //   limit: a level, or -1 for none.
-extern "C" int meshflow_limit(int limit, int emulate) {
+extern "C" int meshflow_limit(int limit, int emulate) noexcept {
   using namespace meshflow;
   if (limit >= 0) {
     level = std::min(found(), static_cast<Level>(limit));

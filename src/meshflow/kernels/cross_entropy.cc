@@ -10,6 +10,7 @@
 
 #include "cpus.h"
 #include "floats.h"
+#include "guard.h"
 #include "worker.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -18,6 +19,7 @@ namespace {
 namespace ffi = xla::ffi;
 using meshflow::bfloat16;
 using meshflow::for_every_cpu;
+using meshflow::handled;
 using meshflow::narrow;
 using meshflow::Reader;
 using meshflow::wide;
@@ -149,7 +151,7 @@ void typed(const ffi::AnyBuffer& buffer, Use use) {
 // Plan: rows, classes. Of logits and labels: loss, maximum, logarithm of the sum; of logits, labels, these
 // two and the gradient of the loss: the gradient of the logits.
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> plan) {
-  try {
+  return handled("meshflow_cross_entropy", [&]() -> ffi::Error {
     Reader reader(plan.begin(), plan.size());
     int64_t count = reader.next(), classes = reader.next();
     bool backward = arguments.size() == 5;
@@ -176,9 +178,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
       });
     });
     return ffi::Error::Success();
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string("meshflow_cross_entropy: ") + error.what());
-  }
+  });
 }
 
 }  // namespace

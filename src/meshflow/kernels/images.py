@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.files.limits import image_limit
 from meshflow.kernels import jpeg, library, rows
 
 __all__ = ["LEFT_RIGHT", "UP_DOWN", "Loading", "load"]
@@ -46,7 +47,10 @@ class Loading(NamedTuple):
 class _Options(ctypes.Structure):
     """Options of the decoder, as jpeg.h has them."""
 
-    _fields_ = [(name, ctypes.c_int) for name in ("channels", "ratio", "fast", "fancy")]
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("channels", "ratio", "fast", "fancy")),
+        ("limit", ctypes.c_int64),
+    ]
 
 
 @functools.cache
@@ -103,7 +107,7 @@ def load(
             sizes.ctypes.data,
             count,
             how.paths,
-            _Options(how.channels, how.ratio, how.fast, how.fancy),
+            _Options(how.channels, how.ratio, how.fast, how.fancy, image_limit()),
             how.share,
             how.height,
             how.width,

@@ -9,7 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <new>
 
+#include "guard.h"
+#include "image_sizes.h"
 #include "jpeg.h"
 
 namespace {
@@ -104,7 +108,10 @@ bool decode(Work& work, const unsigned char* data, size_t bytes, const JpegOptio
     // Four colours need arithmetic of their own.
     const bool plain = decoder->colors == kGray || decoder->colors == kRgb || decoder->colors == kYcc;
     const int wanted = channels ? channels : decoder->components;
-    if (plain && (wanted == 1 || wanted == 3) && !(wanted == 1 && decoder->colors == kRgb)) {
+    // Whole: progressive images are held at their full size.
+    const bool sound = fits(decoder->height, decoder->width, 1, kJpegPixels * bytes) &&
+                       fits(decoder->height, decoder->width, wanted, options.limit);
+    if (plain && sound && (wanted == 1 || wanted == 3) && !(wanted == 1 && decoder->colors == kRgb)) {
       decoder->out_colors = wanted == 1 ? kGray : kRgb;
       decoder->scale_over = 1;
       decoder->scale_under = options.ratio;
@@ -114,7 +121,12 @@ bool decode(Work& work, const unsigned char* data, size_t bytes, const JpegOptio
       const int32_t found[3] = {int32_t(decoder->out_height), int32_t(decoder->out_width), wanted};
       if (!out) std::memcpy(shape, found, sizeof(found));
       if (pixels) {
-        pixels->resize(size_t(found[0]) * found[1] * found[2]);
+        try {
+          pixels->resize(size_t(found[0]) * found[1] * found[2]);
+        } catch (const std::bad_alloc&) {
+          api.destroy(decoder);
+          throw;
+        }
         out = pixels->data();
       }
       if (!out) {
@@ -141,7 +153,7 @@ bool decode(Work& work, const unsigned char* data, size_t bytes, const JpegOptio
 }  // namespace
 
 // Uses a shared library; 0 when it has what is needed.
-extern "C" int meshflow_jpeg_library(const char* path) {
+extern "C" int meshflow_jpeg_library(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return 1;
   const char* names[] = {"jpeg_std_error",     "jpeg_CreateDecompress",       "jpeg_mem_src",
@@ -158,11 +170,14 @@ extern "C" int meshflow_jpeg_library(const char* path) {
 // The size [height, width, channels] of an image, or its pixels when there is a place for them.
 //
 // Anything but 0 says that it cannot be decoded here: it is damaged, or of a kind that is left to
-// Pillow.
+// Pillow. Who gives a place for the pixels has found the size not too large.
 extern "C" int meshflow_jpeg(const unsigned char* data, int64_t bytes, int channels, int ratio,
-                             int fast, int fancy, int32_t* shape, unsigned char* out) {
-  Work work;
-  return decode(work, data, bytes, {channels, ratio, fast, fancy}, shape, out) ? 0 : 1;
+                             int fast, int fancy, int32_t* shape, unsigned char* out) noexcept {
+  return meshflow::guarded(1, [&] {
+    Work work;
+    const JpegOptions options = {channels, ratio, fast, fancy, std::numeric_limits<int64_t>::max()};
+    return decode(work, data, bytes, options, shape, out) ? 0 : 1;
+  });
 }
 
 bool decode_jpeg(const unsigned char* data, int64_t bytes, const JpegOptions& options,

@@ -7,6 +7,7 @@
 // How an image is decoded, as `decoded` in jpeg.py has it.
 struct JpegOptions {
   int channels, ratio, fast, fancy;
+  int64_t limit;  // of the bytes that it takes
 };
 
 // The pixels of an image of size [height, width, channels]; false when it cannot be decoded here.

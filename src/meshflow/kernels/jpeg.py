@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.files.limits import image_limit
 from meshflow.kernels import library
 
 __all__ = ["available", "decoded", "libraries"]
@@ -82,6 +84,9 @@ def decoded(
     shape = np.zeros(3, np.int32)
     place = shape.ctypes.data
     if decoder.size(contents, *options, place, None):
+        return None
+    # Whole, as progressive images are held; Pillow's part says what is wrong with larger ones.
+    if math.prod(shape.tolist()) * ratio**2 > image_limit():
         return None
     pixels = np.empty(shape.tolist(), np.uint8)
     failed = decoder.pixels(contents, *options, place, pixels.ctypes.data)

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "guard.h"
 #include "kernel.h"
 #include "own.h"
 #include "xla/ffi/api/ffi.h"
@@ -221,7 +222,7 @@ Type type_of(ffi::DataType type) {
 
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
                    ffi::Span<const int64_t> plan) {
-  try {
+  return handled("meshflow_onednn", [&]() -> ffi::Error {
     std::vector<Type> types;
     std::vector<void*> buffers;
     std::vector<size_t> sizes;
@@ -247,9 +248,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
     }
     kernel->run(buffers);
     return ffi::Error::Success();
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string("meshflow_onednn: ") + error.what());
-  }
+  });
 }
 
 }  // namespace
@@ -265,32 +264,33 @@ std::shared_ptr<const Kernel> asked(const int64_t* plan, int64_t size, const cha
 
 // The name of the code oneDNN would run for a plan; empty with a message when it has none.
 extern "C" int meshflow_onednn_query(const int64_t* plan, int64_t size, const char* types,
-                                     char* text, int64_t capacity) {
-  std::string answer;
-  int status = 0;
-  try {
-    answer = asked(plan, size, types)->implementation;
-  } catch (const std::exception& error) {
-    answer = error.what();
-    status = 1;
-  }
-  std::strncpy(text, answer.c_str(), capacity - 1);
-  text[capacity - 1] = 0;
-  return status;
+                                     char* text, int64_t capacity) noexcept {
+  text[0] = 0;
+  auto say = [&](const char* answer) {
+    std::strncpy(text, answer, capacity - 1);
+    text[capacity - 1] = 0;
+  };
+  return guarded(1, [&] {
+    try {
+      say(asked(plan, size, types)->implementation.c_str());
+      return 0;
+    } catch (const std::exception& error) {
+      say(error.what());
+      return 1;
+    }
+  });
 }
 
 // Bytes of a plan's packed weights; none where they are read as they lie, or nothing is fast.
-extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* plan, int64_t size, const char* types) {
-  try {
-    return asked(plan, size, types)->packed_bytes;
-  } catch (const std::exception&) {
-    return 0;
-  }
+extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* plan, int64_t size, const char* types) noexcept {
+  return guarded<int64_t>(0, [&] { return asked(plan, size, types)->packed_bytes; });
 }
 
-extern "C" void meshflow_onednn_set_threads(int threads) { Worker::get().set_threads(threads); }
+extern "C" void meshflow_onednn_set_threads(int threads) noexcept {
+  guarded([&] { Worker::get().set_threads(threads); });
+}
 
-extern "C" void meshflow_onednn_version(int* parts) {
+extern "C" void meshflow_onednn_version(int* parts) noexcept {
   const dnnl_version_t* version = dnnl_version();
   parts[0] = version->major;
   parts[1] = version->minor;

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <vector>
 
+#include "guard.h"
 #include "worker.h"
 
 namespace {
@@ -52,10 +53,11 @@ class Kept {
   }
 
   // Keeps a block; older ones go where that would be too much.
-  void give(void* memory, size_t size) {
+  bool give(void* memory, size_t size) {
     std::vector<Block> old;
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      old.reserve(blocks_.size() + 1);
       blocks_.push_back({memory, size});
       total_ += size;
       auto end = blocks_.begin();
@@ -64,6 +66,7 @@ class Kept {
       blocks_.erase(blocks_.begin(), end);
     }
     for (auto& block : old) std::free(block.memory);
+    return true;
   }
 
  private:
@@ -77,7 +80,7 @@ class Kept {
 };
 
 // What is returned is glibc's memory, so that whoever frees it needs to know nothing.
-int allocate(void** memory, size_t alignment, size_t size) {
+int allocate(void** memory, size_t alignment, size_t size) noexcept {
   if (size < 2 * kPage) return posix_memalign(memory, alignment, size);
   alignment = std::max(alignment, kPage);
   void* kept = size < Kept::kLeast ? nullptr : Kept::get().take(alignment, size);
@@ -87,10 +90,11 @@ int allocate(void** memory, size_t alignment, size_t size) {
   return failed;
 }
 
-void release(void* memory) {
+void release(void* memory) noexcept {
   size_t size = malloc_usable_size(memory);
   if (size < Kept::kLeast) return std::free(memory);
-  Kept::get().give(memory, size);
+  // Where there is no memory to remember it, it goes.
+  if (!meshflow::guarded(false, [&] { return Kept::get().give(memory, size); })) std::free(memory);
 }
 
 // The place in a loaded library where it keeps the address of a function that it imports.
@@ -128,7 +132,7 @@ bool replace(const link_map* library, const char* function, void* ours) {
 }  // namespace
 
 // Makes a loaded library ask for huge pages, and leave large blocks for later; 0 when it does from now on.
-extern "C" int meshflow_huge_pages(const char* path) {
+extern "C" int meshflow_huge_pages(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   if (!handle) return 1;
   link_map* library = nullptr;

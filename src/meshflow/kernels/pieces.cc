@@ -105,9 +105,11 @@ Pieces in_pieces(const Sum& sum, int threads) {
     const void* weights = before ? before : packed ? scratch : kernel;
     if (packed && !before) pack(kernel, scratch);
     std::exception_ptr error;
+    std::vector<dnnl::stream> streams;
+    for (int i = 0; i < threads; ++i) streams.emplace_back(engine);
 #pragma omp parallel num_threads(threads)
     {
-      dnnl::stream stream(engine);
+      dnnl::stream& stream = streams[omp_get_thread_num()];
       float* mine = reinterpret_cast<float*>(scratch + packed + own * omp_get_thread_num());
       char* pad = reinterpret_cast<char*>(mine) + sums;
 #pragma omp for schedule(dynamic)

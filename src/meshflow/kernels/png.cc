@@ -5,8 +5,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <new>
+
+#include "guard.h"
+#include "image_sizes.h"
 
 namespace {
 
@@ -50,7 +55,7 @@ bool is_plain(const unsigned char* data, size_t bytes, int channels) {
 }  // namespace
 
 // Uses a shared library; 0 when it has what is needed.
-extern "C" int meshflow_png_library(const char* path) {
+extern "C" int meshflow_png_library(const char* path) noexcept {
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) return 1;
   const char* names[] = {"png_image_begin_read_from_memory", "png_image_finish_read", "png_image_free"};
@@ -62,14 +67,21 @@ extern "C" int meshflow_png_library(const char* path) {
   return 0;
 }
 
-bool decode_png(const unsigned char* data, int64_t bytes, int channels, int32_t* shape,
+bool decode_png(const unsigned char* data, int64_t bytes, int channels, int64_t limit, int32_t* shape,
                 std::vector<unsigned char>* pixels) {
   if (!api.begin || !is_plain(data, bytes, channels)) return false;
+  const uint64_t most = std::min<uint64_t>(limit, kInflated * bytes);
+  if (!fits(number(data + 20), number(data + 16), channels, most)) return false;
   Image image = {};
   image.version = 1;
   if (!api.begin(&image, data, bytes)) return false;
   image.format = channels == 3 ? kColor : 0;
-  pixels->resize(size_t(image.height) * image.width * channels);
+  try {
+    pixels->resize(size_t(image.height) * image.width * channels);
+  } catch (const std::bad_alloc&) {
+    api.free(&image);
+    throw;
+  }
   const int32_t found[3] = {int32_t(image.height), int32_t(image.width), channels};
   std::memcpy(shape, found, sizeof(found));
   // It frees what it has. Warnings count as problems, which are left to Pillow.

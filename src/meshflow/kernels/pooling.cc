@@ -4,13 +4,17 @@
 // oneDNN's own maximum loses NaNs, which training with a loss scale must see; these loops keep
 // them, and give a gradient to the first maximum of its window in reading order.
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cpus.h"
 #include "floats.h"
+#include "guard.h"
 #include "worker.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -22,6 +26,7 @@ using meshflow::Worker;
 
 using meshflow::bfloat16;
 using meshflow::for_every_cpu;
+using meshflow::handled;
 using meshflow::narrow;
 using meshflow::wide;
 
@@ -119,20 +124,33 @@ struct Geometry {
   }
 };
 
+// Memory for each of OpenMP's threads, taken before they begin: no exception may leave what they do.
+template <typename T>
+class ForThreads {
+ public:
+  explicit ForThreads(int64_t each) : each_((each + 15) / 16 * 16), all_(each_ * omp_get_max_threads()) {}
+  T* mine() { return all_.data() + each_ * omp_get_thread_num(); }
+
+ private:
+  int64_t each_;
+  std::vector<T> all_;
+};
+
 template <typename T>
 void maximum(const Geometry& g, const T* x, T* y) {
   int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
+  ForThreads<float> bests(n);
 #pragma omp parallel
   {
-    std::vector<float> best(n);
+    float* best = bests.mine();
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; ++row) {
       int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], b = row / g.out[1] / g.out[0];
       const T* image = x + b * g.image * n;
       for (int64_t w = 0; w < g.out[2]; ++w) {
-        std::fill(best.begin(), best.end(), -std::numeric_limits<float>::infinity());
-        g.elements(d, h, w, [&](int64_t place) { take_maximum<T>(image + place, best.data(), n); });
-        store<T>(best.data(), y + (row * g.out[2] + w) * n, n);
+        std::fill_n(best, n, -std::numeric_limits<float>::infinity());
+        g.elements(d, h, w, [&](int64_t place) { take_maximum<T>(image + place, best, n); });
+        store<T>(best, y + (row * g.out[2] + w) * n, n);
       }
     }
   }
@@ -142,17 +160,18 @@ void maximum(const Geometry& g, const T* x, T* y) {
 template <typename T>
 void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
   int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
+  ForThreads<uint32_t> all_taken(n);
 #pragma omp parallel
   {
-    std::vector<uint32_t> taken(n);
+    uint32_t* taken = all_taken.mine();
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; ++row) {
       int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], image = row / g.out[1] / g.out[0] * g.image * n;
       for (int64_t w = 0; w < g.out[2]; ++w) {
         int64_t place = (row * g.out[2] + w) * n;
-        std::fill(taken.begin(), taken.end(), 0u);
+        std::fill_n(taken, n, 0u);
         g.elements(d, h, w, [&](int64_t inside) {
-          give_to_first<T>(x + image + inside, y + place, dy + place, taken.data(), dx + image + inside, n, !g.gated);
+          give_to_first<T>(x + image + inside, y + place, dy + place, taken, dx + image + inside, n, !g.gated);
         });
       }
     }
@@ -163,23 +182,25 @@ void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T
 template <typename T>
 void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
   int64_t n = g.channels, size = g.image * n;
+  ForThreads<float> totals(size);
+  ForThreads<uint32_t> all_taken(n);
 #pragma omp parallel
   {
-    std::vector<float> total(size);
-    std::vector<uint32_t> taken(n);
+    float* total = totals.mine();
+    uint32_t* taken = all_taken.mine();
 #pragma omp for schedule(static)
     for (int64_t b = 0; b < g.batch; ++b) {
-      std::fill(total.begin(), total.end(), 0.0f);
+      std::fill_n(total, size, 0.0f);
       for (int64_t at = 0; at < g.results; ++at) {
         int64_t w = at % g.out[2], h = at / g.out[2] % g.out[1], d = at / g.out[2] / g.out[1];
         int64_t place = (b * g.results + at) * n;
-        std::fill(taken.begin(), taken.end(), 0u);
+        std::fill_n(taken, n, 0u);
         g.elements(d, h, w, [&](int64_t inside) {
-          add_to_first<T>(x + b * size + inside, y + place, dy + place, taken.data(),
-                          total.data() + inside, n, !g.gated);
+          add_to_first<T>(x + b * size + inside, y + place, dy + place, taken,
+                          total + inside, n, !g.gated);
         });
       }
-      store<T>(total.data(), dx + b * size, size);
+      store<T>(total, dx + b * size, size);
     }
   }
 }
@@ -200,7 +221,7 @@ void pool(const Geometry& g, const std::vector<void*>& buffers) {
 template <bool gated>
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
                    ffi::Span<const int64_t> plan) {
-  try {
+  return handled("meshflow_pooling", [&]() -> ffi::Error {
     Geometry geometry(Reader(plan.begin(), plan.size()), gated);
     std::vector<ffi::AnyBuffer> given;
     for (size_t i = 0; i < arguments.size(); ++i)
@@ -230,9 +251,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
       }
     });
     return ffi::Error::Success();
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(std::string("meshflow_pooling: ") + error.what());
-  }
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "cpus.h"
+#include "guard.h"
 
 // A product and a sum are rounded one after the other.
 #if defined(__clang__)
@@ -117,11 +118,15 @@ void bilinear(const Pixels& image, const Grid& across, const Grid& down, const S
 }
 
 // An image of `width` numbers a row, uint8 (`bytes`) or float32, gives `rows` rows of `count` numbers:
-// number i lies between those at low[i] and high[i], row y between those at top[y] and bottom[y].
-extern "C" void meshflow_bilinear(const void* image, int bytes, int64_t width, const int32_t* low,
+// number i lies between those at low[i] and high[i], row y between those at top[y] and bottom[y]. 1 where
+// memory runs out.
+extern "C" int meshflow_bilinear(const void* image, int bytes, int64_t width, const int32_t* low,
                                   const int32_t* high, const float* across, int64_t count,
                                   int64_t channels, const int32_t* top, const int32_t* bottom, const float* down,
-                                  int64_t rows, float* out) {
-  bilinear({image, bytes != 0, width, width}, {count, channels, low, high, across},
-           {rows, 1, top, bottom, down}, {}, {}, out);
+                                  int64_t rows, float* out) noexcept {
+  return meshflow::guarded(1, [&] {
+    bilinear({image, bytes != 0, width, width}, {count, channels, low, high, across},
+             {rows, 1, top, bottom, down}, {}, {}, out);
+    return 0;
+  });
 }

@@ -39,7 +39,7 @@ def _places(new: int, old: int, channels: int) -> _Places:
 
 
 @functools.cache
-def _loop() -> Callable[..., None] | None:
+def _loop() -> Callable[..., int] | None:
     """The compiled loop, or None."""
     loaded = library.load()
     function: Any = getattr(loaded.compiled, "meshflow_bilinear", None) if loaded else None
@@ -49,7 +49,6 @@ def _loop() -> Callable[..., None] | None:
             *(address, ctypes.c_int, number, address, address, address, number, number),
             *(address, address, address, number, address),
         ]
-        function.restype = None
     return function
 
 
@@ -83,7 +82,7 @@ def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
         lower *= down.share[:, None]
         np.add(upper, lower, out=out)
     else:
-        loop(
+        failed = loop(
             image.ctypes.data,
             image.dtype == np.uint8,
             image.shape[1],
@@ -94,4 +93,6 @@ def bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
             height,
             out.ctypes.data,
         )
+        if failed:
+            raise MemoryError("no memory to resize an image")
     return out.reshape(height, width, channels)

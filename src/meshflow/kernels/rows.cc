@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpus.h"
+#include "guard.h"
 #include "rows.h"
 
 namespace {
@@ -123,15 +124,7 @@ INLINE void operate_loop(const Steps& steps, float* x, int64_t at, int64_t count
     operate(steps.codes[s], x, steps.values[s] + (steps.each[s] ? at : 0), steps.each[s], count);
 }
 
-}  // namespace
-
-void operate(const Steps& steps, float* x, int64_t at, int64_t count) {
-  meshflow::for_every_cpu<operate_loop>(steps, x, at, count);
-}
-
-// Has divisions done quickly where that gives the same bits for every number of the type: a quotient takes
-// four times as long as a product.
-extern "C" void meshflow_rows_prepare(const Rows* rows) {
+void prepare(const Rows* rows) {
   const int64_t width = width_of(rows->type);
   if (rows->type == kBytes || width > 2 || !fuses()) return;
   Rows every = *rows;
@@ -150,9 +143,21 @@ extern "C" void meshflow_rows_prepare(const Rows* rows) {
   }
 }
 
+}  // namespace
+
+void operate(const Steps& steps, float* x, int64_t at, int64_t count) {
+  meshflow::for_every_cpu<operate_loop>(steps, x, at, count);
+}
+
+// Has divisions done quickly where that gives the same bits for every number of the type: a quotient takes
+// four times as long as a product. Without memory to find out they stay as they are.
+extern "C" void meshflow_rows_prepare(const Rows* rows) noexcept {
+  meshflow::guarded([&] { prepare(rows); });
+}
+
 // Rows `index`, copied or computed on. 1 when an index is outside of the array.
 extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_t count, char* out,
-                                  int threads) {
+                                  int threads) noexcept {
   const Rows r = *rows;
   for (int64_t i = 0; i < count; ++i)
     if (index[i] < 0 || index[i] >= r.rows) return 1;
@@ -177,7 +182,7 @@ extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_
 
 // Takes a number from a place of the buffer for each new one, which is put there.
 extern "C" void meshflow_exchange(const double* draws, const int64_t* items, int64_t count,
-                                  int64_t* buffer, int64_t size, int64_t* out) {
+                                  int64_t* buffer, int64_t size, int64_t* out) noexcept {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t place = static_cast<int64_t>(draws[i] * static_cast<double>(size));
     out[i] = buffer[place];
@@ -186,7 +191,7 @@ extern "C" void meshflow_exchange(const double* draws, const int64_t* items, int
 }
 
 // Takes all numbers from a buffer; what is taken next is put last.
-extern "C" void meshflow_drain(const double* draws, int64_t* buffer, int64_t count) {
+extern "C" void meshflow_drain(const double* draws, int64_t* buffer, int64_t count) noexcept {
   for (int64_t size = count; size > 0; --size) {
     const int64_t place = static_cast<int64_t>(draws[count - size] * static_cast<double>(size));
     std::swap(buffer[place], buffer[size - 1]);

@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -35,7 +36,7 @@ class Scratch {
       memory_ = static_cast<char*>(std::aligned_alloc(4096, size_));
       if (memory_ == nullptr) {
         size_ = 0;
-        throw std::runtime_error("out of memory for scratch");
+        throw std::bad_alloc();
       }
       huge_pages(memory_, size_);
     }

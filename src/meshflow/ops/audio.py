@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.files import host_bytes
+from meshflow.ops.files import host_bytes, names_file
 
 __all__ = ["decode_wav", "encode_wav"]
 
@@ -30,6 +30,7 @@ class DecodeWav(NamedTuple):
     sample_rate: Tensor
 
 
+@names_file
 def decode_wav(
     contents: TensorLike,
     desired_channels: int = -1,
@@ -67,8 +68,10 @@ def decode_wav(
         with wave.open(io.BytesIO(bytes(data[()]))) as file:
             channels, width, rate, count = file.getparams()[:4]
             frames = file.readframes(count)
-    except (wave.Error, EOFError) as error:
-        raise InvalidArgumentError(f"decode_wav: contents are no WAV file: {error}") from None
+    # What a damaged file makes the module raise has no class of its own.
+    except Exception as error:
+        why = str(error) or "it ends early"
+        raise InvalidArgumentError(f"decode_wav: contents are no WAV file: {why}") from None
     if width != 2:
         raise InvalidArgumentError(
             f"decode_wav: can only read 16-bit WAV files, but received {8 * width}"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import zlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor, from_python
+from meshflow.core.convert import from_python
 from meshflow.core.dtypes import as_dtype, string
-from meshflow.core.errors import DataLossError, InvalidArgumentError
+from meshflow.core.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
 from meshflow.core.operands import known_strings
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.files import gfile
+from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.files.paths import text
 from meshflow.ops.pending import waits
 
 __all__ = [
@@ -28,6 +32,43 @@ __all__ = [
     "read_file",
     "write_file",
 ]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class FileContents(Tensor):
+    """A file's content, which remembers the file for errors.
+
+    Args:
+      contents: the bytes.
+      path: the file.
+    """
+
+    __slots__ = ("path",)
+
+    def __init__(self, contents: bytes, path: str) -> None:
+        super().__init__(np.array(contents, object))
+        self.path = path
+
+
+def names_file(decode: F) -> F:
+    """Makes errors of a function that decodes bytes begin with the file that they were read from.
+
+    Args:
+      decode: the function; the bytes are its first argument.
+    """
+
+    @functools.wraps(decode)
+    def named(contents: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return decode(contents, *args, **kwargs)
+        except (InvalidArgumentError, DataLossError, ResourceExhaustedError) as error:
+            if not isinstance(contents, FileContents):
+                raise
+            raise type(error)(f"{contents.path}: {error}") from None
+
+    return cast(F, named)
 
 
 def host_bytes(value: TensorLike, use: str) -> np.ndarray:
@@ -63,7 +104,7 @@ def read_file(filename: Any, name: str | None = None) -> Tensor:
       b'tea'
     """
     with gfile.GFile(filename, "rb") as file:
-        return convert_to_tensor(file.read())
+        return FileContents(file.read(), text(filename))
 
 
 def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
@@ -225,6 +266,8 @@ def decode_compressed(
     Raises:
       ValueError: for another compression.
       DataLossError: for a string that is not compressed so.
+      ResourceExhaustedError: for one that would be longer than 1 GiB, or 20 times as long as it is where that is
+        more; the environment's MESHFLOW_MAX_UNPACKED_BYTES sets another number of bytes.
 
     Example:
       >>> import zlib
@@ -238,14 +281,38 @@ def decode_compressed(
         )
     words = host_bytes(bytes, "a compressed string")
     result = np.empty(words.shape, object)
-    wide = zlib.MAX_WBITS + 16 if compression_type == "GZIP" else zlib.MAX_WBITS
-    try:
-        result.reshape(-1)[:] = [
-            zlib.decompress(w, wide) if compression_type else w for w in words.reshape(-1)
-        ]
-    except zlib.error as error:
-        raise DataLossError(f"A string is not compressed by {compression_type}: {error}") from None
+    result.reshape(-1)[:] = [
+        inflated(w, compression_type) if compression_type else w for w in words.reshape(-1)
+    ]
     return Tensor(result)
+
+
+def inflated(data: bytes, compression: str) -> bytes:
+    """A string, decompressed up to `unpacked_limit`.
+
+    Args:
+      data: the string.
+      compression: 'GZIP' or 'ZLIB'.
+
+    Raises:
+      DataLossError: for a string that is not compressed so.
+      ResourceExhaustedError: for one that would be too long.
+    """
+    limit = unpacked_limit(len(data))
+    wide = zlib.MAX_WBITS + 16 if compression == "GZIP" else zlib.MAX_WBITS
+    inflate = zlib.decompressobj(wide)
+    try:
+        found = inflate.decompress(data, limit)
+    except zlib.error as error:
+        raise DataLossError(f"A string is not compressed by {compression}: {error}") from None
+    if not inflate.eof and len(found) == limit:
+        raise ResourceExhaustedError(
+            f"A string of {len(data):,} bytes holds more than {limit:,} when decompressed. If you trust its "
+            f"author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
+        )
+    if not inflate.eof:
+        raise DataLossError(f"A string is not compressed by {compression}: it ends early")
+    return found
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
-from meshflow.ops.image.codecs import _pillow
+from meshflow.ops.image.opening import pillow as _pillow
 
 __all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize"]
 
@@ -77,6 +77,8 @@ def load_img(
         with gfile.GFile(path, "rb") as file:
             path = io.BytesIO(file.read())
     image = pillow.open(path)
+    if image.format == "EPS":
+        raise ValueError("An image in EPS is a program, which is not run: convert it to PNG.")
     kept = ("L", "I;16", "I") if color_mode == "grayscale" else (_MODES[color_mode],)
     if image.mode not in kept:
         image = image.convert(_MODES[color_mode])

@@ -9,10 +9,12 @@ import numpy as np
 
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dtypes import as_dtype, uint8
-from meshflow.core.errors import InvalidArgumentError, UnimplementedError
+from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.kernels import jpeg
+from meshflow.ops.files import host_bytes, names_file
+from meshflow.ops.image.opening import check_size, decoding, opened, pillow
 from meshflow.ops.pending import waits
 
 __all__ = [
@@ -35,19 +37,7 @@ _JPEG = b"\xff\xd8\xff"
 _CHANNELS = {mode: count for count, mode in _MODES.items()}
 
 
-def _pillow() -> Any:
-    try:
-        import PIL.Image
-    except ImportError:
-        raise UnimplementedError(
-            "Decoding and encoding images needs the package Pillow: pip install pillow."
-        ) from None
-    return PIL.Image
-
-
 def _bytes(contents: TensorLike) -> bytes:
-    from meshflow.ops.files import host_bytes
-
     array = host_bytes(contents, "an encoded image")
     if array.ndim:
         raise InvalidArgumentError(f"contents must be scalar, got shape {list(array.shape)}")
@@ -55,19 +45,18 @@ def _bytes(contents: TensorLike) -> bytes:
 
 
 def _open(contents: TensorLike) -> Any:
-    image_module = _pillow()
-    try:
-        return image_module.open(io.BytesIO(_bytes(contents)))
-    except (OSError, SyntaxError):
-        raise InvalidArgumentError(
-            "Unknown image file format. One of JPEG, PNG, GIF, BMP, WebP required."
-        ) from None
+    return opened(_bytes(contents))
 
 
 def _pixels(image: Any, channels: int) -> np.ndarray:
     """Pixels [height, width, channels] of the first frame."""
     if channels not in (0, *_MODES):
         raise ValueError(f"channels must be 0, 1, 2, 3 or 4, got {channels}.")
+    with decoding(image.format):
+        return _converted_pixels(image, channels)
+
+
+def _converted_pixels(image: Any, channels: int) -> np.ndarray:
     if image.mode.startswith("I;16") or image.mode == "I":
         array = np.asarray(image).astype(np.uint16)[..., None]
         return np.repeat(array, max(channels, 1), axis=-1)
@@ -82,10 +71,7 @@ def _pixels(image: Any, channels: int) -> np.ndarray:
         # libpng's rounding of the colours' weights, which is not Pillow's.
         weighted = np.asarray(image.convert("RGB")).astype(np.int64) @ _PNG_GRAY
         return (weighted >> 15).astype(np.uint8)[..., None]
-    try:
-        array = np.asarray(image if image.mode == mode else image.convert(mode))
-    except OSError as error:
-        raise InvalidArgumentError(f"Invalid {image.format} data: {error}.") from None
+    array = np.asarray(image if image.mode == mode else image.convert(mode))
     return array[..., None] if array.ndim == 2 else array
 
 
@@ -156,6 +142,7 @@ def _jpeg_spec(contents: Any, channels: int = 0, *_: Any, **__: Any) -> TensorSp
 
 
 @waits(_first_frame_spec)
+@names_file
 def decode_image(
     contents: TensorLike,
     channels: int | None = None,
@@ -196,13 +183,18 @@ def decode_image(
 
 def _frames(image: Any) -> np.ndarray:
     frames = []
-    for index in range(getattr(image, "n_frames", 1)):
-        image.seek(index)
-        frames.append(np.asarray(image.convert("RGB")))
-    return np.stack(frames)
+    with decoding(image.format):
+        count = getattr(image, "n_frames", 1)
+        for index in range(count):
+            image.seek(index)
+            # A frame may enlarge the image.
+            check_size(image.format, image.height, image.width, 3, count)
+            frames.append(np.asarray(image.convert("RGB")))
+        return np.stack(frames)
 
 
 @waits(_image_spec)
+@names_file
 def decode_png(
     contents: TensorLike, channels: int = 0, dtype: Any = uint8, name: str | None = None
 ) -> Tensor:
@@ -232,12 +224,14 @@ def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None)
     return decode_png(contents, channels)
 
 
+@names_file
 def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
     """All frames, [frames, height, width, 3]."""
     return convert_to_tensor(_frames(_open(contents)))
 
 
 @waits(_jpeg_spec)
+@names_file
 def decode_jpeg(
     contents: TensorLike,
     channels: int = 0,
@@ -331,10 +325,10 @@ def _image(image: TensorLike, op: str) -> Any:
             f"{op}: image must have shape [height, width, 1 to 4 channels], got {list(array.shape)}"
         )
     if array.dtype == np.uint16 and array.shape[-1] == 1:
-        return _pillow().fromarray(array[..., 0])
+        return pillow().fromarray(array[..., 0])
     if array.dtype != np.uint8:
         raise InvalidArgumentError(f"{op}: image must be uint8, got {array.dtype}")
-    return _pillow().fromarray(array[..., 0] if array.shape[-1] == 1 else array)
+    return pillow().fromarray(array[..., 0] if array.shape[-1] == 1 else array)
 
 
 def _save(image: Any, kind: str, **options: Any) -> Tensor:
@@ -421,6 +415,7 @@ def encode_jpeg(
     )
 
 
+@names_file
 def extract_jpeg_shape(
     contents: TensorLike, output_type: Any = "int32", name: str | None = None
 ) -> Tensor:

@@ -1,0 +1,29 @@
+"""No exception of C++ passes to who calls from C: it would end the process."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from meshflow import kernels
+
+SOURCES = sorted(Path(kernels.__file__).parent.glob("*.cc"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_functions_for_c_and_handlers_let_none_out(path):
+    source = path.read_text()
+    for function in re.findall(r'extern "C"[^;{]*', source):
+        assert function.rstrip().endswith("noexcept"), function
+    handlers = len(re.findall(r"^ffi::Error execute\(", source, re.MULTILINE))
+    assert handlers == len(re.findall(r"return handled\(\"", source))
+    assert "XLA_FFI_DEFINE_HANDLER" not in source or handlers == 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_parallel_parts_take_no_memory_from_the_heap(path):
+    for part in re.findall(
+        r"#pragma omp parallel(?! for).*?\n( *)\{\n(.*?)\n\1\}", path.read_text(), re.DOTALL
+    ):
+        assert "std::vector<" not in part[1]
+        assert "dnnl::stream stream(" not in part[1]
