@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import meshflow as tf
 from helpers import SOAK, assert_close
 from meshflow.core import op_names
+from meshflow.files import limits
 from meshflow.keras import safe_mode as modes
 from meshflow.keras.engine import op_table
 from meshflow.keras.saving import archives
@@ -410,8 +411,8 @@ def test_archives_that_inflate(saved, tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", "{}")
         archive.writestr("model.weights.h5", bytes(3_000_000))
-    assert archives.unpacked_limit(10) == 1 << 30 and archives.unpacked_limit(1 << 30) == 20 << 30
-    monkeypatch.setenv(archives.LIMIT_VARIABLE, "2e6")
+    assert limits.unpacked_limit(10) == 1 << 30 and limits.unpacked_limit(1 << 30) == 20 << 30
+    monkeypatch.setenv(limits.UNPACKED_VARIABLE, "2e6")
     with pytest.raises(ValueError, match=r"3,000,002 bytes.*MESHFLOW_MAX_UNPACKED_BYTES"):
         keras.models.load_model(path)
     # A member may say that it is short.
@@ -419,16 +420,16 @@ def test_archives_that_inflate(saved, tmp_path, monkeypatch):
     path.write_bytes(data)
     with archives.Archive(str(path)) as archive, pytest.raises(ValueError, match="damaged"):
         archive.read("model.weights.h5")
-    monkeypatch.setenv(archives.LIMIT_VARIABLE, "much")
+    monkeypatch.setenv(limits.UNPACKED_VARIABLE, "much")
     with pytest.raises(ValueError, match="no number"):
         keras.models.load_model(path)
-    monkeypatch.setenv(archives.LIMIT_VARIABLE, "10")
+    monkeypatch.setenv(limits.UNPACKED_VARIABLE, "10")
     for name in ("m.keras", "m.h5"):
         with pytest.raises(ValueError, match="MAX_UNPACKED"):
             keras.models.load_model(saved[0] / name)
         with pytest.raises(ValueError, match="MAX_UNPACKED"):
             saved[1].load_weights(saved[0] / name)
-    monkeypatch.setenv(archives.LIMIT_VARIABLE, "1e9")
+    monkeypatch.setenv(limits.UNPACKED_VARIABLE, "1e9")
     keras.models.load_model(saved[0] / "m.keras")
 
 

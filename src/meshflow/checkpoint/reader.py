@@ -12,6 +12,7 @@ from meshflow.checkpoint.checkpoint import _open
 from meshflow.checkpoint.state_file import latest_checkpoint
 from meshflow.checkpoint.storage import Folder
 from meshflow.core import dtypes
+from meshflow.core.errors import DataLossError
 from meshflow.files.paths import is_remote
 
 
@@ -46,11 +47,17 @@ class CheckpointReader:
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """Shape of each value, by key."""
-        return {name: list(e["shape"]) for name, e in self._folder.entries.items()}
+        try:
+            return {name: list(e["shape"]) for name, e in self._folder.entries.items()}
+        except (TypeError, ValueError, KeyError) as error:
+            raise DataLossError(f"{self._folder.path} is damaged: {error}") from None
 
     def get_variable_to_dtype_map(self) -> dict[str, Any]:
         """Dtype of each value, by key."""
-        return {n: dtypes.as_dtype(e["dtype"]) for n, e in self._folder.entries.items()}
+        try:
+            return {n: dtypes.as_dtype(e["dtype"]) for n, e in self._folder.entries.items()}
+        except (TypeError, ValueError, KeyError) as error:
+            raise DataLossError(f"{self._folder.path} is damaged: {error}") from None
 
 
 def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:

@@ -15,10 +15,28 @@ import numpy as np
 
 from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable, slots_of
 from meshflow.checkpoint.storage import Folder
+from meshflow.core.errors import DataLossError
 from meshflow.core.module import Awaited
 from meshflow.core.tensor import Tensor
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
+
+
+def _is_graph(stored: Any) -> bool:
+    """Whether a manifest's objects are nodes with children among them, and slots."""
+    try:
+        nodes, slots = stored["nodes"], stored["slots"]
+        places = [place for node in nodes for place in node["children"].values()]
+        keys = [node.get("key") or "" for node in nodes]
+        return (
+            isinstance(nodes, list)
+            and len(nodes) > 0
+            and all(isinstance(key, str) for key in keys)
+            and all(type(place) is int and 0 <= place < len(nodes) for place in places)
+            and all(isinstance(slot, dict) for slot in slots)
+        )
+    except (TypeError, KeyError, AttributeError):
+        return False
 
 
 class Restoration:
@@ -38,6 +56,8 @@ class Restoration:
             raise ValueError(
                 f"{folder.path} holds arrays but no objects: it was not written by tf.train.Checkpoint."
             )
+        if not _is_graph(stored):
+            raise DataLossError(f"{folder.path} is damaged: its objects make no sense.")
         self.nodes: list[dict[str, Any]] = stored["nodes"]
         self.slots: list[dict[str, Any]] = [] if skip_slots else stored["slots"]
         self.objects: dict[int, Any] = {}

@@ -33,6 +33,7 @@ from meshflow.core.errors import (
     UnimplementedError,
 )
 from meshflow.files import gfile
+from meshflow.files.arrays import load_array
 from meshflow.files.parts import clear_parts
 from meshflow.files.paths import is_remote, text
 from meshflow.files.replacing import (
@@ -307,9 +308,9 @@ class Folder:
 def _loaded(path: str, mode: Any) -> np.ndarray:
     """An array's file, which is mapped where it can be."""
     if not is_remote(path):
-        return np.load(path, mmap_mode=mode)
+        return load_array(path, mode)
     with gfile.GFile(path, "rb") as file:
-        return np.load(io.BytesIO(file.read()))
+        return load_array(io.BytesIO(file.read()))
 
 
 def read_folder(path: Any) -> dict[str, tuple[str, np.ndarray]]:

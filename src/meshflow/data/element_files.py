@@ -8,19 +8,21 @@ it is known to be what was written, and nothing in a file is run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import json
+import math
 import struct
 import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from meshflow.core import dtypes, nest
 from meshflow.core.composite import SparseTensor, SparseTensorSpec
-from meshflow.core.errors import DataLossError, InvalidValueError
+from meshflow.core.errors import DataLossError, InvalidValueError, OpError
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
@@ -132,7 +134,7 @@ class _Reader:
 
     def _bytes(self, size: int) -> bytes:
         # A file that says more than it can hold must not take memory.
-        if size > self._limit:
+        if not 0 <= size <= self._limit:
             raise EOFError("it ends early")
         data = self._file.read(size)
         if len(data) < size:
@@ -143,13 +145,28 @@ class _Reader:
         text = self._bytes(size)
         if zlib.crc32(text) != check:
             raise self._lost("a checksum does not match")
-        return json.loads(text)
+        with self._sound():
+            return json.loads(text)
+
+    @contextlib.contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Turns what a header that makes no sense raises into an error that names the file."""
+        try:
+            yield
+        except (OpError, EOFError, OSError, zlib.error):
+            raise
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+            raise self._lost(f"a header makes no sense ({error})") from None
+        except (MemoryError, RecursionError):
+            raise self._lost("a header makes no sense") from None
 
     def check_spec(self, spec: Any) -> None:
         """Raises for a file of another format, or of elements that do not fit."""
         if self._bytes(len(_MARK)) != _MARK:
             raise self._lost("it is not a file of elements, or one of an older version")
-        found = spec_from_json(self._json(*_FRAME.unpack(self._bytes(_FRAME.size))))
+        saved = self._json(*_FRAME.unpack(self._bytes(_FRAME.size)))
+        with self._sound():
+            found = spec_from_json(saved)
         if not structure.compatible(spec, found):
             raise InvalidValueError(
                 f"{self._path} holds elements of {found}, which do not fit {spec}: delete it, or "
@@ -165,7 +182,9 @@ class _Reader:
             if size == 0:
                 break
             header = self._json(size, check)
-            yield pack(self._leaves(header, number))
+            with self._sound():
+                element = pack(self._leaves(header, number))
+            yield element
             number += 1
         counts = {number, _count(self._bytes(_END.size)), number if wanted is None else wanted}
         if self._file.read(1):
@@ -195,7 +214,7 @@ class _Reader:
                 check = zlib.crc32(words[place], check)
             return words.reshape(shape), check
         kind = np.dtype(dtypes.as_dtype(name).as_numpy_dtype)
-        data = self._bytes(int(np.prod(shape, dtype=np.int64)) * kind.itemsize)
+        data = self._bytes(math.prod(shape) * kind.itemsize)
         return np.frombuffer(data, kind).reshape(shape), zlib.crc32(data, check)
 
 

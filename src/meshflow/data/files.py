@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes
-from meshflow.core.errors import DataLossError, InvalidArgumentError, NotFoundError
+from meshflow.core.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+)
 from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.arranging import in_turn
@@ -22,6 +27,7 @@ from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
 from meshflow.data.failures import Failed, caught
 from meshflow.data.running import Run
 from meshflow.files import gfile
+from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.io.records import compression_of, opened, read_records
 
 
@@ -132,13 +138,29 @@ def _reading(path: str, compression: Any, buffer_size: int | None = None) -> Ite
             ) from None
 
 
+def _bounded(path: str, file: Any) -> Iterator[bytes]:
+    """The lines of a decompressed file, none longer than `unpacked_limit`."""
+    most = unpacked_limit(gfile.stat(path).length)
+    while line := file.readline(most + 1):
+        if len(line) > most:
+            raise _too_long(path, "a line", most)
+        yield line
+
+
+def _too_long(path: str, what: str, most: int) -> ResourceExhaustedError:
+    return ResourceExhaustedError(
+        f"{path} has {what} of more than {most:,} bytes when decompressed. If you trust its author, set the "
+        f"environment variable {UNPACKED_VARIABLE} to a larger number."
+    )
+
+
 def lines(compression: Any, buffer_size: int | None = None) -> Callable[[str], Iterator[bytes]]:
     """A reader of text lines without their ends."""
     kind = compression_of(compression)
 
     def read(path: str) -> Iterator[bytes]:
         with _reading(path, kind, buffer_size) as file:
-            for line in file:
+            for line in _bounded(path, file) if kind else file:
                 yield line.rstrip(b"\n").rstrip(b"\r")
 
     return read
@@ -157,7 +179,10 @@ def fixed(
 
     def read(path: str) -> Iterator[bytes]:
         with _reading(path, kind) as file:
-            content = file.read()
+            most = unpacked_limit(gfile.stat(path).length)
+            content = file.read(most + 1) if kind else file.read()
+        if kind and len(content) > most:
+            raise _too_long(path, "a content", most)
         body = content[header : len(content) - footer]
         if len(body) % size:
             raise InvalidArgumentError(

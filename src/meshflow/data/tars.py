@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from meshflow.core import dtypes, nest
-from meshflow.core.errors import DataLossError, InvalidArgumentError, NotFoundError
+from meshflow.core.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    ResourceExhaustedError,
+)
 from meshflow.core.specs import TensorSpec
 from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
 from meshflow.data.files import file_names
@@ -21,6 +26,7 @@ from meshflow.data.running import Run
 from meshflow.data.turns import in_turn
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
+from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 
 __all__ = ["from_webdataset"]
 
@@ -108,6 +114,7 @@ class _Tars(Dataset):
 def _samples(name: str) -> Iterator[dict[str, bytes]]:
     """The samples of a tar file."""
     sample: dict[str, bytes] = {}
+    most = unpacked_limit(gfile.stat(name).length)
     try:
         with GFile(name, "rb")._opened() as file, tarfile.open(fileobj=file, mode="r|*") as tar:
             for member in tar:
@@ -122,13 +129,21 @@ def _samples(name: str) -> Iterator[dict[str, bytes]]:
                     raise InvalidArgumentError(
                         f"{name}: sample {key!r} has more than one {ending!r}."
                     )
+                if member.size > most:
+                    raise ResourceExhaustedError(
+                        f"{name}: {member.name} holds {member.size:,} bytes, more than {most:,}. If you trust its "
+                        f"author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
+                    )
                 content = tar.extractfile(member)
                 assert content is not None
                 sample.setdefault("__key__", key.encode())
                 sample[ending] = content.read()
                 if len(sample[ending]) != member.size:
                     raise tarfile.ReadError(f"{member.name} ends early")
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except OpError:
+        raise
+    # What a damaged header makes the module raise may be of any class.
+    except Exception as error:
         raise DataLossError(f"{name}: not a tar file, or a damaged one: {error}") from None
     if sample:
         yield sample

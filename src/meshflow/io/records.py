@@ -15,8 +15,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from meshflow.core.errors import DataLossError, FailedPreconditionError, InvalidValueError
+from meshflow.core.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidValueError,
+    ResourceExhaustedError,
+)
+from meshflow.files import gfile
 from meshflow.files.gfile import GFile
+from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files.paths import full_disk_named
 from meshflow.files.paths import text as path_text
 from meshflow.files.replacing import Replacement
@@ -26,6 +33,8 @@ __all__ = ["TFRecordOptions", "TFRecordWriter", "opened", "read_records"]
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
+# Longer records are read piece by piece.
+_PIECE = 1 << 20
 
 
 def _checksum() -> Callable[[bytes], int]:
@@ -276,18 +285,26 @@ def read_records(
 
     Raises:
       DataLossError: for a damaged record, naming the file and where the record begins.
+      ResourceExhaustedError: for one of a compressed file that is larger than `unpacked_limit`.
     """
     crc = _checksum()
-    path, offset = os.fspath(path), 0
+    path, offset, kind = os.fspath(path), 0, compression_of(compression)
     with opened(path, compression, buffer_size) as file:
 
         def damaged(what: str, why: str) -> DataLossError:
-            inside = " of its decompressed content" if compression_of(compression) else ""
+            inside = " of its decompressed content" if kind else ""
             return DataLossError(f"{path}: {what} record at byte {offset}{inside}: {why}.")
 
         def read(size: int) -> bytes:
             try:
-                return file.read(size)
+                if size <= _PIECE:
+                    return file.read(size)
+                # What is read takes memory, not what is promised.
+                pieces = []
+                while size and (piece := file.read(min(size, _PIECE))):
+                    pieces.append(piece)
+                    size -= len(piece)
+                return b"".join(pieces)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise damaged("corrupted", f"it cannot be decompressed ({error})") from None
 
@@ -298,6 +315,16 @@ def read_records(
             if _masked(crc(header[:8])) != checksum:
                 hint = "" if offset else "; is this a record file, and the compression_type right?"
                 raise damaged("corrupted", f"the checksum of its length does not fit{hint}")
+            if (
+                kind
+                and length > _PIECE
+                and length > (most := unpacked_limit(gfile.stat(path).length))
+            ):
+                raise ResourceExhaustedError(
+                    f"{path}: the record at byte {offset} of its decompressed content holds {length:,} bytes, more "
+                    f"than {most:,}. If you trust its author, set the environment variable "
+                    f"{UNPACKED_VARIABLE} to a larger number."
+                )
             body = read(length + _FOOTER.size)
             if len(body) < length + _FOOTER.size:
                 raise damaged(

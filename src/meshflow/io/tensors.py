@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from meshflow.core.dtypes import DType, as_dtype
 from meshflow.core.errors import InvalidArgumentError
 from meshflow.core.shapes import as_shape
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.ops.files import host_bytes
 
 __all__ = ["make_ndarray", "make_tensor_proto", "parse_tensor", "serialize_tensor"]
@@ -105,7 +107,9 @@ def make_ndarray(tensor: Any) -> np.ndarray:
         raise TypeError(f"Unsupported tensor type: {tensor.dtype}.") from None
     shape = [d.size for d in tensor.tensor_shape.dim]
     try:
-        return np.array(_numbers(tensor, kind, int(np.prod(shape, dtype=np.int64)))).reshape(shape)
+        return np.array(_numbers(tensor, kind, _count(shape, kind, tensor.ByteSize()))).reshape(
+            shape
+        )
     except InvalidArgumentError as error:
         raise ValueError(f"make_ndarray: {error}") from None
 
@@ -194,8 +198,24 @@ def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None)
             f"Type mismatch between parsed tensor ({stored}) and dtype ({kind.name})"
         )
     shape = [d.size for d in proto.tensor_shape.dim]
-    array = _numbers(proto, kind, int(np.prod(shape, dtype=np.int64)))
+    array = _numbers(proto, kind, _count(shape, kind, len(data)))
     return from_python(array.reshape(shape), kind)
+
+
+def _count(shape: Sequence[int], kind: Any, size: int) -> int:
+    """How many numbers a shape has that comes with so many bytes."""
+    count = math.prod(shape)
+    if any(n < 0 for n in shape) or len(shape) > 32:
+        raise InvalidArgumentError(
+            f"Could not parse `serialized` as TensorProto: its shape is {list(shape)}."
+        )
+    # A short string may stand for many equal numbers.
+    if count * kind.size > (limit := unpacked_limit(size)):
+        raise InvalidArgumentError(
+            f"Could not parse `serialized` as TensorProto: its shape {list(shape)} takes more than {limit:,} bytes. "
+            f"If you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
+        )
+    return count
 
 
 def _numbers(proto: Any, kind: Any, count: int) -> np.ndarray:

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-__all__ = ["Archive", "h5py", "open_hdf5", "unpacked_limit"]
+from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 
-LIMIT_VARIABLE = "MESHFLOW_MAX_UNPACKED_BYTES"
-_SMALLEST_LIMIT = 1 << 30
-_RATIO = 20
+__all__ = ["Archive", "h5py", "open_hdf5"]
+
 _CHUNK = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
 
@@ -39,27 +38,6 @@ def h5py() -> Any:
     return h5py
 
 
-def unpacked_limit(size: int) -> int:
-    """How many bytes a model's file may hold: 1 GiB, or 20 times its size where that is more.
-
-    Args:
-      size: the size of the file in bytes.
-
-    Returns:
-      The limit, which the environment's MESHFLOW_MAX_UNPACKED_BYTES sets otherwise.
-
-    Raises:
-      ValueError: where that is no number.
-    """
-    given = os.environ.get(LIMIT_VARIABLE)
-    if given is None:
-        return max(_SMALLEST_LIMIT, _RATIO * size)
-    try:
-        return int(float(given))
-    except (ValueError, OverflowError):
-        raise ValueError(f"{LIMIT_VARIABLE}={given!r} is no number of bytes.") from None
-
-
 class _TooLargeError(ValueError):
     """A file holds more than may be unpacked."""
 
@@ -67,7 +45,7 @@ class _TooLargeError(ValueError):
 def _too_large(what: str, found: int, limit: int) -> ValueError:
     return _TooLargeError(
         f"{what} holds {found:,} bytes when unpacked, and at most {limit:,} are read from a file of its size. If "
-        f"you trust its author, set the environment variable {LIMIT_VARIABLE} to a larger number."
+        f"you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
     )
 
 
@@ -184,13 +162,26 @@ def open_hdf5(file: Any, what: str | None = None, size: int | None = None) -> It
       ValueError: when it points into other files, or holds more than `unpacked_limit`.
     """
     what = what or str(file)
+    library = h5py()
     try:
-        opened = h5py().File(file, "r")
-    except OSError as error:
+        with library.File(file, "r") as opened:
+            limit = unpacked_limit(os.path.getsize(file) if size is None else size)
+            _check_hdf5(opened, what, limit)
+            yield opened
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        if not _is_from_hdf5(error):
+            raise
         raise OSError(f"{what} is no HDF5 file, or it is damaged: {error}") from error
-    with opened:
-        _check_hdf5(opened, what, unpacked_limit(os.path.getsize(file) if size is None else size))
-        yield opened
+
+
+def _is_from_hdf5(error: Exception) -> bool:
+    """Whether h5py raised an error: where a file is damaged it may be of any class."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "h5py" in trace.tb_frame.f_code.co_filename
 
 
 def _check_hdf5(file: Any, what: str, limit: int) -> None:

@@ -91,7 +91,10 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any
     """
     if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
         raise ValueError("A model's configuration is a dictionary with class_name and config.")
-    config = {**config, "config": from_keras(config["config"])}
+    try:
+        config = {**config, "config": from_keras(config["config"])}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"A model's configuration is damaged: {error!r}.") from None
     with registry.custom_object_scope(custom_objects or {}):
         return registry.LAYERS.deserialize(config, custom_objects)
 

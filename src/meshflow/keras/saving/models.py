@@ -231,11 +231,14 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
         raise ValueError(
             f"No model config found in the file at {path}: it may hold weights only, to be loaded with Model.load_weights."
         )
-    meta = {
-        key: json.loads(file.attrs[key])
-        for key in ("model_config", "training_config", "built_shape")
-        if key in file.attrs
-    }
+    try:
+        meta = {
+            key: json.loads(file.attrs[key])
+            for key in ("model_config", "training_config", "built_shape")
+            if key in file.attrs
+        }
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: its configuration is no JSON: {error}.") from None
     model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
     hdf5.read_model(model, file["model_weights"])
     if compile and meta.get("training_config"):

@@ -1,0 +1,6 @@
+"""Damaged files of every format that is read."""
+
+FORMATS = (
+    *("png", "jpeg", "gif", "bmp", "wav", "npy", "tfrecord", "protos", "csv"),
+    *("models", "weights", "manifests", "elements", "events", "tars"),
+)

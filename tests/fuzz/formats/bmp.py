@@ -1,0 +1,20 @@
+"""BMP images, and WebP, which have no decoder of ours either; others are refused."""
+
+import functools
+
+import meshflow as tf
+from fuzz.formats.images import encoded
+
+
+@functools.cache
+def seeds():
+    modes = ("RGB", "L", "1", "P")
+    return [
+        *(encoded("BMP", mode) for mode in modes),
+        *(encoded("WEBP", lossless=lossless) for lossless in (False, True)),
+    ]
+
+
+def parse(data):
+    tf.io.decode_bmp(data)
+    tf.io.decode_image(data)

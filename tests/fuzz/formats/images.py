@@ -1,0 +1,24 @@
+"""What the formats of images share."""
+
+import io
+
+import numpy as np
+
+from meshflow.kernels import images
+
+PIXELS = (np.arange(9 * 13 * 3).reshape(9, 13, 3) * 7 % 251).astype(np.uint8)
+
+
+def encoded(kind, mode="RGB", **options):
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+def loaded(data):
+    """What fused maps do."""
+    out = np.zeros((4, 4, 3), np.float32)
+    how = images.Loading(False, 3, 1, True, True, 4, 4)
+    images.load([data], how, np.array([[0, 0, 4, 4]]), [()], np.zeros(1), [out])

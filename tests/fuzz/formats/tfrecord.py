@@ -1,0 +1,40 @@
+"""Record files, plain and compressed."""
+
+import functools
+import gzip
+import struct
+import zlib
+
+from fuzz.formats.files import written
+from meshflow.io import records
+
+
+def framed(record):
+    masked = lambda data: struct.pack("<I", records._masked(records._checksum()(data)))
+    length = struct.pack("<Q", len(record))
+    return length + masked(length) + record + masked(record)
+
+
+@functools.cache
+def seeds():
+    plain = b"".join(map(framed, (b"", b"one", b"two" * 50)))
+    return [plain, gzip.compress(plain, mtime=0), zlib.compress(plain), framed(b"0" * 3000)]
+
+
+def parse(data):
+    path = written(data)
+    kind = "GZIP" if data[:2] == b"\x1f\x8b" else "ZLIB" if data[:1] == b"\x78" else ""
+    for _ in records.read_records(path, kind):
+        pass
+
+
+def inside(seed, change, rng):
+    """Lengths are wrong and have the right checksums; or what was compressed is changed before."""
+    plain = seeds()[0]
+    if seed[:2] == b"\x1f\x8b":
+        return gzip.compress(change(plain), mtime=0)
+    if seed[:1] == b"\x78":
+        return zlib.compress(change(plain))
+    length = rng.choice((1 << 62, 1 << 33, 1 << 31, 100, (1 << 64) - 1))
+    false = framed(b"")[:0] + struct.pack("<Q", length)
+    return seed + false + struct.pack("<I", records._masked(records._checksum()(false))) + b"abc"
