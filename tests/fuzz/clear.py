@@ -1,12 +1,28 @@
 """Which errors say what is wrong with a file."""
 
+import linecache
+
 import meshflow as tf
 
 
 def is_clear(error):
     """Whether an error is one of ours, or one that says what is wrong with a file."""
-    ours = isinstance(error, (tf.errors.OpError, ValueError)) and type(error).__module__.startswith(
-        "meshflow"
+    if "no memory" in str(error):
+        return False
+    if isinstance(error, tf.errors.OpError) or type(error) in (ValueError, OSError):
+        return True
+    ours = type(error).__module__.startswith("meshflow")
+    return (ours and isinstance(error, ValueError)) or _is_said(error)
+
+
+def _is_said(error):
+    """Whether our code raised a `TypeError` in words of its own, as layers do of wrong arguments."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    file = trace.tb_frame.f_code.co_filename
+    return (
+        type(error) is TypeError
+        and "/meshflow/" in file
+        and "raise " in linecache.getline(file, trace.tb_lineno)
     )
-    no_memory = "no memory" in str(error)
-    return (ours or type(error) in (ValueError, OSError)) and not no_memory

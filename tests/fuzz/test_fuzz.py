@@ -92,7 +92,8 @@ def test_damaged_files(reader, tmp_path):
     print(*sorted(counts.items()), sep="\n")
     assert not failures, "\n".join(failures)
     # Damage is found, and what is not damaged much is read.
-    assert {counts[name, "error"] > 0 for name in FORMATS} == {True}
+    errors, values = (sum(counts[n, kind] for n in FORMATS) for kind in ("error", "value"))
+    assert min(errors, values) > counts.total() / 8
 
 
 @pytest.mark.timeout(600)

@@ -228,12 +228,17 @@ class Family:
 
 
 def _made(cls: Any, config: Any, custom_objects: Any) -> Any:
-    """An object of a class."""
-    if "custom_objects" in inspect.signature(cls.from_config).parameters:
-        return cls.from_config(config, custom_objects=custom_objects)
-    # What the configuration names in turn is found among them, too.
-    with custom_object_scope(custom_objects or {}):
-        return cls.from_config(config)
+    """An object of a class; a class of ours that does not find what it needs has a damaged configuration."""
+    try:
+        if "custom_objects" in inspect.signature(cls.from_config).parameters:
+            return cls.from_config(config, custom_objects=custom_objects)
+        # What the configuration names in turn is found among them, too.
+        with custom_object_scope(custom_objects or {}):
+            return cls.from_config(config)
+    except (LookupError, AttributeError) as error:
+        if not cls.__module__.startswith("meshflow."):
+            raise
+        raise ValueError(f"The configuration of a {cls.__name__} is damaged: {error!r}.") from error
 
 
 def family(what: str, table: dict[str, Any] | None = None) -> Family:

@@ -174,8 +174,7 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
     def decode(value: Any) -> Any:
         if isinstance(value, dict):
             if "keras_tensor" in value:
-                name, node, index = value["keras_tensor"]
-                return results[name, node][index]
+                return _referred(results, value["keras_tensor"])
             if "mapping" in value:
                 return {k: decode(v) for k, v in value["mapping"].items()}
             if "list" in value:
@@ -214,7 +213,7 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
         if isinstance(structure, dict):
             return {key: tensors(value) for key, value in structure.items()}
         if len(structure) == 3 and isinstance(structure[0], str) and isinstance(structure[1], int):
-            return results[structure[0], structure[1]][structure[2]]
+            return _referred(results, structure)
         if not isinstance(structure, (list, tuple)):
             raise ValueError(
                 f"The configuration of model {config.get('name')!r} names no tensor by {structure!r}."
@@ -222,6 +221,15 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
         return [tensors(value) for value in structure]
 
     return _single(tensors(config["input_layers"])), _single(tensors(config["output_layers"]))
+
+
+def _referred(results: dict[tuple[str, int], list[KerasTensor]], place: Any) -> KerasTensor:
+    """The tensor at [layer, call, output]; a KeyError where it is not made yet."""
+    try:
+        name, node, index = place
+        return results[name, node][index]
+    except (TypeError, ValueError, IndexError):
+        raise ValueError(f"A model's configuration names no tensor by {place!r}.") from None
 
 
 def _single(structure: Any) -> Any:

@@ -52,7 +52,12 @@ def read_names(group: Any, key: str) -> list[str]:
         while f"{key}{i}" in group.attrs:
             raw += list(group.attrs[f"{key}{i}"])
             i += 1
-    return [n.decode() if isinstance(n, bytes) else str(n) for n in raw]
+    try:
+        return [n.decode() if isinstance(n, bytes) else str(n) for n in raw]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"The file is damaged: the names in {key!r} are no text: {error}."
+        ) from None
 
 
 def layer_weights(layer: Any) -> list[Any]:
