@@ -163,7 +163,8 @@ def decode_image(
       Tensor of shape [height, width, channels].
 
     Raises:
-      InvalidArgumentError: when the bytes are no image.
+      InvalidArgumentError: when the bytes are no image, or declare one that would take more than 512 MiB; the
+        environment's MESHFLOW_MAX_IMAGE_BYTES sets another number of bytes.
       UnimplementedError: when Pillow is not installed.
 
     Example:
