@@ -43,18 +43,23 @@ def joining(point, number, secret="known", timeout=20):
     return thread, told
 
 
+def assert_meet(point):
+    """Both workers come, and are told where the service is."""
+    workers = [joining(point, number) for number in (1, 0)]
+    point.gather(20)
+    point.release("there:1")
+    for thread, told in workers:
+        thread.join(10)
+        assert told == ["there:1"]
+
+
 @pytest.mark.parametrize("kind", strangers.ATTACKS)
 def test_strangers_are_answered_and_forgotten(point, kind, caplog):
     stranger = strangers.attack("127.0.0.1", point.port, kind)
     answered = strangers.answer(stranger, 5)
     assert answered is not None  # closed, also when nothing was sent
     stranger.close()
-    workers = [joining(point, n) for n in (0, 1)]
-    point.gather(20)
-    point.release("there:1")
-    for thread, told in workers:
-        thread.join(10)
-        assert told == ["there:1"]
+    assert_meet(point)
     refused = [r.message for r in caplog.records if r.levelno == logging.WARNING]
     assert len(refused) == 1 and "127.0.0.1 port" in refused[0]
 
@@ -62,12 +67,7 @@ def test_strangers_are_answered_and_forgotten(point, kind, caplog):
 def test_silent_strangers_keep_nobody_waiting(point, monkeypatch):
     monkeypatch.setattr(meeting, "_GREETING", 60.0)
     silent = [strangers.attack("127.0.0.1", point.port, "nothing") for _ in range(20)]
-    workers = [joining(point, n) for n in (0, 1)]
-    point.gather(20)
-    point.release("there:1")
-    for thread, told in workers:
-        thread.join(10)
-        assert told == ["there:1"]
+    assert_meet(point)
     point.stop_listening()
     for one in silent:
         assert strangers.answer(one, 5) is not None
@@ -137,12 +137,7 @@ def test_a_worker_that_left_gives_up_its_place(point):
     assert "two processes say that they are worker:1" in str(refusal[0])
     first.close()
     strangers.wait_for(lambda: point.connections[1].is_gone())
-    workers = [joining(point, n) for n in (1, 0)]
-    point.gather(20)
-    point.release("there:1")
-    for thread, told in workers:
-        thread.join(10)
-        assert told == ["there:1"]
+    assert_meet(point)
 
 
 def test_refusals_are_told_when_workers_are_missing(point):

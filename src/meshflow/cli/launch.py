@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from meshflow.cli import worker as worker_script
 from meshflow.distribute.addresses import free_port, route_to
@@ -304,7 +304,7 @@ def _by_ssh(host: str, command: Sequence[str], environment: dict[str, str]) -> l
     return ["ssh", "-tt", "-o", "BatchMode=yes", host, line]
 
 
-def _give(worker: TextIO, secret: str) -> None:
+def _give(worker: IO[str], secret: str) -> None:
     """Tells a worker on another machine the job's secret, once it asks."""
     with contextlib.suppress(OSError, ValueError):
         worker.write(secret + "\n")

@@ -178,7 +178,7 @@ class MeetingPoint:
             return f"a process says that it is worker number {number} of {workers}"
         if hello.get("addresses") not in (None, self._addresses):
             return (
-                f"worker number {number} was told of the workers {hello['addresses']}, "
+                f"worker number {number} was told of the workers {hello['addresses']!r}, "
                 f"{self._tasks[0]} of {self._addresses}"
             )
         with self._changed:

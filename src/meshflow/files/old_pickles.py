@@ -48,7 +48,7 @@ def read_pickle(path: Any, encoding: str = "ASCII") -> Any:
     return _plain(Path(path).read_bytes(), encoding, str(path))
 
 
-def read_arrays(path: Any) -> dict[str, np.ndarray]:
+def read_arrays(path: Any) -> dict[str, Any]:
     """The arrays of an .npz file, also those of lists.
 
     Args:
@@ -183,7 +183,7 @@ def _dtype(note: Any, objects: bool = False) -> np.dtype:
     if found.kind not in "biufcSU" or found.fields is not None or found.subdtype is not None:
         raise ValueError(f"values of dtype {found}")
     order = _text(note.state[1]) if note.state else "="
-    return found.newbyteorder(order) if order in "<>" else found
+    return found.newbyteorder(">" if order == ">" else "<") if order in "<>" else found
 
 
 def _text(found: Any) -> str:
