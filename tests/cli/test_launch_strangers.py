@@ -8,45 +8,15 @@ from pathlib import Path
 import pytest
 
 from distribute import strangers
-from distribute.launching import environment
+from distribute.launching import WORKERS, environment
 
+WAITING = WORKERS / "waiting.py"
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
-
-SCRIPT = """
-import os, pathlib, sys, time
-import meshflow as tf
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-folder = pathlib.Path(sys.argv[1])
-
-@tf.function
-def total():
-    one = lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([]))
-    return strategy.reduce("MEAN", strategy.run(one), axis=None)
-
-total()
-(folder / f"joined{strategy.cluster_resolver.task_id}").write_text(os.environ["MESHFLOW_SECRET"])
-deadline = time.monotonic() + 100
-while not (folder / "go").exists() and time.monotonic() < deadline:
-    time.sleep(0.05)
-print("the sum is", float(total()), flush=True)
-"""
-
-
-def commands(pids):
-    found = []
-    for pid in pids:
-        try:
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode())
-        except OSError:
-            continue
-    return found
 
 
 def test_a_job_on_this_machine_is_left_alone(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
     command = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
-    options = ["--workers", "2", "--devices-per-worker", "1", str(script), str(tmp_path)]
+    options = ["--workers", "2", "--devices-per-worker", "1", str(WAITING), str(tmp_path)]
     job = subprocess.Popen(
         [*command, *options],
         env=environment(1, GLOO_SOCKET_IFNAME="eth0"),
@@ -54,43 +24,13 @@ def test_a_job_on_this_machine_is_left_alone(tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    opened = []
-
-    def seen():
-        assert job.poll() is None, job.stdout.read()
-        return strangers.listeners(strangers.descendants(job.pid))
-
-    def attack(ports, kinds):
-        for port in ports:
-            opened.extend(strangers.attack("127.0.0.1", port, kind) for kind in kinds)
-
-    try:
-        # The launcher's own come before the workers have loaded anything.
-        meeting = strangers.wait_for(lambda: strangers.listeners([job.pid]))
-        attack((port for _, port in meeting), strangers.ATTACKS)
-        found = set(meeting)
-
-        def joined():
-            found.update(seen())
-            return all((tmp_path / f"joined{i}").exists() for i in range(2))
-
-        strangers.wait_for(joined, 100)
-        attack((port for _, port in found - meeting), strangers.ANYWHERE)
-        assert len(found) >= 3  # the meeting point, JAX's service, and gloo
-        assert {address for address, _ in found} <= strangers.LOOPBACK
-        secret = (tmp_path / "joined0").read_text()
-        assert len(secret) == 64
-        assert not [c for c in commands(strangers.descendants(job.pid)) if secret in c]
-        (tmp_path / "go").touch()
-        text, _ = job.communicate(timeout=100)
-    finally:
-        job.kill()
-        for one in opened:
-            one.close()
-    assert job.returncode == 0, text
-    assert all(f"[worker {i}] the sum is 2.0" in text for i in range(2)), text
+    # The launcher's own come before the workers have loaded anything.
+    found, text = strangers.beside(
+        job, tmp_path, "127.0.0.1", lambda: strangers.listeners(strangers.descendants(job.pid))
+    )
+    assert len(found) >= 3  # the meeting point, JAX's service, and gloo
+    assert {address for address, _ in found} <= strangers.LOOPBACK
     assert "was refused at the meeting point: it does not" in text
-    assert secret not in text
 
 
 TERMINAL = """

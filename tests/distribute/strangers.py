@@ -76,7 +76,7 @@ def answer(connection, within=15):
 
 
 def listeners(pids):
-    """(address as the kernel writes it, port) of what processes listen at."""
+    """(address as the kernel writes it, port) of what processes of this network listen at."""
     inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -115,3 +115,59 @@ def wait_for(found, within=60.0):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return value
+
+
+def commands():
+    """The command lines of all processes."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(file.read_bytes().decode(errors="replace"))
+    return found
+
+
+def beside(job, folder, host, listening):
+    """Attacks a launched job of two workers that run `waiting.py` in a folder; it must end well.
+
+    Args:
+      job: the launcher.
+      folder: the script's.
+      host: where the launcher listens.
+      listening: returns where the job listens now.
+
+    Returns:
+      Where the job listened, and what it wrote.
+    """
+    opened = []
+
+    def attack_all(ports, kinds):
+        for port in ports:
+            with contextlib.suppress(ConnectionRefusedError):
+                opened.extend(attack(host, port, kind) for kind in kinds)
+
+    try:
+        own = wait_for(lambda: listeners([job.pid]))
+        attack_all({port for _, port in own}, ATTACKS)
+        found = set(own)
+
+        def joined():
+            assert job.poll() is None, job.stdout.read()
+            found.update(listening())
+            return all((folder / f"joined{i}").exists() for i in range(2))
+
+        wait_for(joined, 100)
+        attack_all({port for _, port in found - own}, ANYWHERE)
+        secret = (folder / "joined0").read_text()
+        assert len(secret) == 64
+        assert not [c for c in commands() if secret in c]
+        (folder / "go").touch()
+        text, _ = job.communicate(timeout=100)
+    finally:
+        job.kill()
+        job.wait()
+        for one in opened:
+            one.close()
+    assert job.returncode == 0, text
+    assert all(f"[worker {i}] the sum is 2.0" in text for i in range(2)), text
+    assert secret not in text
+    return found, text
