@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distribute import strangers
 from distribute.launching import WORKERS, environment, finish
 
 SURVIVING = WORKERS / "surviving.py"
@@ -159,6 +160,36 @@ def test_workers_beside_the_launcher_and_elsewhere(hosts, undisturbed, tmp_path)
     code, text = hosts.launch("--workers", 2, "--hosts", f"localhost,{user}", SURVIVING, tmp_path)
     assert code == 0, text
     assert_same_bits(weights(tmp_path), undisturbed)
+
+
+def _words(address):
+    """An IPv4 address as the kernel writes it."""
+    return "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
+
+
+def test_a_job_over_hosts_listens_on_its_network_only(hosts, tmp_path):
+    """And leaves strangers on it alone, who do not see its secret."""
+    own = {_words(address) for address in hosts.addresses}
+
+    def elsewhere():
+        found = set()
+        for name in hosts.names:
+            files = ("ip", "netns", "exec", name, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+            text = subprocess.run(files, capture_output=True, text=True).stdout
+            lines = [line.split() for line in text.splitlines()]
+            places = {words[1] for words in lines if words[3] == "0A"}
+            found |= {place for place in places if not place.endswith(":0016")}  # sshd
+        assert {place.split(":")[0] for place in found} <= own
+        return strangers.listeners(strangers.descendants(job.pid))
+
+    arguments = ("--workers", 2, "--hosts", ",".join(hosts.addresses))
+    job = hosts.start(*arguments, WORKERS / "waiting.py", tmp_path)
+    found, text = strangers.beside(job, tmp_path, LAUNCHER, elsewhere)
+    assert {address for address, _ in found} <= {
+        _words(LAUNCHER),
+        "0" * 16 + "FFFF0000" + _words(LAUNCHER),
+    }
+    assert "was refused at the meeting point: it does not" in text
 
 
 def test_workers_end_with_the_launcher(hosts, tmp_path):

@@ -174,7 +174,7 @@ def test_errors_of_joining(tmp_path):
                 for i in (0, 1)
             ],
             "sizes": [
-                start(script, task=0, addresses=[b, c]),
+                start(script, task=0, addresses=[b, c], MESHFLOW_JOIN_TIMEOUT=6),
                 start(script, task=1, addresses=[b, c, "127.0.0.1:1"]),
             ],
             "busy": [start(script, task=0, addresses=[busy, "127.0.0.1:1"])],

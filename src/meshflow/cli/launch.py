@@ -18,10 +18,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from meshflow.cli import worker as worker_script
-from meshflow.distribute.supervision import Failure, Supervisor, free_port, virtual_devices
+from meshflow.distribute.addresses import free_port, route_to
+from meshflow.distribute.channel import SECRET
+from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
 
 __all__ = ["Job"]
 
@@ -124,6 +126,8 @@ class Job:
         ]
         supervisor = Supervisor(addresses, self._watchdog, self._address)
         self._processes = []
+        shared = supervisor.environment(restarts)
+        secret = shared[SECRET]
         grace = _AT_THE_END
         try:
             # From this thread only: the kernel ends workers together with the thread that made them.
@@ -132,7 +136,7 @@ class Job:
                 config = {"cluster": {"worker": addresses}, "task": task}
                 environment = {
                     **os.environ,
-                    **supervisor.environment(restarts),
+                    **shared,
                     **(virtual_devices(self._devices) if self._devices is not None else {}),
                     **self._visible[number],
                     "TF_CONFIG": json.dumps(config),
@@ -145,7 +149,7 @@ class Job:
                 }
                 self._processes.append(self._start(number, environment))
             printers = [
-                threading.Thread(target=self._print, args=(n, p), daemon=True)
+                threading.Thread(target=self._print, args=(n, p, secret), daemon=True)
                 for n, p in enumerate(self._processes)
             ]
             for printer in printers:
@@ -162,15 +166,16 @@ class Job:
 
     def _start(self, number: int, environment: dict[str, str]) -> subprocess.Popen[str]:
         host = self._hosts[number]
+        given: int = subprocess.DEVNULL
         if _is_local(host):
             command = [sys.executable, worker_script.__file__, *self._command]
             environment[worker_script.LAUNCHER] = str(os.getpid())
         else:
-            command = _by_ssh(host, self._command, environment)
+            command, given = _by_ssh(host, self._command, environment), subprocess.PIPE
         return subprocess.Popen(
             command,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -227,12 +232,18 @@ class Job:
         for process in self._processes:
             _signal_group(process, signal.SIGKILL)
             process.wait()
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
 
     # ---- writing ---------------------------------------------------------------------------
 
-    def _print(self, number: int, process: subprocess.Popen[str]) -> None:
+    def _print(self, number: int, process: subprocess.Popen[str], secret: str) -> None:
         assert process.stdout is not None
         for line in process.stdout:
+            if process.stdin is not None and line.strip() == worker_script.ASKING:
+                _give(process.stdin, secret)
+                continue
             if "[Gloo] Rank" in line or "peer ranks" in line:
                 continue  # gloo reports every connection
             self._write(f"[worker {number}] {line.rstrip()}")
@@ -257,15 +268,9 @@ def _without_user(host: str) -> str:
 def _reached_from(hosts: Sequence[str]) -> str:
     """By which address other machines reach this one."""
     for host in hosts:
-        if _is_local(host):
-            continue
-        # Nothing is sent: the system only says which device leads there.
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked,
-        ):
-            asked.connect((_without_user(host), 22))
-            return asked.getsockname()[0]
+        own = None if _is_local(host) else route_to(_without_user(host))
+        if own is not None:
+            return own
     return socket.getfqdn()
 
 
@@ -285,10 +290,25 @@ def _signal_group(process: subprocess.Popen[str], number: int) -> None:
 
 def _by_ssh(host: str, command: Sequence[str], environment: dict[str, str]) -> list[str]:
     """Runs a worker on another machine, in the same folder; it ends when ssh ends."""
-    sent = [f"{k}={v}" for k, v in environment.items() if k.startswith(_SENT)]
-    words = ["env", *sent, sys.executable, worker_script.__file__, *command]
+    # The secret is asked for: everybody on both machines can see these words.
+    sent = [f"{k}={v}" for k, v in environment.items() if k.startswith(_SENT) and k != SECRET]
+    words = [
+        "env",
+        *sent,
+        f"{worker_script.ASKS}={SECRET}",
+        sys.executable,
+        worker_script.__file__,
+        *command,
+    ]
     line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
     return ["ssh", "-tt", "-o", "BatchMode=yes", host, line]
+
+
+def _give(worker: IO[str], secret: str) -> None:
+    """Tells a worker on another machine the job's secret, once it asks."""
+    with contextlib.suppress(OSError, ValueError):
+        worker.write(secret + "\n")
+        worker.close()
 
 
 def _ending(code: int) -> str:

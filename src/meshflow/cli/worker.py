@@ -14,6 +14,26 @@ from typing import Any
 
 # Set by the launcher: its process id.
 LAUNCHER = "MESHFLOW_LAUNCHER"
+# Set for workers on other machines: the variable whose value they ask for, with a line of output, and read.
+ASKS = "MESHFLOW_ASKS"
+ASKING = "meshflow: this worker asks for the secret of its job"
+
+
+def _ask(variable: str) -> None:
+    """Reads a variable that may not stand on a command line."""
+    terminal = sys.stdin.isatty()
+    if terminal:
+        import termios
+
+        # Otherwise the terminal would write it among this worker's output.
+        mode = termios.tcgetattr(0)
+        mode[3] &= ~termios.ECHO
+        termios.tcsetattr(0, termios.TCSANOW, mode)
+    print(ASKING, flush=True)
+    os.environ[variable] = sys.stdin.readline().strip()
+    if terminal:
+        mode[3] |= termios.ECHO
+        termios.tcsetattr(0, termios.TCSANOW, mode)
 
 
 def _end_with(launcher: int) -> None:
@@ -43,6 +63,9 @@ def main() -> None:
     launcher = os.environ.pop(LAUNCHER, None)
     if launcher is not None:
         _end_with(int(launcher))
+    asked = os.environ.pop(ASKS, None)
+    if asked is not None:
+        _ask(asked)
     script = os.path.abspath(sys.argv[1])
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(script)

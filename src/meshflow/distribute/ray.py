@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.errors import DeadlineExceededError, UnavailableError
+from meshflow.distribute.addresses import parse, with_port
+from meshflow.distribute.channel import SECRET
 from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
 
 __all__ = ["run"]
@@ -64,7 +66,7 @@ def run(
     ray = _ray()
     resources = dict(resources_per_worker or {"CPU": 1})
     variables = {
-        **{k: v for k, v in os.environ.items() if k.startswith(_SENT)},
+        **{k: v for k, v in os.environ.items() if k.startswith(_SENT) and k != SECRET},
         **(virtual_devices(devices_per_worker) if devices_per_worker is not None else {}),
         **(environment or {}),
     }
@@ -121,7 +123,7 @@ class _Worker:
         """Where this worker can be reached."""
         import ray.util
 
-        from meshflow.distribute.supervision import free_port
+        from meshflow.distribute.addresses import free_port
 
         return f"{ray.util.get_node_ip_address()}:{free_port()}"
 
@@ -164,7 +166,12 @@ def _run_once(
     supervisor = None
     try:
         addresses = ray.get([a.address.remote() for a in actors])
-        supervisor = Supervisor(addresses, watchdog, ray.util.get_node_ip_address())
+        here = ray.util.get_node_ip_address()
+        if {parse(a)[0] for a in addresses} == {here}:
+            # All on this machine: nobody else need be able to connect.
+            here = "127.0.0.1"
+            addresses = [with_port(here, parse(a)[1]) for a in addresses]
+        supervisor = Supervisor(addresses, watchdog, here)
         for number, actor in enumerate(actors):
             task = {"type": "worker", "index": number}
             config = {"cluster": {"worker": addresses}, "task": task}

@@ -7,7 +7,6 @@ that any worker may die. Workers report to it that they live and how many steps 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -16,17 +15,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from meshflow.distribute import coordination_service
-from meshflow.distribute.coordination import (
-    COORDINATOR,
-    LEAVING,
-    TIMEOUT,
-    WATCHDOG,
-    MeetingPoint,
-    bind_address,
-    messages,
-)
+from meshflow.distribute.addresses import free_port, listening_host, parse, with_port
+from meshflow.distribute.channel import SECRET, Channel, new_secret
+from meshflow.distribute.coordination import COORDINATOR, LEAVING, WATCHDOG
+from meshflow.distribute.meeting import TIMEOUT, MeetingPoint
 
-__all__ = ["RESTARTS", "Failure", "Supervisor", "free_port", "virtual_devices"]
+__all__ = ["RESTARTS", "Failure", "Supervisor", "virtual_devices"]
 
 # Set for workers: how often the job was started again.
 RESTARTS = "MESHFLOW_RESTARTS"
@@ -67,13 +61,6 @@ class Progress:
             self.moved = self.heard if steps > 1 else None
 
 
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as held:
-        held.bind(("", 0))
-        return held.getsockname()[1]
-
-
 def virtual_devices(count: int) -> dict[str, str]:
     """Environment of a process with virtual CPU devices.
 
@@ -99,9 +86,11 @@ class Supervisor:
         self._watchdog, self._host = watchdog, host
         self._problem: str | None = None
         self.workers = [Progress() for _ in addresses]
-        self._point = MeetingPoint(0, tasks, addresses)
-        self._port = free_port()
-        arguments = [bind_address(self._port), str(len(addresses)), str(LEAVING)]
+        at = listening_host(host, [parse(a)[0] for a in addresses])
+        self._secret = new_secret()
+        self._point = MeetingPoint(at, 0, tasks, addresses, self._secret)
+        self._port = free_port(at)
+        arguments = [with_port(at, self._port), str(len(addresses)), str(LEAVING)]
         self._service = subprocess.Popen(
             [sys.executable, coordination_service.__file__, *arguments],
             stdin=subprocess.PIPE,
@@ -113,13 +102,14 @@ class Supervisor:
         _thread(self._meet)
 
     def environment(self, restarts: int) -> dict[str, str]:
-        """What workers need in their environment.
+        """What workers need in their environment; no command line may have it, as the job's secret is there.
 
         Args:
           restarts: how often the job was started again.
         """
         return {
-            COORDINATOR: f"{self._host}:{self._point.port}",
+            COORDINATOR: with_port(self._host, self._point.port),
+            SECRET: self._secret,
             RESTARTS: str(restarts),
             WATCHDOG: str(self._watchdog),
         }
@@ -130,17 +120,18 @@ class Supervisor:
             self._point.gather(float(os.environ.get(TIMEOUT, 300)), from_first=True)
         except Exception:
             return  # the workers were told, and fail
+        self._point.stop_listening()
         assert self._service.stdout is not None
         if not self._service.stdout.readline():
             self._problem = f"The coordination service did not start at port {self._port}."
             return
-        self._point.release(f"{self._host}:{self._port}")
-        for number, connection in self._point.connections.items():
+        self._point.release(with_port(self._host, self._port))
+        for number, channel in list(self._point.connections.items()):
             self.workers[number].heard = time.monotonic()
-            _thread(self._listen, self.workers[number], connection)
+            _thread(self._listen, self.workers[number], channel)
 
-    def _listen(self, worker: Progress, connection: socket.socket) -> None:
-        for message in messages(connection):
+    def _listen(self, worker: Progress, channel: Channel) -> None:
+        for message in channel.messages():
             worker.note(int(message.get("steps", 0)))
 
     def check(self, running: Collection[int]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.files.old_pickles import read_arrays
 from meshflow.keras.utils.files import get_file
 
 __all__ = ["load_data"]
@@ -30,8 +31,8 @@ def load_data(path: str = "boston_housing.npz", test_split: float = 0.2, seed: i
     """
     if not 0 <= test_split < 1:
         raise ValueError(f"test_split must be at least 0 and less than 1, got {test_split}.")
-    with np.load(get_file(path, origin=URL, file_hash=SHA256), allow_pickle=True) as arrays:
-        x, y = arrays["x"], arrays["y"]
+    arrays = read_arrays(get_file(path, origin=URL, file_hash=SHA256))
+    x, y = arrays["x"], arrays["y"]
     order = np.arange(len(x))
     np.random.RandomState(seed).shuffle(order)
     x, y = x[order], y[order]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from meshflow.files.old_pickles import read_pickle
 from meshflow.keras.utils.files import get_file
 
 __all__ = ["load_data"]
@@ -23,8 +23,7 @@ def read_batch(path: Path, key: bytes = b"labels") -> tuple[np.ndarray, np.ndarr
       path: the file.
       key: under which it has the labels.
     """
-    with open(path, "rb") as file:
-        data = pickle.load(file, encoding="bytes")
+    data = read_pickle(path, encoding="bytes")
     images = np.asarray(data[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return images, np.asarray(data[key], np.uint8).reshape(-1, 1)
 

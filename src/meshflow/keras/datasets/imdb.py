@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.files.old_pickles import read_arrays
 from meshflow.keras.datasets import texts
 from meshflow.keras.utils.files import get_file
 
@@ -44,8 +45,8 @@ def load_data(
       ValueError: when no text is short enough.
     """
     file = get_file(path, origin=texts.URL + "imdb.npz", file_hash=SHA256)
-    with np.load(file, allow_pickle=True) as arrays:
-        parts = [(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")]
+    arrays = read_arrays(file)
+    parts = [(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")]
     rng = np.random.RandomState(seed)
     ordered = []
     for x, y in parts:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.files.old_pickles import read_arrays
 from meshflow.keras.datasets import texts
 from meshflow.keras.utils.files import get_file
 
@@ -46,8 +47,8 @@ def load_data(
       ValueError: when no text is short enough.
     """
     file = get_file(path, origin=texts.URL + "reuters.npz", file_hash=SHA256)
-    with np.load(file, allow_pickle=True) as arrays:
-        x, y = arrays["x"], arrays["y"]
+    arrays = read_arrays(file)
+    x, y = arrays["x"], arrays["y"]
     order = np.arange(len(x))
     np.random.RandomState(seed).shuffle(order)
     kept, y = texts.limited(

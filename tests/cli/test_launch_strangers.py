@@ -1,0 +1,76 @@
+"""A job of `meshflow launch` on one machine, beside a stranger: what listens where, and who may speak."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distribute import strangers
+from distribute.launching import WORKERS, environment
+
+WAITING = WORKERS / "waiting.py"
+pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
+
+
+def test_a_job_on_this_machine_is_left_alone(tmp_path):
+    command = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
+    options = ["--workers", "2", "--devices-per-worker", "1", str(WAITING), str(tmp_path)]
+    job = subprocess.Popen(
+        [*command, *options],
+        env=environment(1, GLOO_SOCKET_IFNAME="eth0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    # The launcher's own come before the workers have loaded anything.
+    found, text = strangers.beside(
+        job, tmp_path, "127.0.0.1", lambda: strangers.listeners(strangers.descendants(job.pid))
+    )
+    assert len(found) >= 3  # the meeting point, JAX's service, and gloo
+    assert {address for address, _ in found} <= strangers.LOOPBACK
+    assert "was refused at the meeting point: it does not" in text
+
+
+TERMINAL = """
+import os, pty, signal, sys
+# As sshd does with -tt: the command has a terminal of its own.
+def carry(fd):
+    return os.read(fd, 1024)
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(["sh", "-c", " ".join(sys.argv[5:])], carry)))
+"""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_secret_goes_to_other_machines_unseen(tmp_path, terminal):
+    """A stand-in for ssh runs the command here and writes down what everybody can see."""
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    (tmp_path / "terminal.py").write_text(TERMINAL)
+    run = (
+        f'exec {sys.executable} {tmp_path}/terminal.py "$@"'
+        if terminal
+        else 'shift 4\nexec sh -c "$*"'
+    )
+    ssh.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/log\n{run}\n')
+    ssh.chmod(0o755)
+    script = tmp_path / "script.py"
+    script.write_text("import os; print('known', os.environ['MESHFLOW_SECRET'][::-1])")
+    options = ["--workers", "2", "--hosts", "a.example,b.example", "--address", "127.0.0.1"]
+    command = "from meshflow.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "launch", *options, str(script)],
+        env=environment(1, PATH=f"{ssh.parent}:{os.environ['PATH']}", MESHFLOW_SECRET="x" * 64),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split("known ")[1] for line in done.stdout.splitlines() if "known" in line]
+    assert len(lines) == 2 and len(set(lines)) == 1 and len(lines[0]) == 64, done.stdout
+    secret = lines[0][::-1]
+    assert secret != "x" * 64 and secret not in done.stdout + done.stderr
+    log = (tmp_path / "log").read_text()
+    assert "a.example" in log and secret not in log and "x" * 64 not in log
+    assert "asks for the secret" not in done.stdout

@@ -1,0 +1,206 @@
+"""The meeting point beside strangers: they are answered and forgotten, and the workers still meet."""
+
+import json
+import logging
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from distribute import strangers
+from meshflow.distribute import addresses, exchange, meeting
+from meshflow.distribute.channel import Channel, Mistrusted, new_secret
+from meshflow.distribute.meeting import MeetingPoint, meet
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(meeting, "_GREETING", 1.0)
+
+
+@pytest.fixture
+def point():
+    made = MeetingPoint("127.0.0.1", 0, ["worker:0", "worker:1"], ["a:1", "b:1"], "known")
+    yield made
+    made.close()
+
+
+def joining(point, number, secret="known", timeout=20):
+    """What a worker is told, as soon as it is told."""
+    told = []
+
+    def work():
+        hello = {"worker": number, "workers": 2, "addresses": None}
+        try:
+            told.append(meet(f"127.0.0.1:{point.port}", hello, secret, "w", "p", timeout)[0])
+        except Exception as error:
+            told.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, told
+
+
+def assert_meet(point):
+    """Both workers come, and are told where the service is."""
+    workers = [joining(point, number) for number in (1, 0)]
+    point.gather(20)
+    point.release("there:1")
+    for thread, told in workers:
+        thread.join(10)
+        assert told == ["there:1"]
+
+
+@pytest.mark.parametrize("kind", strangers.ATTACKS)
+def test_strangers_are_answered_and_forgotten(point, kind, caplog):
+    stranger = strangers.attack("127.0.0.1", point.port, kind)
+    answered = strangers.answer(stranger, 5)
+    assert answered is not None  # closed, also when nothing was sent
+    stranger.close()
+    assert_meet(point)
+    refused = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(refused) == 1 and "127.0.0.1 port" in refused[0]
+
+
+def test_silent_strangers_keep_nobody_waiting(point, monkeypatch):
+    monkeypatch.setattr(meeting, "_GREETING", 60.0)
+    silent = [strangers.attack("127.0.0.1", point.port, "nothing") for _ in range(20)]
+    assert_meet(point)
+    point.stop_listening()
+    for one in silent:
+        assert strangers.answer(one, 5) is not None
+
+
+def test_a_greeting_cannot_be_sent_again(point):
+    """Somebody between a worker and the meeting point keeps what the worker says."""
+    with socket.create_server(("127.0.0.1", 0)) as between:
+        said = []
+
+        def carry():
+            here, _ = between.accept()
+            there = socket.create_connection(("127.0.0.1", point.port))
+            there.settimeout(5)
+            here.sendall(there.recv(1 << 16))
+            while b"".join(said).count(b"\n") < 2:
+                said.append(here.recv(1 << 16))
+            here.close()
+            there.close()
+
+        carrier = threading.Thread(target=carry)
+        carrier.start()
+        with socket.create_connection(between.getsockname()) as worker:
+            Channel(worker, "known", False, 5).send(strangers.hello(1))
+            carrier.join(10)
+    again = socket.create_connection(("127.0.0.1", point.port), timeout=5)
+    again.sendall(b"".join(said))
+    assert b"refused" in strangers.answer(again)
+    assert not point.connections
+
+
+def test_lines_count_and_know_their_direction():
+    ends = socket.socketpair()
+    made = []
+    other = threading.Thread(target=lambda: made.append(Channel(ends[1], "s", True, 5)))
+    other.start()
+    a = Channel(ends[0], "s", False, 5)
+    other.join()
+    b = made[0]
+    a.send({"steps": 1})
+    line = ends[1].recv(1 << 16)
+    ends[0].sendall(line)
+    assert b.receive() == {"steps": 1}
+    ends[0].sendall(line)
+    with pytest.raises(Mistrusted):
+        b.receive()
+    ends[1].sendall(line)
+    with pytest.raises(Mistrusted):
+        a.receive()
+    a.close()
+    b.close()
+
+
+def test_other_secrets_are_told_apart(point):
+    thread, told = joining(point, 1, "other")
+    thread.join(10)
+    assert isinstance(told[0], tf.errors.UnavailableError) and "MESHFLOW_SECRET" in str(told[0])
+    assert len(new_secret()) == 64 and new_secret() != new_secret()
+
+
+def test_a_worker_that_left_gives_up_its_place(point):
+    first = socket.create_connection(("127.0.0.1", point.port))
+    Channel(first, "known", False, 5).send(strangers.hello(1))
+    strangers.wait_for(lambda: 1 in point.connections)
+    second, refusal = joining(point, 1)
+    second.join(10)
+    assert "two processes say that they are worker:1" in str(refusal[0])
+    first.close()
+    strangers.wait_for(lambda: point.connections[1].is_gone())
+    assert_meet(point)
+
+
+def test_refusals_are_told_when_workers_are_missing(point):
+    for _ in range(30):
+        strangers.answer(strangers.attack("127.0.0.1", point.port, "another key"))
+    with pytest.raises(tf.errors.DeadlineExceededError, match="Refused meanwhile") as error:
+        point.gather(0.1)
+    assert str(error.value).count("does not begin as") == 20
+
+
+def test_where_a_process_listens(monkeypatch):
+    monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
+    for host in ("localhost", "127.0.0.1"):
+        assert addresses.listening_host(host, ["localhost"]) == "127.0.0.1"
+        assert addresses.listening_host(host, ["10.1.2.3"]) == "127.0.0.1"
+    # A name that leads to this machine itself only is not where others find it.
+    monkeypatch.setattr(addresses, "_addresses", lambda host: ["127.0.1.1"])
+    monkeypatch.setattr(addresses, "route_to", lambda host: "127.0.0.7" if host == "b" else None)
+    monkeypatch.setattr(addresses, "is_loopback", lambda host: host == "127.0.1.1")
+    assert addresses.listening_host("a", ["a", "b"]) == "127.0.0.7"
+    monkeypatch.setattr(addresses, "_addresses", lambda host: ["192.0.2.1"])
+    assert addresses.listening_host("a", ["b"]) == ""
+    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "127.0.0.9:1")
+    assert addresses.listening_host("a", ["b"]) == "127.0.0.9"
+    assert addresses.with_port("::1", 5) == "[::1]:5"
+    assert addresses.parse("[::1]:5") == ("::1", 5)
+
+
+VALUES = [
+    None,
+    True,
+    (3, 7),
+    [[((4, 2), "float32"), ()], []],
+    {"a": 1.5, 2: b"\x00\xff"},
+    float("inf"),
+    np.float32(2.5),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_exchanged_values_stay_what_they_are(value):
+    found = exchange.unpacked(exchange.packed(value))
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3).T,
+        np.zeros((0, 3), np.int8),
+        np.array(7),
+        np.array([[b"a", b"\x00bc"], ["d", 5]], object),
+        tf.constant([1.5, -2.0], tf.bfloat16).numpy(),
+        np.array([1 + 2j], np.complex64),
+    ],
+    ids=lambda a: f"{a.dtype}{a.shape}",
+)
+def test_exchanged_arrays_stay_what_they_are(array):
+    found = exchange.unpacked(exchange.packed([array]))[0]
+    assert found.dtype == array.dtype and found.shape == array.shape
+    assert found.tolist() == array.tolist()
+
+
+def test_what_is_no_data_is_not_exchanged():
+    with pytest.raises(TypeError, match="do not exchange values of type function"):
+        exchange.packed([json.dumps])
