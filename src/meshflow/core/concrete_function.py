@@ -20,6 +20,7 @@ from meshflow.core.context import context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.fetching import lost_worker
+from meshflow.core.forks import Fork, after_fork
 from meshflow.core.keeping import Keeper, divided
 from meshflow.core.places import about_places, different_places
 from meshflow.core.rewriting import Rewriting, ready
@@ -266,6 +267,8 @@ class ConcreteFunction(Signed):
 
     def run_arrays(self, arrays: list[Any]) -> Any:
         """The short way: no tape, no enclosing trace."""
+        if Fork.late:
+            raise after_fork()
         if self._version != Rewriting.version:
             self._compile()
         if Settings.progress is not None:

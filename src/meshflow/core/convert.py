@@ -8,6 +8,7 @@ float never silently becomes an integer.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -269,7 +270,7 @@ def constant(
     result = _placed(convert_to_tensor(value, dtype=wanted))
     if shape is None:
         return result
-    size = tuple(int(d) for d in shape) if not isinstance(shape, int) else (shape,)
+    size = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
     array = np.asarray(result.numpy(), dtype=result.dtype.dtype)
     if array.size == 1:
         return _placed(from_python(np.broadcast_to(array.reshape(()), size), result.dtype))
