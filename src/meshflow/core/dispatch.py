@@ -26,6 +26,7 @@ import numpy as np
 from meshflow.core import errors, op_names, symbolic
 from meshflow.core.context import context
 from meshflow.core.dtypes import string
+from meshflow.core.exhaustion import exhausted
 from meshflow.core.forks import Fork, after_fork
 from meshflow.core.operands import (
     WHOLE,
@@ -77,6 +78,11 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
                 op.name, [("", t._value) for t in flat_tensors(operands)]
             ) from None
         raise
+    except (MemoryError, RuntimeError) as error:
+        full = exhausted(error, f"{op.name} [Op:{op.name}]")
+        if full is None:
+            raise
+        raise full from error
 
 
 def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
