@@ -455,6 +455,7 @@ def function(
 
     The function is traced when it is called with a new signature: the shapes and dtypes of its
     tensor arguments and the values of all others. Later calls run the compiled program.
+    A function keeps its 512 latest used traces; an older one is compiled again when it is called again.
     Everything runs through XLA. Sizes are static under XLA: an `input_signature` with None sizes is accepted,
     and each size met is traced and compiled once. A function with an op whose result's size depends on values
     (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by op, with a warning,
