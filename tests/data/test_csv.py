@@ -81,3 +81,12 @@ def test_fit_on_a_table(folder):
     model.compile(tf.keras.optimizers.Adam(0.1), "mse")
     history = model.fit(data, epochs=30, verbose=0).history["loss"]
     assert history[-1] < history[0] / 10
+
+
+def test_bytes_that_are_no_text_are_found(tmp_path):
+    path = str(tmp_path / "bad.csv")
+    tf.io.write_file(path, b"x,name\n1,one\n2,tw\xff\n" + b"3,three\n" * 2000)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"bad.csv, line 3: byte 0xff is no text"
+    ):
+        tf.data.experimental.make_csv_dataset(path, 2, num_epochs=1)

@@ -287,3 +287,52 @@ def test_own_losses_and_metrics_stay_known_after_loading(tmp_path, name):
     again = tf.keras.models.load_model(tmp_path / name, custom_objects={"own": own})
     assert_close(again.evaluate(X, Y, verbose=0), model.evaluate(X, Y, verbose=0))
     assert set(again.fit(X, Y, verbose=0).history) == {"loss", "own", "mse"}
+
+
+class OwnBuild(tf.keras.Model):
+    """Makes its layers in `build`, and does not call the base class's."""
+
+    def build(self, input_shape):
+        self.table = layers.Embedding(10, 3)
+        self.dense = layers.Dense(1)
+        self.scale = self.add_weight("scale", [input_shape["few"][-1]])
+
+    def call(self, inputs):
+        found = tf.reduce_mean(self.table(inputs["numbers"]), axis=1)
+        return self.dense(found) * self.scale + inputs["few"]
+
+
+class MakesLayersInCalls(tf.keras.Model):
+    """Has no layers before it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = None
+
+    def call(self, inputs):
+        if self.dense is None:
+            self.dense = layers.Dense(1)
+        return self.dense(inputs["few"])
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.h5", "folder", "m.weights.h5", "w.h5", "weights"])
+@pytest.mark.parametrize("made", [OwnBuild, MakesLayersInCalls])
+def test_models_that_make_their_layers_late_come_back_from_checkpoints(tmp_path, made, name):
+    x = {"numbers": np.arange(12).reshape(4, 3) % 10, "few": np.ones((4, 1), "float32")}
+    model = made()
+    model.compile("adam", "mse")
+    only = name in ("m.weights.h5", "w.h5", "weights")
+    path = str(tmp_path / name)
+    callback = tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=only)
+    model.fit(x, np.ones((4, 1)), verbose=0, callbacks=[callback])
+    expected = model(x)
+    if only:
+        again = made()
+        if name != "weights":
+            again({key: tf.constant(value) for key, value in x.items()})
+        again.load_weights(path)
+    else:
+        again = tf.keras.models.load_model(path, custom_objects={made.__name__: made})
+        assert type(again) is made and len(again.weights) == len(model.weights)
+        assert len(again.optimizer.get_weights()) == len(model.optimizer.get_weights()) > 0
+    assert_close(again.predict(x, verbose=0), expected)

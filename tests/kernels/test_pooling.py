@@ -198,3 +198,25 @@ def test_a_plan_that_does_not_fit_is_an_error():
         run(good, x.astype("float32"))
     with pytest.raises(jax.errors.JaxRuntimeError, match="another number of operands"):
         run(good, x, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_of_negative_infinity_give_nothing_to_padding(stride, dtype):
+    places = -(-5 // stride)
+    total = max((places - 1) * stride + 3 - 5, 0)
+    pad = (total // 2, total - total // 2)
+    windows = Windows((1, 3, 3, 1), (1, stride, stride, 1), ((0, 0), pad, pad, (0, 0)), (1,) * 4)
+    x = jnp.full((2, 5, 5, 16), -jnp.inf, dtype)
+
+    def gradient(x):
+        y, pullback = jax.vjp(lambda x: max_windows(x, windows), x)
+        return pullback(jnp.ones_like(y))[0]
+
+    firsts = [max(i * stride - pad[0], 0) for i in range(places)]
+    expected = np.zeros((5, 5))
+    for row in firsts:
+        for column in firsts:
+            expected[row, column] += 1
+    for found in (jax.jit(gradient)(x), by_xla(gradient, x)):
+        assert (np.asarray(found, "f4") == expected[None, :, :, None]).all()

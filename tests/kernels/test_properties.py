@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshflow import kernels
-from meshflow.kernels import library, sizes
+from meshflow.kernels import cross_entropy, library, sizes
 from meshflow.kernels.library import Library
+from meshflow.ops.nn.cross_entropy import _negative_log
 
 pytestmark = pytest.mark.skipif(
     not isinstance(kernels.status(), Library), reason="the CPU kernels are not built here"
@@ -217,3 +218,29 @@ def test_in_sharded_programs(function, axes):
         axis_names={"batch"},
     )
     close(jax.jit(with_gradients(some))(*placed))
+
+
+@pytest.mark.skipif(
+    not isinstance(kernels.status(), Library) or kernels.status().cross_entropy is None,
+    reason="the CPU kernels are older",
+)
+@thorough
+@given(st.data(), st.sampled_from(["float32", "float32", "bfloat16"]))
+def test_any_cross_entropy(data, dtype):
+    rows, classes = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 70))
+    spread = data.draw(st.sampled_from([1.0, 30.0]))
+    x = numbers(3, (rows, classes), "float32").astype(dtype) * jnp.asarray(spread, dtype)
+    index = jnp.asarray(np.random.default_rng(4).integers(0, classes, rows))
+
+    def run(x):
+        y, pullback = jax.vjp(lambda x: _negative_log(x, index), x)
+        return y, pullback(jnp.cos(jnp.arange(rows, dtype="float32")).astype(y.dtype))[0]
+
+    saved, cross_entropy.LEAST_SIZE = cross_entropy.LEAST_SIZE, 0
+    try:
+        same(run, x)
+    finally:
+        cross_entropy.LEAST_SIZE = saved
+    wanted = -jax.nn.log_softmax(x.astype("float32"))[np.arange(rows), index]
+    found = np.asarray(run(x)[0], "f4")
+    np.testing.assert_allclose(found, wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * spread)

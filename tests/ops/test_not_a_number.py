@@ -52,3 +52,63 @@ def test_gradients_of_extremes_that_are_nan(function):
         )
         assert_close(function(x, axis), expected)
     assert gradient(lambda t: function(t) ** 2, [3, 3, 3]).tolist() == [2, 2, 2]
+
+
+def gradients(function, *values):
+    tensors = [tf.constant(value, tf.float32) for value in values]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = function(*tensors)
+    return y.numpy(), [g.numpy().tolist() for g in tape.gradient(y, tensors)]
+
+
+def test_gradients_of_the_larger_and_the_smaller_beside_nan():
+    a, b = [NAN, 1, NAN, 2, INF, 1], [1, NAN, NAN, 2, -INF, 3]
+    value, found = gradients(tf.maximum, a, b)
+    assert_close(value, [NAN, NAN, NAN, 2, INF, 3])
+    assert found == [[0, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1]]
+    value, found = gradients(tf.minimum, a, b)
+    assert_close(value, [NAN, NAN, NAN, 2, -INF, 1])
+    assert found == [[0, 0, 0, 1, 0, 1], [1, 1, 1, 0, 1, 0]]
+    assert np.signbit(tf.maximum([-1.0], [-0.0]).numpy()).all()
+
+
+def test_gradient_of_rsqrt_at_negative_zero():
+    assert_close(gradient(tf.math.rsqrt, [-0.0, 0.0, INF, 4.0]), [INF, -INF, 0, -1 / 16])
+
+
+@pytest.mark.parametrize(("kind", "end"), [("max", -INF), ("min", INF)])
+def test_segments_share_gradients_among_their_own_rows(kind, end):
+    ids, rows = [0, 0, 1, 1], [end, end, 1.0, 1.0]
+    of_sorted = gradient(lambda x: getattr(tf.math, f"segment_{kind}")(x, ids), rows)
+    assert of_sorted.tolist() == [0.5] * 4
+    function = getattr(tf.math, f"unsorted_segment_{kind}")
+    assert gradient(lambda x: function(x, ids, 3), rows).tolist() == [0.5] * 4
+    with_nan = gradient(lambda x: function(x, ids, 3), [NAN, 1.0, 2.0, 2.0])
+    assert with_nan.tolist() == [0, 0, 0.5, 0.5]
+
+
+def test_zeros_of_both_signs_are_equal_in_top_k():
+    values, indices = tf.math.top_k([-0.0, 0.0, -0.0, 0.0, 1.0], 5)
+    assert indices.numpy().tolist() == [4, 0, 1, 2, 3]
+    assert np.signbit(values.numpy()).tolist() == [False, True, False, True, False]
+    assert gradient(lambda x: tf.math.top_k(x, 2)[0], [1, 3, 2]).tolist() == [0, 1, 1]
+
+
+def test_no_class_is_among_predictions_that_are_not_finite():
+    predictions = [[NAN, 1.0], [INF, 1.0], [0.0, 1.0]]
+    assert tf.math.in_top_k([1, 1, 1], predictions, 1).numpy().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 2), (3, 1)])
+def test_windows_of_negative_infinity_give_nothing_to_padding(size, stride):
+    x = np.full((1, 3, 3, 1), -INF)
+    pooled = lambda t: tf.nn.max_pool2d(t, size, stride, "SAME")
+    found = gradient(pooled, x)[0, :, :, 0]
+    # TensorFlow's: each window's first place that is not padding.
+    expected = {
+        (2, 2): [[1, 0, 1], [0, 0, 0], [1, 0, 1]],
+        (3, 2): [[1, 1, 0], [1, 1, 0], [0, 0, 0]],
+        (3, 1): [[4, 2, 0], [2, 1, 0], [0, 0, 0]],
+    }
+    assert found.tolist() == expected[size, stride]

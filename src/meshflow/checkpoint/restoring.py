@@ -145,12 +145,15 @@ class Restoration:
         go_on = lambda: self._visit([(position, item)])
         if hasattr(item, "_build_hooks"):
             item._build_hooks.append(go_on)
-        elif getattr(item, "built", True) is False:
-            _after_build(item, go_on)
-        elif isinstance(item, Awaited):
-            item._wait_for_attributes(lambda value: go_on() if is_trackable(value) else None)
         else:
-            return
+            unbuilt = getattr(item, "built", True) is False
+            if unbuilt:
+                _after_build(item, go_on)
+            if isinstance(item, Awaited):
+                # A layer may also make parts in its first call.
+                item._wait_for_attributes(lambda value: go_on() if is_trackable(value) else None)
+            elif not unbuilt:
+                return
         self._hooked.add(id(item))
 
     # ---- what is left ----------------------------------------------------------------------

@@ -79,7 +79,6 @@ class CallArguments:
         self._python_function = python_function
         self._declared = declared
         self._method = method
-        self._kept: dict[int, Any] = {}
         self._signature: inspect.Signature | None = None
 
     def key(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
@@ -117,9 +116,15 @@ class CallArguments:
             )
         if not isinstance(leaf, Tensor | Variable) and _has_own_hash(leaf):
             return kind, leaf
-        # Other objects are compared by identity and kept, so that an id is never used twice.
-        self._kept[id(leaf)] = leaf
+        # Other objects are compared by identity. Who keeps the key keeps them, so that no id is used twice.
         return kind, id(leaf)
+
+    def identified(self, args: Any, kwargs: Any) -> list[Any]:
+        """The arguments whose identity is part of their key."""
+        leaves = jax.tree.leaves((args, kwargs))
+        statics = [leaf for leaf in leaves if not becomes_tensor(leaf) or type(leaf) is Variable]
+        plain = (int, float, bool, str, bytes, complex)
+        return [leaf for leaf in statics if type(leaf) not in plain]
 
     def canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Arguments in the order of the signature, with arrays as tensors.

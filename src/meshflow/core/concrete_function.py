@@ -19,7 +19,9 @@ from meshflow.core.composite import IndexedSlices
 from meshflow.core.context import context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DtypeMismatchError, NotFiniteError
+from meshflow.core.exhaustion import exhausted
 from meshflow.core.fetching import lost_worker
+from meshflow.core.forks import Fork, after_fork
 from meshflow.core.keeping import Keeper, divided
 from meshflow.core.places import about_places, different_places
 from meshflow.core.rewriting import Rewriting, ready
@@ -166,6 +168,9 @@ class ConcreteFunction(Signed):
     ) -> None:
         self.name = traced.name
         self.traced = traced
+        # When its function last called it, in calls; and the arguments that it is found by the identity of.
+        self.used = 0
+        self.found_by: list[Any] = []
         self._parameters = parameters
         self.structured_input_signature = named_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
@@ -266,6 +271,8 @@ class ConcreteFunction(Signed):
 
     def run_arrays(self, arrays: list[Any]) -> Any:
         """The short way: no tape, no enclosing trace."""
+        if Fork.late:
+            raise after_fork()
         if self._version != Rewriting.version:
             self._compile()
         if Settings.progress is not None:
@@ -293,16 +300,16 @@ class ConcreteFunction(Signed):
                 outputs = self._compiled(*self._operands(arrays, captured))
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
+        except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:
             if about_places(error):
                 names = [f"argument {i}" for i in range(len(arrays))]
                 names += [getattr(c, "_shared_name", "") for c in traced.captures]
                 values = list(zip(names, [*arrays, *captured], strict=True))
                 raise different_places(self.name, values) from None
-            lost = lost_worker(error)
-            if lost is None:
+            known = exhausted(error, f"function {self.name}") or lost_worker(error)
+            if known is None:
                 raise
-            raise lost from error
+            raise known from error
         count = len(traced.writes)
         with writing:
             for variable, value in zip(traced.writes, outputs, strict=False):

@@ -8,6 +8,7 @@ float never silently becomes an integer.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from meshflow.core.context import context
 from meshflow.core.devices import device_for
 from meshflow.core.dtypes import DType
 from meshflow.core.errors import DtypeMismatchError
+from meshflow.core.exhaustion import exhausted
 from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
 
 # Functions that turn a list holding tensors into one tensor, and cast a tensor; set by
@@ -109,12 +111,18 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
         return _checked_array(value, dtype)
     if isinstance(value, (list, tuple)) and holds_tensors(value):
         return pack(value, dtype)
-    array = to_numpy(value, dtype)
-    if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
-        return Tensor(array)
-    if context.trace is None:
-        # Nobody else has the array: `to_numpy` made it.
-        return Tensor(memory.transfer(array, copy=False))
+    try:
+        array = to_numpy(value, dtype)
+        if array.dtype == object or array.size <= HOST_CONSTANT_SIZE:
+            return Tensor(array)
+        if context.trace is None:
+            # Nobody else has the array: `to_numpy` made it.
+            return Tensor(memory.transfer(array, copy=False))
+    except (MemoryError, RuntimeError) as error:
+        full = exhausted(error, f"a tensor of shape {np.shape(value)}")
+        if full is None:
+            raise
+        raise full from error
     tensor = Tensor(jax.numpy.array(array))
     if isinstance(tensor._value, jax.core.Tracer):
         tensor._settled = array
@@ -269,7 +277,7 @@ def constant(
     result = _placed(convert_to_tensor(value, dtype=wanted))
     if shape is None:
         return result
-    size = tuple(int(d) for d in shape) if not isinstance(shape, int) else (shape,)
+    size = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
     array = np.asarray(result.numpy(), dtype=result.dtype.dtype)
     if array.size == 1:
         return _placed(from_python(np.broadcast_to(array.reshape(()), size), result.dtype))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from meshflow.core.devices import _backend_started
+from meshflow.core.devices import backend_started
 
 _FLAG = "--xla_gpu_deterministic_ops=true"
 _state = {"enabled": False}
@@ -24,7 +24,7 @@ def enable() -> None:
     if _state["enabled"]:
         return
     if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-        if _backend_started() and _on_gpu():
+        if backend_started() and _on_gpu():
             raise RuntimeError(
                 "Op determinism must be enabled before the first op runs on a GPU: call "
                 "tf.config.experimental.enable_op_determinism() first, or set TF_DETERMINISTIC_OPS=1."

@@ -84,7 +84,7 @@ def devices_of(kind: str, local: bool = True) -> list[Any]:
 
 def count_of(kind: str) -> int:
     """How many devices of a kind this process has; asking leaves threads and virtual devices free to be set."""
-    listed = Placement.listed or not _backend_started()
+    listed = Placement.listed or not backend_started()
     count = len(_devices_of(kind)) if kind in kinds() else 0
     Placement.listed = listed
     return count
@@ -96,7 +96,7 @@ def start_anew() -> bool:
     Returns:
       False where arrays, programs or somebody who was given a device would be left behind.
     """
-    if not _backend_started():
+    if not backend_started():
         return True
     client = jax.local_devices()[0].client
     if not Placement.listed or jax.live_arrays() or client.live_executables():
@@ -237,7 +237,7 @@ def make_virtual_cpus(count: int) -> None:
 
     del backend
     count += emulated_tpus()
-    if _backend_started():
+    if backend_started():
         if len(jax.local_devices(backend="cpu")) != count:
             raise RuntimeError("Virtual devices cannot be modified after being initialized")
         return
@@ -256,7 +256,8 @@ def size_thread_pool() -> None:
         os.environ.setdefault("NPROC", str(max(os.cpu_count() or 1, 4 * count)))
 
 
-def _backend_started() -> bool:
+def backend_started() -> bool:
+    """Whether JAX has been given its devices."""
     from jax._src import xla_bridge  # no public way to ask without starting it
 
     return xla_bridge.backends_are_initialized()

@@ -26,9 +26,13 @@ import numpy as np
 from meshflow.core import errors, op_names, symbolic
 from meshflow.core.context import context
 from meshflow.core.dtypes import string
+from meshflow.core.exhaustion import exhausted
+from meshflow.core.forks import Fork, after_fork
 from meshflow.core.operands import (
+    WHOLE,
     as_operand_list,
     check_kinds,
+    check_whole,
     flat_tensors,
     static_value,
     unify,
@@ -52,6 +56,8 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
     Returns:
       What the array function returns, with tensors for arrays.
     """
+    if Fork.late:
+        raise after_fork()
     try:
         if op.strings and context.trace is None and _begins_with_text(operands):
             # What JAX says of strings takes it long to say.
@@ -72,6 +78,11 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
                 op.name, [("", t._value) for t in flat_tensors(operands)]
             ) from None
         raise
+    except (MemoryError, RuntimeError) as error:
+        full = exhausted(error, f"{op.name} [Op:{op.name}]")
+        if full is None:
+            raise
+        raise full from error
 
 
 def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
@@ -343,6 +354,7 @@ def op(
     static_at = [i for i, n in enumerate(names) if i not in operand_at and n != "name"]
     same_at = [k for k, i in enumerate(operand_at) if same is None or names[i] in same]
     list_at = {k for k, i in enumerate(operand_at) if i in lists}
+    whole_at = [k for k, i in enumerate(static_at) if names[i] in WHOLE]
     defaults = [p.default for p in parameters]
     position = {n: i for i, n in enumerate(names)}
     count = len(parameters)
@@ -386,6 +398,9 @@ def op(
         if kinds is not None:
             check_kinds(public_name, operands, same_at, kinds)
         static = tuple([static_value(values[i], names[i]) for i in static_at])
+        for k in whole_at:
+            if type(static[k]) is not int:
+                check_whole(static[k], names[static_at[k]], public_name)
         try:
             return apply(the_op, operands, static)
         except (TypeError, ValueError, IndexError, ArithmeticError) as error:

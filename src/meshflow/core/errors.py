@@ -221,6 +221,13 @@ class FailedPreconditionError(OpError):
     _code = FAILED_PRECONDITION
 
 
+class OutOfMemoryError(ResourceExhaustedError, MemoryError):
+    """No memory is left, on the host or on a device; also what Python and NumPy raise then."""
+
+
+OutOfMemoryError.__name__ = OutOfMemoryError.__qualname__ = "ResourceExhaustedError"
+
+
 class AbortedError(OpError):
     """The operation was aborted, usually by a concurrent one.
 

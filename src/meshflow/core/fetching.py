@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from meshflow.core.errors import UnavailableError
+from meshflow.core.exhaustion import exhausted
 
 __all__ = ["lost_worker", "to_host"]
 
@@ -23,10 +24,10 @@ def to_host(value: Any) -> np.ndarray:
     """
     try:
         return np.asarray(value)
-    except (RuntimeError, ValueError) as error:
-        lost = lost_worker(error)
-        if lost is not None:
-            raise lost from error
+    except (RuntimeError, MemoryError, ValueError) as error:
+        known = exhausted(error, f"a tensor of shape {tuple(value.shape)}") or lost_worker(error)
+        if known is not None:
+            raise known from error
         if not isinstance(value, jax.Array) or value.is_fully_addressable:
             raise
         return np.asarray(replicated(value))

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import nest
+from meshflow.core import nest, retracing
 from meshflow.core.call_arguments import (
     CallArguments,
     RowsGivenError,
@@ -82,6 +82,7 @@ class Function:
             self._name, python_function, self.input_signature, method=instance is not None
         )
         self._cache: dict[Any, ConcreteFunction] = {}
+        self._traces = 0
         self._tracing = threading.RLock()
         self._later: dict[Any, SizedLater] = {}
         self._bound = IdentityWeakDict()
@@ -185,6 +186,7 @@ class Function:
                     # A part of a pipeline's function that runs as it is, for its sizes depend on values.
                     self._plain_on_host = True
                     return self._call_python(self._python, args, kwargs)
+        concrete.used = self._history.calls
         if concrete.sized:
             concrete = self._with_shapes(concrete, args, kwargs, key)
         if concrete.traced.pulls or concrete.traced.feeds:
@@ -257,8 +259,20 @@ class Function:
         if not traced.initializes and not any(
             isinstance(c, Tensor) and isinstance(c._value, jax.core.Tracer) for c in traced.captures
         ):
-            self._cache[key] = concrete
+            self._keep(key, concrete, args, kwargs)
         return concrete
+
+    def _keep(self, key: Any, concrete: ConcreteFunction, args: Any, kwargs: Any) -> None:
+        """Keeps a trace, for which the one goes that was called least recently where there are too many."""
+        concrete.used = self._history.calls
+        concrete.found_by = self._arguments.identified(args, kwargs)
+        self._cache[key] = concrete
+        self._traces += 1
+        if len(self._cache) > retracing.TRACES:
+            # Other threads keep traces too.
+            known = list(self._cache.items())
+            oldest, _ = min(known, key=lambda item: item[1].used)
+            self._cache.pop(oldest, None)
 
     def _with_shapes(
         self, concrete: ConcreteFunction, args: Any, kwargs: Any, key: Any
@@ -268,6 +282,7 @@ class Function:
             # A trace for other shapes may use other variables.
             key = key, tuple((id(v), v._shape) for v, _ in concrete.sized)
             concrete = self._cache.get(key) or self._trace(args, kwargs, key)
+        concrete.used = self._history.calls
         return concrete
 
     def _with_elements(
@@ -292,6 +307,7 @@ class Function:
             if found is None:
                 found = self._trace(args, kwargs, (key, shapes))
             concrete = found
+            concrete.used = self._history.calls
 
     def _converted(self) -> Callable[..., Any]:
         if self._traceable is None:
@@ -315,7 +331,7 @@ class Function:
 
     def experimental_get_tracing_count(self) -> int:
         """How many times the Python function has been traced."""
-        return len(self._cache)
+        return self._traces
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
         """The traced function for given arguments or specs.
@@ -439,6 +455,7 @@ def function(
 
     The function is traced when it is called with a new signature: the shapes and dtypes of its
     tensor arguments and the values of all others. Later calls run the compiled program.
+    A function keeps its 512 latest used traces; an older one is compiled again when it is called again.
     Everything runs through XLA. Sizes are static under XLA: an `input_signature` with None sizes is accepted,
     and each size met is traced and compiled once. A function with an op whose result's size depends on values
     (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by op, with a warning,

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from meshflow.core.forks import Fork, after_fork
+
 try:
     # What `jax.device_put` ends in, without 30 us of looking at its arguments.
     from jax._src.lib import xla_client
@@ -222,6 +224,8 @@ def transfer(array: np.ndarray, copy: bool = True) -> jax.Array:
       array: the array.
       copy: False where nobody changes it any more: a CPU then shares its memory.
     """
+    if Fork.late:
+        raise after_fork()
     if _put is None or jax.config.jax_default_device is not None:  # type: ignore[attr-defined]
         return jax.device_put(np.array(array) if copy else array)
     device, sharding = _default_place()
@@ -234,6 +238,8 @@ def duplicate(array: jax.Array) -> jax.Array:
     Args:
       array: an array, no tracer.
     """
+    if Fork.late:
+        raise after_fork()
     if not array.is_fully_addressable:
         return jax.numpy.array(array, copy=True)  # JAX transfers no parts of a global array
     if _copy is None:

@@ -145,6 +145,31 @@ def static_value(value: Any, name: str = "argument") -> Any:
     return value
 
 
+# Arguments of ops that are whole numbers, or lists of them.
+WHOLE = frozenset(("axis", "axes", "dims", "multiples", "perm", "shape", "size"))
+
+
+def check_whole(value: Any, name: str, op_name: str = "") -> None:
+    """Checks an argument that holds whole numbers: an axis, a shape.
+
+    Args:
+      value: what `static_value` gave.
+      name: the argument.
+      op_name: the op, where the argument's name alone would not say which.
+
+    Raises:
+      InvalidArgumentError: for text and fractions; it is a `TypeError` and a `ValueError` too.
+    """
+    for item in value if type(value) is tuple else (value,):
+        if type(item) is tuple:
+            check_whole(item, name, op_name)
+        elif isinstance(item, (str, bytes, float)):
+            where = f"{op_name}: " if op_name else ""
+            raise errors.InvalidValueError(
+                f"{where}`{name}` must be an integer or a list of integers, got {value!r}."
+            )
+
+
 def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
     """The items of an argument that is a list of operands; the rows of a tensor.
 

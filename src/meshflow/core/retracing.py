@@ -1,4 +1,4 @@
-"""The warning about functions that are traced again and again."""
+"""Functions that are traced again and again: the warning, and how many of their traces are kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 _log = logging.getLogger("meshflow")
 
+# Traces that a function keeps: beyond, the one goes that was called least recently, with its program.
+TRACES = 512
 _CALLS = 10
 _TRACES = 5
 _WARNINGS = 2

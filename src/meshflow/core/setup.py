@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from meshflow.core import determinism
+from meshflow.core import determinism, forks
 from meshflow.core.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
 from meshflow.kernels import cross_entropy, epilogues, library, lowerings, packing, totals
 
@@ -19,8 +19,10 @@ def configure() -> None:
       time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
     * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
     * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA uses on the CPU, as it does for the kernels.
+    * A process forked after the devices were used raises an error instead of waiting for their threads.
     * Under `MESHFLOW_EMULATE_TPU` there are virtual devices that stand for TPUs.
     """
+    forks.watch()
     if emulated_tpus():
         make_virtual_cpus(1)
     size_thread_pool()

@@ -18,6 +18,7 @@ from meshflow.core import dtypes, memory
 from meshflow.core.context import alone, as_stored, context, writing
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply
+from meshflow.core.exhaustion import exhausted
 from meshflow.core.operation import CAST, Op
 from meshflow.core.shapes import TensorShape, as_shape
 from meshflow.core.tensor import Reference, Tensor, TensorLike
@@ -140,7 +141,13 @@ class Variable(VariableRows, _Operators):
                     f"tf.Variable: {name_of} must be a tf.{kind.__name__}, got {given!r}."
                 )
         wanted = None if dtype is None else dtypes.as_dtype(dtype)
-        self._value, computed = initial_array(initial_value, wanted)
+        try:
+            self._value, computed = initial_array(initial_value, wanted)
+        except (MemoryError, RuntimeError) as error:
+            full = exhausted(error, f"the initial value of variable {name or 'Variable'}")
+            if full is None:
+                raise
+            raise full from error
         own = tuple(self._value.shape)
         self._static_shape = (
             TensorShape(own) if shape is None and validate_shape else as_shape(shape)

@@ -195,8 +195,13 @@ def make_csv_dataset(
     kind = compression_of(compression_type)
 
     def rows(path: str) -> Iterator[list[str]]:
-        with io.TextIOWrapper(opened(path, kind), encoding, newline="") as text:
-            yield from reader(text, field_delim, use_quote_delim)
+        with io.TextIOWrapper(opened(path, kind), encoding, "surrogateescape", newline="") as text:
+            lines = reader(text, field_delim, use_quote_delim)
+            for fields in lines:
+                # Escapes tell in which line the bytes are, which the decoder's error does not.
+                if not all(field.isascii() for field in fields):
+                    _check_text(path, lines.line_num, fields, encoding)
+                yield fields
 
     if column_names is None:
         if not header:
@@ -269,6 +274,16 @@ def _matching(patterns: Any) -> list[str]:
     if not found:
         raise InvalidValueError(f"No files match `file_pattern` {patterns}.")
     return found
+
+
+def _check_text(path: str, line: int, fields: list[str], encoding: str) -> None:
+    for field in fields:
+        bad = next((c for c in field if "\udc80" <= c <= "\udcff"), None)
+        if bad is not None:
+            raise InvalidValueError(
+                f"{path}, line {line}: byte 0x{ord(bad) - 0xDC00:02x} is no text in {encoding}. Give `encoding` the "
+                "encoding of the file."
+            )
 
 
 def _header_names(files: list[str], rows: Callable[[str], Iterator[list[str]]]) -> list[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core.context import context
+from meshflow.core.exhaustion import exhausted
 from meshflow.core.pulls import Source
 from meshflow.data import structure
 from meshflow.data.draws import Draws
@@ -141,7 +142,7 @@ class OwnedIterator(Source):
         ):
             return self.pull()
         # As `pull` does, but for what only traced functions and tapes need.
-        element = self._convert(next(self._elements))
+        element = self._produce()
         self._position += 1
         return element
 
@@ -150,7 +151,13 @@ class OwnedIterator(Source):
         return self.pull()
 
     def _produce(self) -> Any:
-        return self._convert(next(self._elements))
+        try:
+            return self._convert(next(self._elements))
+        except (MemoryError, RuntimeError) as error:
+            full = exhausted(error, f"an element of {self._dataset!r}")
+            if full is None:
+                raise
+            raise full from error
 
     def _kind(self) -> Any:
         from meshflow.data.staged import form

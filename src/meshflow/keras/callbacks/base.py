@@ -108,6 +108,19 @@ def has_batch_hook(callback: Callback, mode: str) -> bool:
     )
 
 
+class _NoCallbackError(TypeError, AttributeError):
+    """TensorFlow's programs fail with the one or the other."""
+
+
+def _check_callback(callback: Any) -> None:
+    if isinstance(callback, type) or not hasattr(callback, "set_model"):
+        kind = "the class" if isinstance(callback, type) else "an object of type"
+        name = callback.__name__ if isinstance(callback, type) else type(callback).__name__
+        raise _NoCallbackError(
+            f"`callbacks` must hold tf.keras.callbacks.Callback objects, got {kind} {name}: {callback!r}."
+        )
+
+
 class CallbackList:
     """Calls several callbacks.
 
@@ -160,6 +173,8 @@ class CallbackList:
             if callbacks
             else []
         )
+        for callback in self.callbacks:
+            _check_callback(callback)
         if add_progbar and not any(isinstance(c, ProgbarLogger) for c in self.callbacks):
             self.callbacks.append(ProgbarLogger(count_mode="steps"))
         if add_history:

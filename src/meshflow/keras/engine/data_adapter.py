@@ -229,6 +229,12 @@ class DataHandler:
         self.exhausted = False
         self.tracked = False
         self._source: ArraySource | IterableSource
+        for value, what in ((x, "x"), (y, "y"), (sample_weight, "sample_weight")):
+            if isinstance(value, (str, bytes, set, frozenset)):
+                raise ValueError(
+                    f"Failed to find data adapter that can handle input: `{what}` is of {type(value)}. Pass arrays, "
+                    "tensors, lists or dictionaries of them, or an iterable of batches; one text is tf.constant([text])."
+                )
         x = _plain_lists(x)
         if _is_structure_of_arrays(x):
             self._source = ArraySource(

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.keras import backend
+from meshflow.keras.optimizers.hyper import check_number
 from meshflow.keras.optimizers.rule import RuleOptimizer
 
 __all__ = ["Adadelta", "Adagrad", "RMSprop"]
@@ -147,6 +148,7 @@ class Adagrad(RuleOptimizer):
         name: str = "Adagrad",
         **kwargs: Any,
     ) -> None:
+        check_number(type(self).__name__, "initial_accumulator_value", initial_accumulator_value)
         if initial_accumulator_value < 0:
             raise ValueError(
                 f"initial_accumulator_value must be non-negative: {initial_accumulator_value}"

@@ -26,6 +26,7 @@ from meshflow.core.variable import Variable
 from meshflow.distribute.replica import sum_over_replicas
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
+from meshflow.keras.optimizers.hyper import check_number
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
 from meshflow.keras.optimizers.state import State
 from meshflow.ops import array, math
@@ -105,6 +106,10 @@ class Optimizer(UpdateHooks, State):
         check_clipping(self.clipnorm, self.clipvalue, self.global_clipnorm, gradient_transformers)
         self.gradient_aggregator = gradient_aggregator
         self.gradient_transformers = list(gradient_transformers or [])
+        given = {"weight_decay": weight_decay, "ema_momentum": ema_momentum}
+        for key, value in {**given, "ema_overwrite_frequency": ema_overwrite_frequency}.items():
+            if value is not None:
+                check_number(type(self).__name__, key, value)
         self.weight_decay = weight_decay
         if use_ema and not 0 <= ema_momentum <= 1:
             raise ValueError(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.composite import IndexedSlices
+from meshflow.keras.optimizers.hyper import check_number
 from meshflow.ops import math
 
 
@@ -28,6 +29,8 @@ def check_clipping(
     """
     settings = {"clipnorm": clipnorm, "clipvalue": clipvalue, "global_clipnorm": global_clipnorm}
     for key, value in settings.items():
+        if value is not None:
+            check_number("Optimizer", key, value)
         if value is not None and value < 0:
             raise ValueError(f"Expected {key} >= 0, received: {value}")
     if clipnorm is not None and global_clipnorm is not None:

@@ -27,11 +27,36 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, LearningRateSchedule) and not _is_function(value)
 
 
+def check_number(owner: str, name: str, value: Any) -> None:
+    """Checks a hyperparameter that is no schedule and no function.
+
+    Args:
+      owner: whose it is, for the error.
+      name: the hyperparameter.
+      value: a number, a tensor or a variable.
+
+    Raises:
+      TypeError: for anything else.
+    """
+    if isinstance(value, (Tensor, Variable)) or callable(value):
+        return
+    try:
+        fits = np.asarray(value).dtype.kind in "biuf"
+    except ValueError:
+        fits = False
+    if not fits:
+        raise TypeError(
+            f"{owner}: `{name}` must be a number, a tensor, a function without arguments or a schedule, got {value!r}."
+        )
+
+
 class Hyperparameters:
     """What an optimizer does with its hyperparameters; a base class of `Optimizer`."""
 
     # Hyperparameters that may change without compiling again.
     hyper_names: tuple[str, ...] = ()
+    # Those that are compiled in.
+    setting_names: tuple[str, ...] = ()
     _hyper: dict[str, Any]
     _initial_decay: float
     iterations: Any
@@ -43,6 +68,9 @@ class Hyperparameters:
           name: its name; afterwards also an attribute of the optimizer.
           value: a number, tensor, function without arguments, or schedule.
         """
+        if value is None:
+            raise ValueError(f"{type(self).__name__}: `{name}` must be a number, got None.")
+        check_number(type(self).__name__, name, value)
         known = self._hyper.get(name)
         plain = _is_number(value) and not isinstance(value, Variable)
         if plain and isinstance(known, Variable):
@@ -121,6 +149,8 @@ class Hyperparameters:
         if name in type(self).hyper_names and "_hyper" in self.__dict__:
             self._set_hyper(name, value)
         else:
+            if name in type(self).setting_names and value is not None:
+                check_number(type(self).__name__, name, value)
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:

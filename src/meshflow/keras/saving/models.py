@@ -19,7 +19,7 @@ from meshflow.keras import registry
 from meshflow.keras.engine.layer_weights import set_weights
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
-from meshflow.keras.saving import hdf5, keras3, optimizer_state
+from meshflow.keras.saving import building, hdf5, keras3, optimizer_state
 from meshflow.keras.saving.archives import Archive, h5py, open_hdf5
 from meshflow.keras.saving.configuration import (
     KERAS_VERSION,
@@ -79,6 +79,7 @@ def save_model(
         "model_config": _config_if_any(model) if kind == "tf" else model_config(model),
         "training_config": training if include_optimizer else None,
         "built_shape": _built_shape(model),
+        "input_specs": building.describe(model.__dict__.get("_save_spec")),
     }
     if kind == "h5":
         with replacing(path) as part, h5py().File(part.name, "w") as file:
@@ -139,8 +140,9 @@ def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> No
     file.attrs["model_config"] = to_json(meta["model_config"])
     if meta["training_config"]:
         file.attrs["training_config"] = to_json(meta["training_config"])
-    if meta["built_shape"] is not None:
-        file.attrs["built_shape"] = json.dumps(meta["built_shape"])
+    for key in ("built_shape", "input_specs"):
+        if meta[key] is not None:
+            file.attrs[key] = json.dumps(meta[key])
     hdf5.write_model(model, file.create_group("model_weights"))
     if optimizer is not None and hasattr(optimizer, "weights"):
         hdf5.write_optimizer(optimizer, file)
@@ -157,6 +159,8 @@ def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer:
         config["class_name"] = "Model"  # the public name, under which Keras looks it up
     if meta["built_shape"] is not None:
         config["build_config"] = {"input_shape": meta["built_shape"]}
+        if meta["input_specs"] is not None:
+            config["build_config"]["input_specs"] = meta["input_specs"]
     if meta["training_config"]:
         config["compile_config"] = compile_config(meta["training_config"])
     about = {"keras_version": KERAS_VERSION, "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S")}
@@ -219,10 +223,9 @@ def load_model(
                 return _load_h5(file, custom_objects, compile, path)
 
 
-def _make(config: dict[str, Any], built_shape: Any, custom_objects: Any) -> Any:
+def _make(config: dict[str, Any], built: dict[str, Any], custom_objects: Any) -> Any:
     model = model_from_config(config, custom_objects)
-    if not model.built and built_shape:
-        model.build(built_shape)
+    building.build(model, built.get("input_specs"), built.get("built_shape"))
     return model
 
 
@@ -234,12 +237,12 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
     try:
         meta = {
             key: json.loads(file.attrs[key])
-            for key in ("model_config", "training_config", "built_shape")
+            for key in ("model_config", "training_config", "built_shape", "input_specs")
             if key in file.attrs
         }
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: its configuration is no JSON: {error}.") from None
-    model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
+    model = _make(meta["model_config"], meta, custom_objects)
     hdf5.read_model(model, file["model_weights"])
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
@@ -250,8 +253,9 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
 
 def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
     config = archive.config()
-    built_shape = (config.get("build_config") or {}).get("input_shape")
-    model = _make(config, built_shape, custom_objects)
+    built = dict(config.get("build_config") or {})
+    built["built_shape"] = built.pop("input_shape", None)
+    model = _make(config, built, custom_objects)
     with archive.weights() as file:
         (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
         if compile and config.get("compile_config"):
@@ -271,7 +275,7 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
     if meta["model_config"] is None:
         return _restored(path, meta, custom_objects, compile)
     try:
-        model = _make(meta["model_config"], meta.get("built_shape"), custom_objects)
+        model = _make(meta["model_config"], meta, custom_objects)
     except UnsafeConfigError:
         raise
     except ValueError as error:

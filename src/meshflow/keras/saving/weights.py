@@ -95,7 +95,9 @@ def load_weights(
             raise NotImplementedError(
                 "Weights may only be loaded with by_name or skip_mismatch from HDF5 files."
             )
-        return restore_objects(path, model).assert_nontrivial_match()
+        status = restore_objects(path, model)
+        # One that makes its layers later takes their values then.
+        return status.assert_nontrivial_match() if model.built or model.layers else status
     if skip_mismatch and not by_name and not path.endswith((".weights.h5", ".keras")):
         raise ValueError(
             "When calling model.load_weights, skip_mismatch can only be set to True when by_name is True."

@@ -14,7 +14,7 @@ from meshflow.core.convert import convert_to_tensor
 from meshflow.core.dispatch import apply, op
 from meshflow.core.dtypes import as_dtype
 from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
+from meshflow.core.operands import check_whole, static_value
 from meshflow.core.operation import Op
 from meshflow.core.shapes import TensorShape
 from meshflow.core.symbolic import also_symbolic
@@ -63,6 +63,7 @@ def as_sizes(shape: Any, name: str = "shape") -> Sizes:
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
     value = static_value(shape, name)
+    check_whole(value, name)
     sizes = value if isinstance(value, tuple) else (value,)
     if any(s is None for s in sizes):
         raise ValueError(f"`{name}` must be fully known, got {sizes}.")
@@ -209,8 +210,8 @@ def eye(
       >>> tf.eye(2, batch_shape=[5]).shape
       TensorShape([5, 2, 2])
     """
-    rows = int(static_value(num_rows, "num_rows"))
-    columns = rows if num_columns is None else int(static_value(num_columns, "num_columns"))
+    (rows,) = as_sizes(num_rows, "num_rows")
+    columns = rows if num_columns is None else as_sizes(num_columns, "num_columns")[0]
     batch = () if batch_shape is None else as_sizes(batch_shape)
     return apply(_EYE, (), (rows, columns, batch, as_dtype(dtype).name))
 

@@ -46,6 +46,10 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     """
     if not isinstance(values, (list, tuple)):
         values = [values]
+    if not values:
+        raise InvalidValueError(
+            "concat: `values` must hold at least one tensor, got an empty list. [Op:ConcatV2]"
+        )
     return _concat(list(values), axis)
 
 

@@ -15,7 +15,6 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.shapes import TensorShape
 from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.ops.array.shaping import whole
 
 __all__ = [
     "broadcast_dynamic_shape",
@@ -45,7 +44,7 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
       [[1 2 1 2]
        [1 2 1 2]]
     """
-    multiples = whole(multiples)
+    multiples = multiples if isinstance(multiples, tuple) else (multiples,)
     if len(multiples) != input.ndim:
         raise InvalidValueError(
             f"tile needs one multiple per dimension ({input.ndim}), got {list(multiples)}."
@@ -270,7 +269,7 @@ def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tens
       [[1 2 3]
        [1 2 3]]
     """
-    return jnp.broadcast_to(input, whole(shape))
+    return jnp.broadcast_to(input, shape)
 
 
 def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> TensorShape:

@@ -27,16 +27,6 @@ def axis_within(axis: int, rank: int, what: str) -> int:
     return axis % rank
 
 
-def whole(sizes: Any) -> tuple[Any, ...]:
-    """Sizes where floats without a fraction, as `tf.math.ceil` gives, are integers.
-
-    Args:
-      sizes: one size or several.
-    """
-    several = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
-    return tuple(int(s) if isinstance(s, float) and s.is_integer() else s for s in several)
-
-
 @op(same=(), name="reshape", strings="moves")
 def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """The same elements in another shape.
@@ -58,7 +48,7 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
       array([[0, 1, 2],
              [3, 4, 5]], dtype=int32)
     """
-    sizes = tuple(-1 if s is None else s for s in whole(shape))
+    sizes = tuple(-1 if s is None else s for s in (shape if isinstance(shape, tuple) else (shape,)))
     if any_symbolic((*sizes, *tensor.shape)):
         return jnp.reshape(tensor, sizes)
     count = int(np.prod(sizes, dtype=np.int64))

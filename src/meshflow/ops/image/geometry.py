@@ -142,7 +142,19 @@ def resize(
         raise ValueError(
             f"'size' must be a 1-D Tensor of 2 elements: new_height, new_width, got {size}."
         )
+    if any(isinstance(s, (str, bytes, float)) for s in sizes):
+        raise ValueError(f"'size' must be a 1-D int32 Tensor, got {size}.")
+    if any(s < 0 for s in sizes):
+        raise ValueError(f"Dimension {min(sizes)} must be >= 0, got a 'size' of {list(sizes)}.")
     height, width = (int(s) for s in sizes)
+    if 0 in sizes:
+        raise InvalidValueError(
+            f"tf.image.resize: output dimensions must be positive, got a 'size' of {list(sizes)}."
+        )
+    if 0 in images.shape[-3:-1]:
+        raise InvalidValueError(
+            f"tf.image.resize: input image must be of non-zero size, got shape {tuple(images.shape)}."
+        )
     if preserve_aspect_ratio:
         scale = min(height / images.shape[-3], width / images.shape[-2])
         height, width = round(images.shape[-3] * scale), round(images.shape[-2] * scale)
@@ -152,6 +164,12 @@ def resize(
         # Files have images of all sizes, for each of which XLA would compile a program.
         return Tensor(resized(held, height, width, method))
     return _resize(images, height, width, method, antialias)
+
+
+def _check_target(height: Any, width: Any) -> None:
+    for size, name in ((height, "target_height"), (width, "target_width")):
+        if isinstance(size, int) and size <= 0:
+            raise ValueError(f"{name} must be > 0, got {size}.")
 
 
 @waits()
@@ -184,6 +202,7 @@ def resize_with_pad(
        [0. 0. 0. 0.]]
     """
     image = image if hasattr(image, "_keras_history") else convert_to_tensor(image)
+    _check_target(target_height, target_width)
     height, width = image.shape[-3], image.shape[-2]
     ratio = max(width / target_width, height / target_height)
     small = resize(image, (int(height / ratio), int(width / ratio)), method, antialias=antialias)
@@ -298,6 +317,7 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
        [1. 1.]
        [0. 0.]]
     """
+    _check_target(target_height, target_width)
     image = convert_to_tensor(image)
     height, width = min(target_height, image.shape[-3]), min(target_width, image.shape[-2])
     cut = crop_to_bounding_box(

@@ -255,8 +255,15 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _chosen(x: Any, y: Any, first: Any) -> Any:
-    """`x` where `first` or where `x` is NaN, else `y`; JAX's own extremes halve the gradient of ties."""
-    return jnp.where(first | (x != x), x, y)
+    """`x` where `first` or where `x` is NaN, else `y`; JAX's own extremes halve the gradient of ties.
+
+    `first` alone says which one has the gradient, as in TensorFlow: beside a NaN that is `y`.
+    """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.where(first, x, y)
+    # Adding -0 changes no number.
+    unset = jnp.where(x != x, x, jnp.asarray(-0.0, x.dtype))
+    return jnp.where(first, x, y + jax.lax.stop_gradient(unset))
 
 
 @op(kinds="if")

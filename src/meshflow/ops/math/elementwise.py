@@ -163,7 +163,21 @@ sign = _define(
 )
 square = _define("square", jnp.square, "`x * x`.", "[1, -3]", "[1 9]", kinds="ifc")
 sqrt = _define("sqrt", jnp.sqrt, "Square root.", "[4.0, 9.0]", "[2. 3.]")
-rsqrt = _define("rsqrt", jax.lax.rsqrt, "`1 / sqrt(x)`.", "[4.0, 16.0]", "[0.5  0.25]")
+
+
+@jax.custom_jvp
+def _rsqrt(x: Any) -> Any:
+    return jax.lax.rsqrt(x)
+
+
+@_rsqrt.defjvp
+def _rsqrt_tangent(primals: Any, tangents: Any) -> Any:
+    y = _rsqrt(*primals)
+    # JAX divides by `x`, which gives another sign at -0.
+    return y, tangents[0] * (y * y * y * jnp.asarray(-0.5, y.dtype))
+
+
+rsqrt = _define("rsqrt", _rsqrt, "`1 / sqrt(x)`.", "[4.0, 16.0]", "[0.5  0.25]")
 reciprocal = _define(
     "reciprocal", lambda x: jnp.ones((), x.dtype) / x, "`1 / x`.", "[2.0, -4.0]", "[ 0.5  -0.25]"
 )

@@ -19,7 +19,12 @@ __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
 def _top_k(input: TensorLike, k: int) -> Any:
     if k > input.shape[-1]:
         raise ValueError(f"input must have at least k columns. Had {input.shape[-1]}, needed {k}")
-    return tuple(jax.lax.top_k(input, k))
+    if not jnp.issubdtype(input.dtype, jnp.floating):
+        return tuple(jax.lax.top_k(input, k))
+    # XLA puts -0 behind 0; of equal numbers TensorFlow has the first one first.
+    plain = jax.lax.stop_gradient(jnp.where(input == 0, jnp.zeros((), input.dtype), input))
+    indices = jax.lax.top_k(plain, k)[1]
+    return jnp.take_along_axis(input, indices, axis=-1), indices
 
 
 def top_k(
@@ -83,7 +88,7 @@ def in_top_k(
       name: ignored.
 
     Returns:
-      Booleans of shape [batch]; False for a target out of range or a prediction that is not finite.
+      Booleans of shape [batch]; False for a target out of range or where a prediction is not finite.
 
     Example:
       >>> import meshflow as tf
@@ -103,7 +108,7 @@ def in_top_k(
     index = jnp.clip(targets, 0, classes - 1).astype(jnp.int32)
     own = jnp.take_along_axis(predictions, index[:, None], axis=-1)
     above = jnp.sum(predictions > own, axis=-1)
-    return valid & jnp.isfinite(own[:, 0]) & (above < k)
+    return valid & jnp.all(jnp.isfinite(predictions), axis=-1) & (above < k)
 
 
 @op(kinds="f", name="approx_top_k")

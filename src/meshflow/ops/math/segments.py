@@ -59,6 +59,28 @@ def _segment_prod_backward(count: int, residuals: Any, g: Any) -> Any:
 _segment_prod.defvjp(_segment_prod_forward, _segment_prod_backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _segment_extreme(rows: Any, ids: Any, count: int, kind: str) -> Any:
+    """Maxima or minima over rows with equal ids; equal ones share the gradient, in JAX with what they begin with."""
+    function = jax.ops.segment_max if kind == "max" else jax.ops.segment_min
+    return function(rows, ids, count)
+
+
+def _segment_extreme_forward(rows: Any, ids: Any, count: int, kind: str) -> Any:
+    result = _segment_extreme(rows, ids, count, kind)
+    return result, (rows == result[ids], ids)
+
+
+def _segment_extreme_backward(count: int, kind: str, residuals: Any, g: Any) -> Any:
+    chosen, ids = residuals
+    shares = jax.ops.segment_sum(chosen.astype(g.dtype), ids, count)
+    given = jnp.where(chosen, (g / jnp.maximum(shares, 1))[ids], jnp.zeros((), g.dtype))
+    return given, np.zeros(ids.shape, jax.dtypes.float0)
+
+
+_segment_extreme.defvjp(_segment_extreme_forward, _segment_extreme_backward)
+
+
 @op(same=("data",), name="segment_reduction")
 def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: str) -> Tensor:
     flat_ids = segment_ids.reshape(-1)
@@ -75,12 +97,10 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
         return {"sum": total, "mean": total / divisor, "sqrt_n": total / jnp.sqrt(divisor)}[
             kind
         ].astype(data.dtype)
-    function: Any = {
-        "max": jax.ops.segment_max,
-        "min": jax.ops.segment_min,
-        "prod": _segment_prod,
-    }[kind]
-    result = function(rows, ids, num_segments + 1)[:num_segments]
+    if kind == "prod":
+        result = _segment_prod(rows, ids, num_segments + 1)[:num_segments]
+    else:
+        result = _segment_extreme(rows, ids, num_segments + 1, kind)[:num_segments]
     if kind == "prod" or data.dtype.kind not in "fV":
         return result
     # TensorFlow's value of an empty segment is the largest finite number, not infinity.

@@ -202,6 +202,17 @@ def _to_positive_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
     return jnp.where(x > 0, _to_first_by_xla(x, y, g, windows), jnp.zeros((), g.dtype))
 
 
+def _inside(windows: Windows, shape: Any, start: Any, limit: Any) -> Any:
+    """Which windows have an element of `x` at one of their places, not one of the padding."""
+    found = np.ones((1,) * len(shape), bool)
+    for axis, (low, _) in enumerate(windows.pads):
+        places = np.arange(start[axis], limit[axis], windows.strides[axis])
+        present = (places >= low) & (places < low + shape[axis])
+        if not present.all():
+            found = found & present.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return found
+
+
 def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
     """Each gradient at the first maximum of its window, added up where windows overlap."""
     full = padded(x, windows, lowest(x.dtype))
@@ -210,6 +221,8 @@ def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
     total = jnp.zeros(full.shape, g.dtype)
     for start, limit, strides in windows.slices(x.shape):
         hit = lax.slice(full, start, limit, strides) == y
+        if full is not x:
+            hit = hit & _inside(windows, x.shape, start, limit)
         share = jnp.where(hit & ~taken, g, zero)
         taken = taken | hit
         around = zip(start, limit, strides, full.shape, strict=True)

@@ -1,0 +1,95 @@
+"""Memory that is used up is a `ResourceExhaustedError` wherever it happens, and old traces give theirs back."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.core import retracing
+
+SIDE = 1 << 23
+HUGE = np.broadcast_to(np.float32(1), (SIDE, SIDE))
+
+
+@tf.function
+def outer(x):
+    return tf.linalg.matmul(x, x, transpose_b=True)
+
+
+@pytest.mark.parametrize(
+    ("work", "named"),
+    [
+        (lambda: tf.zeros([SIDE, SIDE]), "fill"),
+        (lambda: tf.tile(tf.zeros([SIDE]), [SIDE]), "tile"),
+        (lambda: outer(tf.zeros([SIDE, 1])), "function outer"),
+        (lambda: tf.constant(HUGE), r"a tensor of shape \(8388608, 8388608\)"),
+        (lambda: tf.Variable(HUGE), r"a tensor of shape \(8388608, 8388608\)"),
+        (lambda: tf.keras.layers.Dense(SIDE).build([None, SIDE]), "variable .*kernel"),
+        (lambda: next(iter(tf.data.Dataset.range(1).map(lambda _: tf.zeros([SIDE, SIDE])))), "Map"),
+    ],
+)
+def test_no_memory(work, named):
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=named) as caught:
+        work()
+    # What programs written for NumPy wait for.
+    assert isinstance(caught.value, MemoryError)
+    assert caught.value.error_code == tf.errors.RESOURCE_EXHAUSTED
+
+
+def test_other_errors_stay_what_they_are():
+    def fails():
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        tf.Variable(fails)
+
+
+def test_traces_called_least_recently_go_with_their_programs(monkeypatch):
+    monkeypatch.setattr(retracing, "TRACES", 3)
+    calls = []
+
+    @tf.function(reduce_retracing=True)
+    def times(x, n):
+        calls.append(n)
+        return x * n
+
+    x = tf.constant([1.0, 2.0])
+    programs = []
+    for number in range(6):
+        times(x, number)
+        times(x, 0)  # never the oldest
+        newest = list(times._cache.values())[-1]
+        programs.append(weakref.ref(newest._compiled.__wrapped__))
+        del newest
+    gc.collect()
+    assert calls == list(range(6))
+    assert sum(program() is not None for program in programs) <= 3
+    assert times(x, 1).numpy().tolist() == [1, 2]
+    assert calls == [*range(6), 1]
+    assert times.experimental_get_tracing_count() == 7
+
+
+def test_objects_that_arguments_are_known_by_live_as_long_as_their_traces(monkeypatch):
+    monkeypatch.setattr(retracing, "TRACES", 2)
+
+    class Scale:
+        __hash__ = None
+
+        def __init__(self, by):
+            self.by = by
+
+    @tf.function(reduce_retracing=True)
+    def scaled(x, scale):
+        return x * scale.by
+
+    found = []
+    for number in range(8):
+        scale = Scale(float(number))
+        found.append(weakref.ref(scale))
+        # One that had another's identity would give another's result.
+        assert float(scaled(tf.constant(1.0), scale)) == number
+    del scale
+    gc.collect()
+    assert sum(one() is not None for one in found) == 2
