@@ -3,6 +3,7 @@
 import gzip
 import os
 import pickle
+import textwrap
 
 import numpy as np
 import pytest
@@ -139,25 +140,44 @@ def test_a_full_disk_names_the_file(tmp_path):
         file.write(b"x" * 100_000)
 
 
+# Each writes to another place first: what is imported then is none of the steps at which it is killed.
 WRITERS = {
     "saved": """
         def write(path, number):
-            tf.data.Dataset.from_tensors(np.full(1000, number)).repeat(3).save(path)
+            data = tf.data.Dataset.from_tensors(np.full(1000, number)).repeat(3)
+            with tempfile.TemporaryDirectory() as other:
+                data.save(other)
+            begin()
+            data.save(path)
         """,
     "records": """
-        def write(path, number):
+        def save(path, number):
             with tf.io.TFRecordWriter(path) as writer:
                 for _ in range(3):
-                    writer.write(str(number).encode() * 1)
+                    writer.write(str(number).encode())
+
+        def write(path, number):
+            with tempfile.TemporaryDirectory() as other:
+                save(other + "/records", number)
+            begin()
+            save(path, number)
         """,
     "log": """
         from meshflow.keras.callbacks import CSVLogger
-        def write(path, number):
+
+        def save(path, number):
             log = CSVLogger(path)
             log.on_train_begin()
             log.on_epoch_end(number, {"loss": number})
+
+        def write(path, number):
+            with tempfile.TemporaryDirectory() as other:
+                save(other + "/log", number)
+            begin()
+            save(path, number)
         """,
 }
+WRITERS = {kind: "import tempfile\n" + textwrap.dedent(source) for kind, source in WRITERS.items()}
 
 
 def number_saved(path):
@@ -195,11 +215,15 @@ def test_a_killed_writer_leaves_the_old_or_the_new(kind, tmp_path):
 def test_a_killed_cache_is_whole_or_made_again(tmp_path):
     nursery = Nursery(
         """
-        import os
+        import tempfile
+
         def write(path, number):
+            data = tf.data.Dataset.from_tensors(np.full(1000, number)).repeat(3)
+            with tempfile.TemporaryDirectory() as other:
+                list(data.cache(other + "/c"))
+            begin()
             if os.path.exists(path + ".meshflow"):
                 os.remove(path + ".meshflow")
-            data = tf.data.Dataset.from_tensors(np.full(1000, number)).repeat(3)
             assert len(list(data.cache(path))) == 3
         """
     )
