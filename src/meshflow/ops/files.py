@@ -18,6 +18,7 @@ from meshflow.core.operands import known_strings
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.files import gfile
+from meshflow.files.replacing import replacing
 from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files.paths import text
 from meshflow.ops.pending import waits
@@ -108,7 +109,7 @@ def read_file(filename: Any, name: str | None = None) -> Tensor:
 
 
 def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
-    """Writes a string to a file, making its folder.
+    """Writes a string to a file, which is replaced when all is written; its folder is made.
 
     Args:
       filename: the path.
@@ -123,11 +124,9 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
       >>> tf.io.gfile.exists(path)
       True
     """
-    path = gfile.join(filename)
-    if "/" in path:
-        gfile.makedirs(path.rsplit("/", 1)[0] or "/")
-    with gfile.GFile(path, "wb") as file:
-        file.write(host_bytes(contents, "the contents of a file")[()])
+    content = host_bytes(contents, "the contents of a file")[()]
+    with replacing(filename) as file:
+        file.write(content)
 
 
 def matching_files(pattern: Any, name: str | None = None) -> Tensor:
