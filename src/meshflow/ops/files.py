@@ -18,9 +18,9 @@ from meshflow.core.operands import known_strings
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.files import gfile
-from meshflow.files.replacing import replacing
 from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files.paths import text
+from meshflow.files.replacing import replacing
 from meshflow.ops.pending import waits
 
 __all__ = [
