@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.setup import allow_64_bits as _allow_64_bits
 
@@ -234,6 +234,55 @@ from meshflow.version import VERSION as __version__
 # TensorFlow tells these, too.
 __cxx11_abi_flag__, __monolithic_build__ = 1, 0
 
+if TYPE_CHECKING:
+    # What `find` gives when it is first used, for editors and type checkers.
+    from meshflow import (
+        audio,
+        autodiff,
+        compat,
+        data,
+        distribute,
+        dtypes,
+        experimental,
+        feature_column,
+        image,
+        io,
+        keras,
+        lookup,
+        mixed_precision,
+        profiler,
+        quantization,
+        saved_model,
+        sets,
+        signal,
+        sparse,
+        summary,
+        sysconfig,
+        test,
+        tpu,
+        train,
+        types,
+    )
+    from meshflow.core import autograph
+    from meshflow.data.optional import OptionalSpec
+    from meshflow.io.tensors import make_ndarray, make_tensor_proto
+    from meshflow.keras import initializers, losses, metrics, optimizers
+    from meshflow.keras.initializers import (
+        Constant as constant_initializer,
+    )
+    from meshflow.keras.initializers import (
+        Ones as ones_initializer,
+    )
+    from meshflow.keras.initializers import (
+        RandomNormal as random_normal_initializer,
+    )
+    from meshflow.keras.initializers import (
+        RandomUniform as random_uniform_initializer,
+    )
+    from meshflow.keras.initializers import (
+        Zeros as zeros_initializer,
+    )
+
 # Loaded when first used: they cost time to import, and many programs need only some.
 _LAZY = (
     *(
@@ -275,7 +324,7 @@ _KERAS_INITIALIZERS = {
 
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
-    - {"annotations", "find", "importlib", "Any", "core", "ops"}
+    - {"annotations", "find", "importlib", "Any", "TYPE_CHECKING", "core", "ops"}
     | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
 )
 
