@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from meshflow.core.context import context, standing_in
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import ValueNeededError
 from meshflow.core.identity import IdentityWeakDict
+from meshflow.core.polymorphic import Parameters, Polymorphic, Result
 from meshflow.core.retracing import history_of
 from meshflow.core.shapes import TensorShape
 from meshflow.core.sized_later import SizedLater
@@ -438,6 +439,34 @@ def _is_dropped(variables: list[Any], holders: list[Any]) -> bool:
     )
 
 
+@overload
+def function(
+    func: Callable[Parameters, Result],
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: Any = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Any = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Polymorphic[Parameters, Result]: ...
+@overload
+def function(
+    func: None = None,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: Any = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Any = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Callable[[Callable[Parameters, Result]], Polymorphic[Parameters, Result]]: ...
 def function(
     func: Callable[..., Any] | None = None,
     input_signature: Sequence[Any] | None = None,

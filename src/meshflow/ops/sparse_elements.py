@@ -17,6 +17,7 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
+from meshflow.ops.signatures import RowSegments
 
 __all__ = [
     "add",
@@ -472,7 +473,7 @@ def bincount(
     return SparseTensor(places[:, 1:], counts, [size])
 
 
-def _segment(kind: str, gives: str) -> Callable[..., Any]:
+def _segment(kind: str, gives: str) -> RowSegments:
     """An op over chosen rows; `gives` is what the example in its docstring prints."""
 
     def segment(

@@ -167,7 +167,7 @@ class _Reader:
             root._ordered = tuple(self._items[place] for place in places)
         return root
 
-    def _function(self, name: str, parameters: list[Any], alternatives: list[Any]) -> Function:
+    def _function(self, name: str, parameters: list[Any], alternatives: list[Any]) -> Any:
         choose = _Choice(name, parameters, [self._alternative(name, a) for a in alternatives])
         return function(choose, autograph=False)
 

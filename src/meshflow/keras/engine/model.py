@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from meshflow.core import nest
 from meshflow.core.names import name_scope
@@ -44,11 +44,11 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         """The `tf.distribute.Strategy` in whose scope the model was made, or the default one."""
         return self._strategy_at_start or get_strategy()
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and (len(args) >= 2 or "outputs" in kwargs):
             from meshflow.keras.engine.functional import Functional
 
-            return super().__new__(Functional)
+            return super().__new__(Functional)  # type: ignore[return-value]
         made = super().__new__(cls)
         if _is_plain(args) and _is_plain(kwargs):
             # A subclass's configuration, unless it has another one.

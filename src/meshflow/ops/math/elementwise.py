@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from meshflow.core.composite import SparseTensor, passes_rows
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.signatures import Elementwise
 
 __all__ = [
     "abs",
@@ -83,7 +84,7 @@ def _define(
     gives: str,
     kinds: str | None = "fc",
     differentiable: bool = True,
-) -> Callable[..., Any]:
+) -> Elementwise:
     """A public elementwise op; all of them are one line of a table.
 
     `given` and `gives` are what the example in its docstring takes and prints.
@@ -122,7 +123,7 @@ _SPARSE = frozenset(
 )
 
 
-def _of_sparse(public: Callable[..., Any]) -> Callable[..., Any]:
+def _of_sparse(public: Elementwise) -> Elementwise:
     @functools.wraps(public)
     def function(x: Any, name: str | None = None) -> Any:
         if isinstance(x, SparseTensor):

@@ -15,6 +15,7 @@ from meshflow.core.dispatch import op
 from meshflow.core.dtypes import as_dtype, int64
 from meshflow.core.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.ops.signatures import Reduction
 
 __all__ = [
     "argmax",
@@ -60,7 +61,7 @@ def _define(
     gives: str,
     kinds: str,
     differentiable: bool = True,
-) -> Callable[..., Any]:
+) -> Reduction:
     """A public reduction; all of them are one line of a table.
 
     `gives` is what the example in its docstring prints.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math.casting import cast
+from meshflow.ops.signatures import Segments, UnsortedSegments
 
 __all__ = [
     "segment_max",
@@ -108,7 +108,7 @@ def _reduce(data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: 
     return jnp.where(shaped == 0, limits.min if kind == "max" else limits.max, result)
 
 
-def _segment(kind: str, fill_empty: bool, gives: str) -> Callable[..., Any]:
+def _segment(kind: str, fill_empty: bool, gives: str) -> Segments:
     """An op over sorted ids; `gives` is what the example in its docstring prints."""
 
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
@@ -160,7 +160,7 @@ def _masked(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
     )
 
 
-def _unsorted(kind: str, gives: str) -> Callable[..., Any]:
+def _unsorted(kind: str, gives: str) -> UnsortedSegments:
     """An op over ids in any order; `gives` is what the example in its docstring prints."""
 
     def segment(

@@ -17,6 +17,7 @@ import numpy as np
 from meshflow.core.dispatch import op
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.math.elementwise import bessel_i0, bessel_i0e, bessel_i1, bessel_i1e
+from meshflow.ops.signatures import Elementwise
 
 __all__ = [
     "bessel_i0",
@@ -45,7 +46,7 @@ _ARRAYS: dict[str, Callable[[Any], Any]] = {}
 
 def _define(
     name: str, value: Callable[[Any], Any], slope: Callable[[Any, Any], Any], doc: str, gives: str
-) -> Callable[..., Any]:
+) -> Elementwise:
     """A public function with its derivative, a function of x and of the value; both in float64.
 
     `gives` is what the example in its docstring prints.

@@ -16,6 +16,7 @@ from meshflow.core.errors import InvalidValueError
 from meshflow.core.operands import static_value
 from meshflow.core.tensor import Tensor, TensorLike
 from meshflow.ops.array import roll
+from meshflow.ops.signatures import ComplexTransform, RealTransform
 
 __all__ = [
     "fft",
@@ -59,7 +60,7 @@ def _check_rank(x: Any, rank: int, name: str) -> None:
         )
 
 
-def _complex(name: str, function: Callable[..., Any], rank: int, what: str) -> Callable[..., Any]:
+def _complex(name: str, function: Callable[..., Any], rank: int, what: str) -> ComplexTransform:
     """A public transform of complex numbers to complex numbers."""
 
     def body(input: TensorLike, name: str | None = None) -> Tensor:
@@ -88,7 +89,7 @@ def _complex(name: str, function: Callable[..., Any], rank: int, what: str) -> C
     return _preferring(op(body, kinds="c"), complex64)
 
 
-def _preferring(transform: Callable[..., Any], dtype: DType) -> Callable[..., Any]:
+def _preferring(transform: Callable[..., Any], dtype: DType) -> Any:
     """The transform, which makes `dtype` of anything but tensors: arrays of any precision too."""
 
     (operand, *_) = inspect.signature(transform).parameters
@@ -118,7 +119,7 @@ def _sized(fft_length: Any, rank: int, name: str) -> Any:
 
 def _real(
     name: str, function: Callable[..., Any], rank: int, what: str, kinds: str, length: str
-) -> Callable[..., Any]:
+) -> RealTransform:
     """A public transform between real numbers and half of their (symmetric) spectrum."""
 
     def body(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
