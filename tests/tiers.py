@@ -78,7 +78,7 @@ class Freeing:
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         # What tests share may be large: freeing it again and again would not help.
-        self.limit = max(GROWN, resident() + GROWN // 2)
+        self.limit = max(GROWN, resident() + GROWN // 4)
 
 
 def resident():

@@ -151,6 +151,8 @@ def test_what_is_no_number_passes():
     x = jnp.ones((4096, 32), "float32").at[5, 0].set(jnp.nan).at[7, 0].set(-jnp.inf)
     for step in ("relu", "gelu", "gelu_tanh"):
         got = product(x, jnp.ones((32, 32), "float32"), (step,), [])
+        if got is None:
+            pytest.skip("oneDNN has no fast code for this here")
         assert np.isnan(got[5]).all() and not np.isnan(got[:5]).any()
         assert step != "relu" or (np.asarray(got[7]) == 0).all()
 
