@@ -12,7 +12,7 @@ from meshflow.core import nest
 from meshflow.core.concrete_function import Signed
 from meshflow.core.convert import convert_to_tensor
 from meshflow.core.errors import DataLossError, NotFoundError
-from meshflow.core.function import Function, function
+from meshflow.core.function import function
 from meshflow.core.module import Module
 from meshflow.core.specs import TensorSpec
 from meshflow.core.tensor import Tensor
