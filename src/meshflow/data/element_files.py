@@ -27,14 +27,13 @@ from meshflow.core.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.files import gfile
+from meshflow.files.limits import INFLATED
 
 _MARK = b"MFELEM2\n"
 # A header's length and checksum; a length of 0 ends the elements.
 _FRAME = struct.Struct("<II")
 _CHECK = struct.Struct("<I")
 _END = struct.Struct("<QI")
-# Deflate makes at most so much of a byte.
-_MOST_INFLATED = 1032
 
 
 class ElementWriter:
@@ -95,7 +94,7 @@ def read_elements(
             if compression is None:
                 _check_end(plain, size)
             with opener(compression)(plain, "rb") as file:
-                limit = size * (_MOST_INFLATED if compression else 1)
+                limit = size * (INFLATED if compression else 1)
                 reader = _Reader(path, file, limit)
                 reader.check_spec(spec)
                 yield from reader.elements(spec, count)
