@@ -25,6 +25,8 @@ from meshflow.data import structure
 from meshflow.data.execution.random_maps import Draws
 from meshflow.data.execution.resumable import Failed, Pass, Raising, caught, close
 from meshflow.data.optional import Optional
+from meshflow.data.specs import IteratorSpec, described_by
+from meshflow.data.static_shapes import likes
 
 # Items that a thread computes before it hands them over: what takes so long, and how many at most.
 _GROUP_SECONDS, _GROUP_MOST = 0.004, 16
@@ -98,6 +100,7 @@ def _nodes(root: Any) -> Iterator[Any]:
         yield from _nodes(parent)
 
 
+@described_by(IteratorSpec)
 class OwnedIterator(Source):
     """An iterator over a dataset; made by `iter(dataset)`.
 
@@ -130,8 +133,8 @@ class OwnedIterator(Source):
         return self._dataset.element_spec
 
     @property
-    def _type_spec(self) -> structure.IteratorSpec:
-        return structure.IteratorSpec(self.element_spec)
+    def _type_spec(self) -> IteratorSpec:
+        return IteratorSpec(self.element_spec)
 
     def __next__(self) -> Any:
         if (
@@ -160,9 +163,10 @@ class OwnedIterator(Source):
             raise full from error
 
     def _kind(self) -> Any:
-        from meshflow.data.traced_loop import form
-
-        return str(self._dataset.element_spec), self._convert, form(self._dataset)
+        # Datasets whose elements' sizes differ are told apart where these are known.
+        known = self._dataset._static_shapes()
+        sizes = "" if known is None else f"{known.spec} {known.last}"
+        return str(self._dataset.element_spec), self._convert, sizes
 
     def take(self) -> Any:
         """The next element, now."""
@@ -176,9 +180,7 @@ class OwnedIterator(Source):
         self._position -= 1
 
     def _likes(self) -> tuple[Any, Any]:
-        from meshflow.data.traced_loop import likes
-
-        return likes(self._dataset, self._convert) or super()._likes()
+        return likes(self._dataset._static_shapes(), self._convert) or super()._likes()
 
     def get_next_as_optional(self) -> Optional:
         """The next element, or nothing at the end."""

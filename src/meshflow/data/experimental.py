@@ -9,15 +9,16 @@ from meshflow.core.runtime.errors import OutOfRangeError
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
-from meshflow.data.dataset import (
+from meshflow.data.arguments import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
     SHARD_HINT,
     UNKNOWN_CARDINALITY,
-    Dataset,
     integer,
 )
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import OwnedIterator, Run
+from meshflow.data.execution import map_function
 from meshflow.data.explaining import explain
 from meshflow.data.optional import Optional
 from meshflow.data.readers.arrow import from_arrow, from_parquet
@@ -30,6 +31,7 @@ from meshflow.data.readers.sql import (
 )
 from meshflow.data.readers.tar import from_webdataset
 from meshflow.data.workers import map_with_workers
+from meshflow.io.records import TFRecordWriter as Records
 
 __all__ = [
     "AUTOTUNE",
@@ -483,8 +485,6 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
 
 def enable_debug_mode() -> None:
     """Lets functions of datasets that are made from now on run eagerly, one element at a time."""
-    from meshflow.data.execution import map_function
-
     map_function.DEBUG["eager"] = True
 
 
@@ -518,8 +518,6 @@ class TFRecordWriter:
         Raises:
           TypeError: for something else.
         """
-        from meshflow.io.records import TFRecordWriter as Records
-
         if not isinstance(dataset, Dataset):
             raise TypeError(f"Expected a `tf.data.Dataset`, got {type(dataset).__name__}.")
         spec = dataset.element_spec

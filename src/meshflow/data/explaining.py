@@ -54,9 +54,9 @@ def _lines(node: Dataset, depth: int) -> Iterator[str]:
 
 def _time(node: Dataset) -> str:
     """What a transformation spent."""
-    spent = node._spent
-    if not spent.elements:
+    stopwatch = node._stopwatch
+    if not stopwatch.elements:
         return ""
-    before = 0.0 if node._apart else sum(p._spent.seconds for p in node._parents)
+    before = 0.0 if node._apart else sum(p._stopwatch.seconds for p in node._parents)
     verb = "waited " if node._apart else ""
-    return f"; {spent.elements:,} elements, {verb}{max(spent.seconds - before, 0):.3f} s"
+    return f"; {stopwatch.elements:,} elements, {verb}{max(stopwatch.seconds - before, 0):.3f} s"

@@ -10,11 +10,14 @@ import numpy as np
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
-from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset
+from meshflow.data.arguments import UNKNOWN_CARDINALITY
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
+
+__all__ = ["Resample"]
 
 
 class Resample(Unary):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
-from meshflow.data.dataset import Dataset, integer
+from meshflow.data.arguments import integer
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice

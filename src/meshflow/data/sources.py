@@ -14,19 +14,17 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.variables.random import global_seed, new_seed, seed_words
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Run
 from meshflow.data.execution.batched_gather import Rows, Taker
 from meshflow.data.execution.resumable import Resuming
+
+__all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
 _BLOCK = 4096
 # Bytes read from a memory-mapped array after which its pages are given back. The system maps up
@@ -99,7 +97,9 @@ def rows_of(
     return Vector(
         Rows([Taker(a) for a in arrays], note),
         index_blocks(count),
-        chained=lambda wanted: Rows([Taker(arrays[c.leaf], c) for c in wanted], note),
+        chained=lambda wanted: Rows(
+            [Taker(arrays[c.leaf], c.steps, c.shape) for c in wanted], note
+        ),
         in_order=True,
         extent=count,
     )
@@ -248,8 +248,6 @@ def _flatten_like(signature: Any, value: Any) -> list[Any]:
 
 
 def _converted(spec: Any, leaf: Any, number: int) -> Any:
-    from meshflow.core.values.convert import convert_to_tensor
-
     if isinstance(spec, SparseTensorSpec):
         if not spec.is_compatible_with(leaf):
             raise InvalidValueError(

@@ -18,7 +18,8 @@ import numpy as np
 from meshflow.core.runtime.errors import AbortedError, InvalidValueError
 from meshflow.core.values import nest
 from meshflow.data import structure
-from meshflow.data.dataset import Dataset, integer
+from meshflow.data.arguments import integer
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run, ahead
 from meshflow.data.execution.resumable import Failed
 from meshflow.data.sources import seed_of

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from meshflow.core.config.unavailable import NotAvailableError
 from meshflow.distribute import cluster_resolver, experimental
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
@@ -35,6 +34,7 @@ from meshflow.distribute.strategy import (
     in_cross_replica_context,
 )
 from meshflow.distribute.tpu import TPUStrategy
+from meshflow.distribute.unavailable import refuse_later
 from meshflow.distribute.values import DistributedValues
 
 __all__ = [
@@ -67,17 +67,7 @@ __all__ = [
     "in_cross_replica_context",
 ]
 
-LATER = {
-    "ParameterServerStrategy": "parameter servers",
-    "Server": "parameter servers",
-    "coordinator": "parameter servers",
-    "partitioners": "parameter servers",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in LATER:
-        raise NotAvailableError(
-            f"tf.distribute.{name}: training with {LATER[name]} is not available yet."
-        )
+    refuse_later(name)
     raise AttributeError(f"module 'tf.distribute' has no attribute {name!r}")

@@ -10,6 +10,7 @@ from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _Mul
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
 from meshflow.distribute.saving import PreemptionCheckpointHandler, TerminationConfig
 from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
+from meshflow.distribute.unavailable import refuse_later
 
 __all__ = [
     "CentralStorageStrategy",
@@ -68,8 +69,5 @@ class TPUStrategy(_TPUStrategy):
 
 
 def __getattr__(name: str) -> Any:
-    from meshflow import distribute
-
-    if name in distribute.LATER:
-        return getattr(distribute, name)
+    refuse_later(name)
     raise AttributeError(f"module 'tf.distribute.experimental' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
-from meshflow.distribute.addresses import parse, with_port
+from meshflow.distribute.addresses import free_port, parse, with_port
 from meshflow.distribute.channel import SECRET
 from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
 
@@ -122,8 +122,6 @@ class _Worker:
     def address(self) -> str:
         """Where this worker can be reached."""
         import ray.util
-
-        from meshflow.distribute.addresses import free_port
 
         return f"{ray.util.get_node_ip_address()}:{free_port()}"
 

@@ -15,6 +15,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
+from meshflow.distribute.coordination import join_cluster
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device
 
@@ -337,8 +338,6 @@ def initialize_accelerator_system(
         make_virtual_cpus(num_logical_cpu_devices)
     addresses = jobs()
     if len(addresses) > 1 and jax.distributed.is_initialized() is False:
-        from meshflow.distribute.coordination import join_cluster
-
         join_cluster([f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id())
     kind = type_of(_of_kind(device_type, local=True)[0])
     _System.started = True

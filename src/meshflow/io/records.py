@@ -21,9 +21,9 @@ from meshflow.core.runtime.errors import (
     InvalidValueError,
     ResourceExhaustedError,
 )
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files.paths import full_disk_named
 from meshflow.files.paths import text as path_text
 from meshflow.files.replacing import Replacement

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.files.limits import image_limit
+from meshflow.environment.limits import image_limit
 from meshflow.kernels import library
 
 __all__ = ["available", "decoded", "libraries"]

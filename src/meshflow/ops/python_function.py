@@ -12,6 +12,7 @@ from jax.experimental import io_callback
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError, error_of_python
 from meshflow.core.tracing.host_callbacks import host_calls_are_ordered, keeping_errors
@@ -177,8 +178,6 @@ def py_function(
         return _declared("py_function", results, specs)
 
     def backward(arrays: Any, cotangents: Any) -> list[np.ndarray]:
-        from meshflow.core.gradients.tape import GradientTape
-
         tensors = [Tensor(np.asarray(a)) for a in arrays]
         inexact = [t for t in tensors if is_inexact(t._value)]
         with GradientTape() as tape:

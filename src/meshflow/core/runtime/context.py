@@ -53,6 +53,7 @@ class Context(threading.local):
       exporting: whether what is traced is saved, for a machine without Python: assertions are left out.
       guess: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
+      num_replicas: how many replicas take part in a step; distribution strategies say so.
     """
 
     def __init__(self) -> None:
@@ -72,6 +73,7 @@ class Context(threading.local):
         self.exporting = False
         self.guess: Guess | None = None
         self.replicas: Any = None
+        self.num_replicas = 1
 
 
 context = Context()

@@ -127,7 +127,9 @@ class Chains:
 
     def of(self, leaves: list[Any]) -> list[Any]:
         """The results for stacked arguments."""
-        return self.finished([Taker(leaves[chain.leaf], chain).all() for chain in self.wanted])
+        return self.finished(
+            [Taker(leaves[chain.leaf], chain.steps, chain.shape).all() for chain in self.wanted]
+        )
 
     def finished(self, arrays: list[Any]) -> list[Any]:
         """The results, from what was wanted."""

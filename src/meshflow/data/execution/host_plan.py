@@ -294,7 +294,7 @@ class Plan:
             computed = [np.asarray(r)[:count] for r in found]
         for i, image in self._images.items():
             self._load(group, image, computed, [row[i][0] for row in places])
-        values = {i: Taker(leaf(c.leaf), c).all() for i, c in self._chains.items()}
+        values = {i: Taker(leaf(c.leaf), c.steps, c.shape).all() for i, c in self._chains.items()}
         values |= dict(zip(self._computed, computed[self._helpers :], strict=True))
         for i, value in values.items():
             for row, number in zip(places, value, strict=True):

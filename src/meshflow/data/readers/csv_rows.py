@@ -13,7 +13,8 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.dataset import AUTOTUNE, UNKNOWN_CARDINALITY, Dataset, integer
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run
 from meshflow.data.execution.resumable import Failed, Raising
 from meshflow.data.readers.records import file_names

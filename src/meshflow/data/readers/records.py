@@ -21,13 +21,14 @@ from meshflow.core.runtime.errors import (
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
-from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run
 from meshflow.data.execution.chunk_reordering import in_turn
 from meshflow.data.execution.chunks import BLOCK
 from meshflow.data.execution.resumable import Failed, caught
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.io.records import compression_of, opened, read_records
 
 

@@ -20,13 +20,14 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run
 from meshflow.data.execution.round_robin import in_turn
 from meshflow.data.readers.records import file_names
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 
 __all__ = ["from_webdataset"]
 

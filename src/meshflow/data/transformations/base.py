@@ -15,6 +15,7 @@ from meshflow.data.epoch import Run
 from meshflow.data.execution import chunks
 from meshflow.data.execution.resumable import Raising, Resuming
 from meshflow.data.options import Options
+from meshflow.data.static_shapes import StaticShapes
 
 # Bytes above which what is kept is not copied once more.
 _JOINED = 1 << 30
@@ -125,6 +126,9 @@ class WithOptions(Unary):
     @property
     def _options(self) -> Options:
         return self._parent._options.merge(self._own)
+
+    def _static_shapes(self) -> StaticShapes | None:
+        return self._parent._static_shapes()
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         return self._parent._elements(run)

@@ -15,17 +15,14 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    integer,
-)
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run
 from meshflow.data.execution import affine, chunks, padding
 from meshflow.data.execution.batched_gather import Gather
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught
 from meshflow.data.execution.timing import Timed
+from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import Unary, is_live
 from meshflow.data.transformations.batches import Batches
 
@@ -59,6 +56,10 @@ class Batch(Unary):
             return count
         return count // self._size if self._drop else math.ceil(count / self._size)
 
+    def _static_shapes(self) -> StaticShapes | None:
+        known = self._parent._static_shapes()
+        return known and known.batched(self._size, self._drop)
+
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         vector = self._parent._vector(run)
         if vector is not None:
@@ -90,7 +91,7 @@ class Batch(Unary):
         if vector is None or vector.chained is None:
             return None
         batches = self._batches(vector.blocks, vector.chained(found.wanted), spec)
-        return Timed(batches, self._spent, True) if run.counts else batches
+        return Timed(batches, self._stopwatch, True) if run.counts else batches
 
     def _batches(self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any) -> Batches:
         return Batches(blocks, gather, spec, self._size, self._drop)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Generator, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Run, ahead
 from meshflow.data.execution import chunks
 from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.storage.element_files import ElementWriter, read_elements
 from meshflow.data.transformations.base import Fixed, Stacked, Unary
 from meshflow.files import gfile
@@ -38,6 +35,9 @@ class Cache(Unary):
         if self._file is not None:
             self._name = f"{self._name}.{part}"
             self._file = f"{self._name}.meshflow"
+
+    def _static_shapes(self) -> StaticShapes | None:
+        return self._parent._static_shapes()
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         rows = self._rows(run)
@@ -120,6 +120,9 @@ class Prefetch(Unary):
             )
         self._size = 2 if size < 0 else size
 
+    def _static_shapes(self) -> StaticShapes | None:
+        return self._parent._static_shapes()
+
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         elements = self._parent._elements(run)
         return elements if self._size == 0 else ahead(elements, self._size)
@@ -190,6 +193,4 @@ class IgnoreErrors(Unary):
 
 def _report(error: BaseException, warn: bool) -> None:
     if warn:
-        import logging
-
         logging.getLogger("meshflow").warning("An element was left out: %s", error)

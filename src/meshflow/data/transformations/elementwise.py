@@ -10,24 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys, keys_of_calls
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    AUTOTUNE,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer, threads_of
+from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Run, in_threads
 from meshflow.data.execution import chunks
 from meshflow.data.execution.host_plan import Plan, places
 from meshflow.data.execution.map_function import ElementFunction, randomness, same_randomness
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught, close
 from meshflow.data.states import function_of_state
+from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import Drawing, Unary, is_live
 from meshflow.data.transformations.batching import Batch
 
@@ -60,6 +55,10 @@ class Map(Drawing):
         if self._spec_of is not None:
             return self._spec_of(self._parent.element_spec)
         return self.function.output_spec
+
+    def _static_shapes(self) -> StaticShapes | None:
+        known = self._parent._static_shapes()
+        return known and known.mapped(self.function.results_of)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         rows = self._rows(run)
@@ -188,18 +187,6 @@ class Map(Drawing):
         reason = self.function.reason or super()._why_not_vectorized()
         many = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if many else reason
-
-
-def threads_of(calls: Any) -> int:
-    """How many calls may run at a time; -1 where that is left open.
-
-    Raises:
-      InvalidArgumentError: when it is not greater than zero.
-    """
-    number = integer(calls, "num_parallel_calls")
-    if number < 1 and number != AUTOTUNE:
-        raise InvalidValueError(f"num_parallel_calls must be greater than zero, got {number}.")
-    return number
 
 
 class HostMap(Unary):

@@ -11,17 +11,16 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    integer,
-)
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Run
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, caught
+from meshflow.data.specs import DatasetSpec
 from meshflow.data.states import function_of_state
 from meshflow.data.transformations.base import Drawing, Fixed, Unary
 
@@ -42,7 +41,7 @@ class Window(Unary):
         self._drop = bool(drop)
 
     def _known_spec(self) -> Any:
-        return structure.map_specs(structure.DatasetSpec, self._parent.element_spec)
+        return structure.map_specs(DatasetSpec, self._parent.element_spec)
 
     def _count(self) -> int:
         count = self._parent._count()
@@ -114,8 +113,6 @@ class GroupByWindow(Drawing):
         self._reduce, self._window = reduce_func, window_size_func
 
     def _reduced(self, key: int, group: list[Any], number: int = 0) -> Dataset:
-        from meshflow.core.values.convert import convert_to_tensor
-
         with call_keys(number):
             dataset = self._reduce(
                 convert_to_tensor(np.int64(key)), Fixed(group, self._parent.element_spec)
@@ -172,8 +169,6 @@ class GroupByReducer(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        from meshflow.core.values.convert import convert_to_tensor
-
         states: dict[int, Any] = {}
         function: ElementFunction | None = None
         for element in self._parent._elements(run):

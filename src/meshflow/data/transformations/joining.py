@@ -18,12 +18,8 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-)
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Run
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.affine import Chain
@@ -31,6 +27,7 @@ from meshflow.data.execution.batched_gather import Gather, joined
 from meshflow.data.execution.resumable import Failed, Raising, caught
 from meshflow.data.execution.round_robin import in_turn
 from meshflow.data.sources import index_blocks, seed_of
+from meshflow.data.specs import DatasetSpec
 from meshflow.data.transformations.base import Drawing, Fixed
 
 _NOTHING = object()
@@ -308,7 +305,7 @@ class FlatMap(Drawing):
 
 def _blank(spec: Any) -> Any:
     """A leaf that a spec describes, without anything in it."""
-    if isinstance(spec, structure.DatasetSpec):
+    if isinstance(spec, DatasetSpec):
         return Fixed([], spec.element_spec)
     return structure.zeros(spec)
 

@@ -11,13 +11,8 @@ import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Run
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.resumable import Failed, Raising, caught, close

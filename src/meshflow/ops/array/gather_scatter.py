@@ -16,6 +16,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import picked
+from meshflow.ops.array.joining import concat
+from meshflow.ops.array.shaping import reshape
 
 __all__ = [
     "boolean_mask",
@@ -407,9 +409,6 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
       >>> print(tf.dynamic_stitch([[1, 3], [0, 2]], [[10, 30], [0, 20]]).numpy())
       [ 0 10 20 30]
     """
-    from meshflow.ops.array.joining import concat
-    from meshflow.ops.array.shaping import reshape
-
     numbers = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
     rows = []
     for number, item in zip(numbers, data, strict=True):

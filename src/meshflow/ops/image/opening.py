@@ -15,7 +15,7 @@ from meshflow.core.runtime.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from meshflow.files.limits import IMAGE_VARIABLE, INFLATED, image_limit
+from meshflow.environment.limits import IMAGE_VARIABLE, INFLATED, image_limit
 
 __all__ = ["check_size", "decoding", "opened", "pillow"]
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.math.casting import cast
+from meshflow.ops.casting import cast
 
 __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
 
