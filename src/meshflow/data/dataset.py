@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.core.autograph.conversion import resolve
 from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
@@ -330,8 +331,6 @@ timed(Dataset)
 
 def _reduced_in_trace(dataset: Dataset, state: Any, reduce_func: Callable[..., Any]) -> Any:
     """What `reduce` gives, as a loop of the program that is traced."""
-    from meshflow.core.autograph.conversion import resolve
-
     step = resolve(reduce_func)
 
     def reduced(state: Any) -> Any:

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch import op_names, symbolic
-from meshflow.core.dispatch.known_values import all_settled, remember
+from meshflow.core.dispatch.known_values import all_determined, remember
 from meshflow.core.dispatch.operands import (
     WHOLE,
     as_operand_list,
@@ -36,6 +36,7 @@ from meshflow.core.dispatch.operands import (
     unify_lists,
 )
 from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.dispatch.recorded import RecordedOp
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
@@ -109,7 +110,7 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> Any:
     """Runs an op as a part of the function that is being traced."""
     outputs = wrap(op.call(values, static))
-    if op.constant and all_settled(operands):
+    if op.constant and all_determined(operands):
         remember(outputs, op, operands, static)
     return outputs
 
@@ -238,8 +239,6 @@ def _apply_recorded(
     op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]
 ) -> Any:
     """Runs an op while gradient tapes look on."""
-    from meshflow.core.gradients.nodes import Node
-
     inputs = flat_tensors(operands)
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
     in_trace = context.trace is not None
@@ -257,7 +256,7 @@ def _apply_recorded(
         outputs = op.call(values, static) if in_trace else op.compiled(static)(*values)
     result = wrap(outputs)
     if any(wanted):
-        node = Node(
+        node = RecordedOp(
             op,
             operands,
             static,

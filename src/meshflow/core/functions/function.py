@@ -19,6 +19,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
+from meshflow.core.autograph import convert
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
     CallArguments,
@@ -315,8 +316,6 @@ class Function:
         if self._traceable is None:
             self._traceable = self._python
             if self._autograph:
-                from meshflow.core.autograph import convert
-
                 self._traceable = convert(self._python)
         return self._traceable
 

@@ -14,11 +14,10 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.staging.loops import Stream
 from meshflow.core.tracing.host_callbacks import keep_error, keeping_errors
-from meshflow.core.tracing.trace import TraceContext
 from meshflow.core.values.tensor import Tensor
 
 
@@ -196,7 +195,7 @@ def fed(feed: Feed, like: Any, operands: Any = ()) -> tuple[Any, Tensor]:
     return found, first
 
 
-def _fed_around(scope: TraceContext, owner: TraceContext, source: Any) -> Tensor | None:
+def _fed_around(scope: Tracing, owner: Tracing, source: Any) -> Tensor | None:
     """What a call has to wait for that is the first in its loop's body or branch."""
     while scope is not owner and scope.parent is not None:
         scope = scope.parent

@@ -17,9 +17,9 @@ import numpy as np
 from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core.iterators.callback_infeed import EndOfElements, called, flat, specs_of, stream
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
-from meshflow.core.tracing.trace import TraceContext, bind_capture, enter
+from meshflow.core.tracing.trace import bind_capture, enter
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
@@ -236,7 +236,7 @@ def put_back(source: Source, element: Any) -> None:
         context.trace.offered.setdefault(id(source), []).append(element)
 
 
-def _captured(source: Source, scope: TraceContext) -> Any:
+def _captured(source: Source, scope: Tracing) -> Any:
     """The element as captures of a function that runs once a call."""
     try:
         element = source.take()

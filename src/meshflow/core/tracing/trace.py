@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -31,16 +31,13 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.runtime import errors
-from meshflow.core.runtime.context import alone, as_stored, context, counted_anew
+from meshflow.core.runtime.context import Recorder, Tracing, alone, as_stored, context, counted_anew
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.pass_pipeline import Rewriting, rewritten
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-
-if TYPE_CHECKING:
-    from meshflow.core.runtime.context import Recorder
-    from meshflow.core.variables.variable import Variable
 
 _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
@@ -49,6 +46,17 @@ _capture.def_abstract_eval(lambda *, index, aval: aval)
 def bind_capture(index: int, shape: Any, dtype: Any) -> Any:
     """A symbolic array that becomes the input of number `index` among a trace's captures."""
     return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
+
+
+class Cell(Protocol):
+    """What functions read and write: a variable, or a part of one on a device."""
+
+    name: str
+    _shape: Any
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
 
 
 class NeedsGraphTape(BaseException):
@@ -78,7 +86,7 @@ class TraceContext:
       pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/iterators`.
     """
 
-    def __init__(self, parent: TraceContext | None, once: bool = False, runs: bool = False) -> None:
+    def __init__(self, parent: Tracing | None, once: bool = False, runs: bool = False) -> None:
         self.parent = parent
         self.once = once
         self.random_ops = 0
@@ -90,7 +98,7 @@ class TraceContext:
         self.offered: dict[int, list[Any]] = {}
         self.last_fed: dict[int, Tensor] = {}
         self.sources: list[Any] = []
-        self.writes: dict[int, Variable] = {}
+        self.writes: dict[int, Any] = {}
         self.created: list[Any] = []
         self._captured: dict[int, Any] = {}
         self._state: dict[int, Tensor] = {}
@@ -121,7 +129,7 @@ class TraceContext:
             "it from that function, or keep state in a tf.Variable."
         )
 
-    def read(self, variable: Variable) -> Tensor:
+    def read(self, variable: Cell) -> Tensor:
         """The current value of a variable in this trace."""
         tensor = self._state.get(id(variable))
         if tensor is None:
@@ -130,7 +138,7 @@ class TraceContext:
             self.sources.append(variable)
         return tensor
 
-    def write(self, variable: Variable, value: Tensor) -> None:
+    def write(self, variable: Cell, value: Tensor) -> None:
         """Makes `value` the variable's value for the rest of this trace."""
         if id(variable) not in self._state:
             # The old value becomes an input even when never read, so its buffer can be reused.
@@ -141,12 +149,12 @@ class TraceContext:
 
     def initialize(self) -> None:
         """Notes that the program gives an initial value, as do those that it is a part of."""
-        scope: TraceContext | None = self
+        scope: Tracing | None = self
         while scope is not None:
             scope.initializes = True
             scope = scope.parent
 
-    def written(self) -> list[Variable]:
+    def written(self) -> list[Any]:
         """The written variables, in the order in which they became inputs.
 
         JAX pairs donated inputs with outputs of the same shape in order: so each variable gets its own
@@ -160,7 +168,7 @@ class TraceContext:
 
 
 @contextlib.contextmanager
-def enter(scope: TraceContext | None, outer_tapes: bool) -> Iterator[None]:
+def enter(scope: Tracing | None, outer_tapes: bool) -> Iterator[None]:
     """Makes `scope` the innermost trace, with no tapes of its own yet."""
     saved = context.trace, context.tapes, context.outer_tapes
     context.trace, context.tapes, context.outer_tapes = scope, [], outer_tapes
@@ -213,7 +221,7 @@ class Traced:
         name: str,
         closed: jex_core.ClosedJaxpr,
         captures: list[Any],
-        writes: list[Variable],
+        writes: list[Any],
         structure: Any,
         count: int,
     ) -> None:

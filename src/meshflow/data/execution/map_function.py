@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.autograph.conversion import resolve
 from meshflow.core.autograph.status import switched
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
@@ -63,8 +64,6 @@ class ElementFunction:
     """
 
     def __init__(self, fn: Callable[..., Any], spec: Any, what: str, unpack: bool = True) -> None:
-        from meshflow.core.autograph.conversion import resolve
-
         if not callable(fn):
             raise InvalidValueError(f"{what}: the function must be a callable, got {fn!r}.")
         self._python, self._fn = fn, resolve(fn)

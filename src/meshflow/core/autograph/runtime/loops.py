@@ -142,7 +142,7 @@ def for_stmt(
 def _loop_result(state: tuple[Any, ...]) -> Tensor | None:
     """Something that a staged loop computed: a local variable, or a variable it wrote."""
     scope = context.trace
-    written = [scope._state[key] for key in scope.writes] if scope is not None else []
+    written = [scope.read(v) for v in scope.writes.values()] if scope is not None else []
     return next((v for v in (*state, *reversed(written)) if is_symbolic(v)), None)
 
 
