@@ -35,7 +35,9 @@ def test_imports_lead_down(found):
     for one in found:
         start, end = graph.room_of(one.importer, level), graph.room_of(one.imported, level)
         if start != end and level[start] <= level[end]:
-            wrong.append(f"{one.importer}:{one.line} imports {one.imported}: {start} is not above {end}")
+            wrong.append(
+                f"{one.importer}:{one.line} imports {one.imported}: {start} is not above {end}"
+            )
     assert not wrong, "\n".join(wrong)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.iterators.callback_infeed import Feed, feed_element
+from meshflow.core.iterators.callback_infeed import Infeed, infeed_element
 from meshflow.core.iterators.iterator_captures import Source
 from meshflow.core.staging.loops import Elements
 from meshflow.core.tracing.trace import init_scope
@@ -88,7 +88,7 @@ class Pass(Source):
         return self._prepare(next(self._elements))
 
 
-class PassFeed(Feed):
+class PassFeed(Infeed):
     """Hands the elements of a pass to a running program; number 0 begins a new one."""
 
     def next(self, *operands: Any) -> list[np.ndarray]:
@@ -160,7 +160,7 @@ def elements(
         def last(after: Tensor | None) -> Any:
             # The program may not ask for it before the loop is over.
             operands = [number] if after is None else [number, after]
-            return feed_element(last_feed, last_like, operands)[0]
+            return infeed_element(last_feed, last_like, operands)[0]
 
         rest.append(last)
-    return Elements(count, lambda i: feed_element(feed, like, [i])[0], rest=rest)
+    return Elements(count, lambda i: infeed_element(feed, like, [i])[0], rest=rest)

@@ -41,7 +41,7 @@ from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.runtime.forks import Fork, after_fork
-from meshflow.core.runtime.placement_errors import about_places, different_places
+from meshflow.core.runtime.placement_errors import is_placement_error, placement_error
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
@@ -75,8 +75,8 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
             return _on_codes(op, operands, static)
         raise
     except ValueError as error:
-        if about_places(error):
-            raise different_places(
+        if is_placement_error(error):
+            raise placement_error(
                 op.name, [("", t._value) for t in flat_tensors(operands)]
             ) from None
         raise

@@ -25,7 +25,7 @@ class Traceable(Protocol):
         """The concrete function of a signature whose sizes are all known."""
 
 
-class SizedLater(Signed):
+class ShapePolymorphicFunction(Signed):
     """A concrete function whose specs have unknown sizes: traced for each size it meets.
 
     Attributes:

@@ -33,8 +33,8 @@ class Tracing(Protocol):
 
     sources: list[Any]
     created: list[Any]
-    pulls: list[Any]
-    feeds: list[tuple[Any, Any]]
+    iterator_captures: list[Any]
+    infeeds: list[tuple[Any, Any]]
     taken: list[tuple[Any, Any]]
     offered: dict[int, list[Any]]
     last_fed: dict[int, Any]
@@ -126,7 +126,7 @@ def alone() -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def counted_anew() -> Iterator[None]:
+def fresh_names() -> Iterator[None]:
     """Objects made inside are numbered from the beginning, as those of one graph are in TensorFlow."""
     saved = context.numbers
     if saved is None:
