@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.iterators.callback_infeed import Feed, feed_element
+from meshflow.core.iterators.callback_infeed import Infeed, infeed_element
 from meshflow.core.iterators.iterator_captures import Source
 from meshflow.core.staging.loops import Elements
 from meshflow.core.values.tensor import Tensor
@@ -42,7 +42,7 @@ class Pass(Source):
         return self._prepare(next(self._elements))
 
 
-class PassFeed(Feed):
+class PassInfeed(Infeed):
     """Hands the elements of a pass to a running program; number 0 begins a new one."""
 
     def next(self, *operands: Any) -> list[np.ndarray]:
@@ -68,23 +68,23 @@ def elements(dataset: Any, prepare: Callable[[Any], Any] = structure.to_tensors)
         return None
     source = Pass(dataset, prepare)
 
-    def feed_for(spec: Any) -> tuple[PassFeed, Any]:
+    def infeed_for(spec: Any) -> tuple[PassInfeed, Any]:
         example = like(spec, prepare)
-        return PassFeed(source, example), example
+        return PassInfeed(source, example), example
 
-    feed, example = feed_for(known.spec)
+    infeed, example = infeed_for(known.spec)
     count: Any = known.count
     if count == INFINITE_CARDINALITY:
         count = Tensor(np.array(np.iinfo(np.int32).max, np.int32))
     number = Tensor(np.array(known.count, np.int32))
     rest = []
     if known.last is not None:
-        last_feed, last_example = feed_for(known.last)
+        last_infeed, last_example = infeed_for(known.last)
 
         def last(after: Tensor | None) -> Any:
             # The program may not ask for it before the loop is over.
             operands = [number] if after is None else [number, after]
-            return feed_element(last_feed, last_example, operands)[0]
+            return infeed_element(last_infeed, last_example, operands)[0]
 
         rest.append(last)
-    return Elements(count, lambda i: feed_element(feed, example, [i])[0], rest=rest)
+    return Elements(count, lambda i: infeed_element(infeed, example, [i])[0], rest=rest)

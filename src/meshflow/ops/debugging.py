@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.autograph.runtime.logical import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
@@ -88,6 +89,9 @@ def Assert(
       InvalidArgumentError: no
     """
     _check(convert_to_tensor(condition), None, list(data), summarize or 3)
+
+
+register_assertion(Assert)
 
 
 def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> None:

@@ -94,7 +94,7 @@ def exported(traced: Traced) -> bytes:
       UnimplementedError: when it calls Python while it runs.
       ImportError: without the package flatbuffers.
     """
-    if traced.closed.effects or traced.pulls or traced.feeds:
+    if traced.closed.effects or traced.iterator_captures or traced.infeeds:
         raise UnimplementedError(
             f"{traced.name} calls Python while it runs (py_function, print, an assertion, a table, or an "
             "iterator), which cannot be saved."

@@ -14,7 +14,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.passes.constant_hoisting import kept
 
 
-class Keeper:
+class PrepackedWeights:
     """The part of a program that reads only variables which the program does not write.
 
     It runs when one of them holds another array than before: arrays never change, variables
@@ -54,7 +54,7 @@ class Keeper:
 
 def divided(
     closed: ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
-) -> tuple[ClosedJaxpr, Keeper | None]:
+) -> tuple[ClosedJaxpr, PrepackedWeights | None]:
     """A program that takes what a keeper gives behind its operands, and the keeper if there is one.
 
     Args:
@@ -75,7 +75,7 @@ def divided(
     parts = kept(closed, [offset + i for i in stays])
     if parts is None:
         return closed, None
-    return parts.rest, Keeper(parts.early, [i - offset for i in parts.reads], name)
+    return parts.rest, PrepackedWeights(parts.early, [i - offset for i in parts.reads], name)
 
 
 def _on_one_device(array: Any) -> bool:

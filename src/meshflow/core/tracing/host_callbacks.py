@@ -33,7 +33,7 @@ def keeping_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def host_calls_are_ordered() -> bool:
+def callbacks_are_ordered() -> bool:
     """Whether what is traced calls Python in program order: JAX does so on one device only."""
     return context.replicas is None
 

@@ -19,7 +19,7 @@ from meshflow.passes.transpose_elimination import turned
 Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
 
 
-class Rewriting:
+class PassPipeline:
     """What is installed.
 
     Attributes:
@@ -38,12 +38,12 @@ def install(name: str, rewrite: Rewrite | None) -> None:
       name: what it is known by.
       rewrite: a function from jaxpr to jaxpr; None removes the one installed.
     """
-    if rewrite is None and name not in Rewriting.active:
+    if rewrite is None and name not in PassPipeline.active:
         return
-    Rewriting.active.pop(name, None)
+    PassPipeline.active.pop(name, None)
     if rewrite is not None:
-        Rewriting.active[name] = rewrite
-    Rewriting.version += 1
+        PassPipeline.active[name] = rewrite
+    PassPipeline.version += 1
 
 
 def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
@@ -54,5 +54,5 @@ def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
 def rewritten(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """A jaxpr after all rewrites."""
     return functools.reduce(
-        lambda jaxpr, rewrite: rewrite(jaxpr), Rewriting.active.values(), closed
+        lambda jaxpr, rewrite: rewrite(jaxpr), PassPipeline.active.values(), closed
     )

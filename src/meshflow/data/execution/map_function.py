@@ -160,7 +160,7 @@ class ElementFunction:
             if traced is None:
                 return
             self._output_spec = structure.spec_of_results(traced.rebuild(traced.out_specs))
-            if traced.pulls or traced.feeds:
+            if traced.iterator_captures or traced.infeeds:
                 self._run_eagerly("it takes elements of an iterator")
             elif not all(isinstance(leaf, Slot) for leaf in nest.flatten(traced.structure)):
                 self.reason = "it returns constants that are not numbers"
@@ -232,7 +232,9 @@ class ElementFunction:
             return False
         if not all(isinstance(result, (Slot, Kept)) for result in results):
             return False
-        changes = traced.writes or traced.closed.effects or traced.pulls or traced.feeds
+        changes = (
+            traced.writes or traced.closed.effects or traced.iterator_captures or traced.infeeds
+        )
         if changes or not same_randomness(before, randomness()):
             return False
         specs = [

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.autograph.runtime.calls import register_range
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operands import check_whole, static_value
 from meshflow.core.dispatch.operation import Op
@@ -280,6 +281,9 @@ def range(
         return Tensor(jnp.arange(values[0], values[1], values[2], dtype=kind.dtype))
     array = np.arange(*values).astype(kind.dtype)
     return convert.from_python(array, kind)
+
+
+register_range(range)
 
 
 def linspace(

@@ -17,11 +17,11 @@ from jax.extend.core import jaxpr_as_fun
 
 from meshflow.core.autograph.status import switched
 from meshflow.core.functions.concrete_function import ConcreteFunction, Settings, keep_shared
-from meshflow.core.functions.function import warn_op_by_op
+from meshflow.core.functions.function import warn_eager_fallback
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import standing_in, writing
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.tracing.pass_pipeline import Rewriting, ready
+from meshflow.core.tracing.pass_pipeline import PassPipeline, ready
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -73,7 +73,7 @@ class CompiledStep:
             except VariableNeedsEagerError:
                 return self._run_plainly(batch)
             except ValueNeededError as error:
-                warn_op_by_op(self._name, error)
+                warn_eager_fallback(self._name, error)
                 self._op_by_op = True
                 return self._run_plainly(batch)
         return concrete.run_arrays([_shared(leaf) for leaf in leaves])
@@ -119,7 +119,7 @@ class CompiledStep:
         return result
 
     def _loop(self, key: Any) -> Loop:
-        version = Rewriting.version
+        version = PassPipeline.version
         if (key, version) not in self._loops:
             self._loops[key, version] = Loop(self._concrete[key].traced, self.place_many)
         return self._loops[key, version]
