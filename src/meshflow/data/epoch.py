@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core.iterators.iterator_captures import Source
 from meshflow.core.runtime.context import context
@@ -27,6 +26,7 @@ from meshflow.data.execution.resumable import Failed, Pass, Raising, caught, clo
 from meshflow.data.optional import Optional
 from meshflow.data.specs import IteratorSpec, described_by
 from meshflow.data.static_shapes import likes
+from meshflow.environment.jax_internals import trace_state_clean
 
 # Items that a thread computes before it hands them over: what takes so long, and how many at most.
 _GROUP_SECONDS, _GROUP_MOST = 0.004, 16

@@ -24,6 +24,7 @@ from meshflow.data.epoch import Run, ahead
 from meshflow.data.execution.resumable import Failed
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
+from meshflow.environment import extras
 
 __all__ = ["map_with_workers"]
 
@@ -61,12 +62,9 @@ def map_with_workers(
     count = (os.cpu_count() or 1) if num_workers is None else integer(num_workers, "num_workers")
     if count < 1:
         raise InvalidValueError(f"num_workers must be at least 1, got {count}.")
-    try:
-        import cloudpickle
-    except ImportError:
-        raise ImportError(
-            "map_with_workers needs the package cloudpickle: pip install 'meshflow[workers]'."
-        ) from None
+    cloudpickle = extras.load(
+        "cloudpickle", "workers", "map_with_workers needs the package cloudpickle"
+    )
     packed = cloudpickle.dumps(map_func)
     return lambda dataset: WorkerMap(dataset, packed, count, output_signature)
 

@@ -15,6 +15,7 @@ from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
 from meshflow.distribute.addresses import free_port, parse, with_port
 from meshflow.distribute.channel import SECRET
 from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
+from meshflow.environment import extras
 
 __all__ = ["run"]
 
@@ -91,16 +92,15 @@ def run(
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-        import ray.util
-    except ImportError:
-        raise ImportError(
-            "meshflow.distribute.ray needs Ray: pip install 'meshflow[ray]'"
-        ) from None
+    ray = _part("ray")
+    _part("ray.util")
     if not ray.is_initialized():
         ray.init(include_dashboard=False)
     return ray
+
+
+def _part(module: str) -> Any:
+    return extras.load(module, "ray", "meshflow.distribute.ray needs the package ray")
 
 
 def _reserve(ray: Any, resources: dict[str, float], workers: int, timeout: float) -> Any:
@@ -121,9 +121,7 @@ class _Worker:
 
     def address(self) -> str:
         """Where this worker can be reached."""
-        import ray.util
-
-        return f"{ray.util.get_node_ip_address()}:{free_port()}"
+        return f"{_part('ray.util').get_node_ip_address()}:{free_port()}"
 
     def configure(self, variables: dict[str, str]) -> None:
         """Sets environment variables, before the function comes."""
@@ -144,8 +142,7 @@ def _run_once(
     restarts: int,
     call: Callable[[Any], Any],
 ) -> list[Any]:
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
+    strategies = _part("ray.util.scheduling_strategies")
     own = {k: v for k, v in resources.items() if k not in ("CPU", "GPU")}
     make = ray.remote(_Worker).options
     actors = [
@@ -155,7 +152,7 @@ def _run_once(
             resources=own,
             max_restarts=0,
             runtime_env={"env_vars": variables},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
+            scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=i
             ),
         ).remote()

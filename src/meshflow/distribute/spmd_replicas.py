@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
@@ -30,6 +29,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.collectives import AXIS
 from meshflow.distribute.replica import ReplicaContext, SizeWantedError, entered
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 
 __all__ = ["run_replicas"]

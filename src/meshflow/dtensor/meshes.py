@@ -10,12 +10,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
 from meshflow.distribute.coordination import join_cluster
+from meshflow.environment.jax_internals import distributed
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device
 
@@ -216,8 +218,6 @@ def create_tpu_mesh(
 
 
 def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[Any]) -> list[Any]:
-    from jax.experimental import mesh_utils
-
     return list(mesh_utils.create_device_mesh(tuple(mesh_shape), cores).ravel())
 
 
@@ -526,12 +526,11 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
         jax.device_put(np.zeros((), np.int32), jax_device(name)).block_until_ready()
     if jax.process_count() == 1:
         return
-    from jax._src import distributed  # the only barrier with a time limit
-
     name = barrier_name or "(barrier)"
     number = _barriers[name] = _barriers.get(name, -1) + 1
     wait = 24 * 60 * 60 * 1000 if timeout_in_ms is None else int(timeout_in_ms)
     try:
+        # The only barrier with a time limit.
         distributed.global_state.client.wait_at_barrier(f"dtensor {name}:{number}", wait)  # type: ignore[union-attr]
     except jax.errors.JaxRuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):

@@ -6,26 +6,22 @@ import importlib
 from typing import Any
 
 
-def load(module: str, extra: str, needs: str, package: str | None = None) -> Any:
+def load(module: str, extra: str, message: str) -> Any:
     """A module of an optional package.
 
     Args:
       module: its name.
       extra: the extra of Meshflow that brings the package.
-      needs: what needs it, with the verb: the beginning of the error.
-      package: the package's name; default that of the module.
+      message: what needs which package, for the error.
 
     Raises:
       ImportError: when it is not installed.
 
     Example:
-      >>> load("json", "nothing", "This example needs").dumps([1])
+      >>> load("json", "nothing", "This example needs the package json").dumps([1])
       '[1]'
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        name = package or module.partition(".")[0]
-        raise ImportError(
-            f"{needs} the package {name}: pip install 'meshflow[{extra}]'."
-        ) from error
+        raise ImportError(f"{message}: pip install 'meshflow[{extra}]'.") from error

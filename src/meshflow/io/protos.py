@@ -8,7 +8,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    from meshflow.io import messages
+    from meshflow.io import messages  # noqa: PLC0415 - it needs an optional package
 
     found = globals()[name] = getattr(messages, name)
     return found

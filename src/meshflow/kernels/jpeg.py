@@ -29,7 +29,7 @@ def libraries(pattern: str) -> list[Path]:
       pattern: of their names.
     """
     try:
-        import PIL
+        import PIL  # noqa: PLC0415 - optional: without it other code decodes
     except ImportError:
         return []
     return sorted((Path(PIL.__path__[0]).parent / "pillow.libs").glob(pattern))

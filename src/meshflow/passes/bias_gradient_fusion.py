@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.kernel_and_bias_gradient import summed_axes, totalled_p
 from meshflow.passes.jaxprs import everywhere
 

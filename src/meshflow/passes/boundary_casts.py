@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.precision_propagation import Colouring, Path, is_float32
 from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
 

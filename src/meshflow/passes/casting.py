@@ -17,9 +17,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
-from jax.extend import source_info_util
 
+from meshflow.environment.jax_internals import jex_core, source_info_util
 from meshflow.passes.boundary_casts import Borders
 from meshflow.passes.precision_propagation import Colouring, Path, is_float32
 from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of

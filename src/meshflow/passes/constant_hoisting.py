@@ -13,8 +13,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.epilogues import finished_p
 from meshflow.kernels.packing import packed_p, packing
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.cross_entropy import gradient_p, loss_p
 from meshflow.passes.jaxprs import everywhere, makers, users
 

@@ -15,8 +15,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.epilogues import features, finished_p, product_p
 from meshflow.kernels.library import TYPES
 from meshflow.kernels.pooling import GATED

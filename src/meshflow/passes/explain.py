@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.mixed_precision import low_precision_dtype, traced
 from meshflow.passes.precision_lists import PrecisionLists, checked
 from meshflow.passes.precision_propagation import Node, colour

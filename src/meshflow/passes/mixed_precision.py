@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.casting import run
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 from meshflow.passes.precision_lists import PrecisionLists, checked

@@ -23,8 +23,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.precision_lists import PrecisionLists
 from meshflow.passes.sub_jaxprs import INLINED, regions_of
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import everywhere, makers, users
 
 __all__ = ["turned"]

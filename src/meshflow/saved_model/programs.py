@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import jax.export
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["exported", "loaded", "program_for", "traced_for_export"]
 

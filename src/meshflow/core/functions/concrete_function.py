@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
@@ -32,6 +31,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.jax_internals import jex_core
 
 
 class Settings:
@@ -336,9 +336,9 @@ def keep_shared(variables: Iterable[Variable]) -> None:
             variable._value = transfers.duplicate(variable._value)
 
 
-def _named(closed: ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:
+def _named(closed: jex_core.ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:
     """A program with its name: new values of variables, which take the donated buffers, then `count` results."""
-    run = jaxpr_as_fun(closed)
+    run = jex_core.jaxpr_as_fun(closed)
 
     def compiled(*arrays: Any) -> Any:
         outputs = run(*arrays)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.constant_hoisting import kept
 
 
@@ -26,8 +26,8 @@ class PrepackedWeights:
       name: the program's name; this part has it in profiles.
     """
 
-    def __init__(self, early: ClosedJaxpr, reads: Sequence[int], name: str) -> None:
-        run = jaxpr_as_fun(early)
+    def __init__(self, early: jex_core.ClosedJaxpr, reads: Sequence[int], name: str) -> None:
+        run = jex_core.jaxpr_as_fun(early)
 
         def weights(*arrays: Any) -> list[Any]:
             return run(*arrays)
@@ -53,8 +53,8 @@ class PrepackedWeights:
 
 
 def divided(
-    closed: ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
-) -> tuple[ClosedJaxpr, PrepackedWeights | None]:
+    closed: jex_core.ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
+) -> tuple[jex_core.ClosedJaxpr, PrepackedWeights | None]:
     """A program that takes what a keeper gives behind its operands, and the keeper if there is one.
 
     Args:

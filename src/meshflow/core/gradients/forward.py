@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, of_wanted
@@ -32,6 +31,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import everywhere
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core.iterators.callback_infeed import EndOfElements, called, flat, specs_of, stream
 from meshflow.core.runtime.context import Tracing, context
@@ -23,6 +22,7 @@ from meshflow.core.tracing.trace import bind_capture, enter
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.jax_internals import trace_state_clean
 
 
 class Source:

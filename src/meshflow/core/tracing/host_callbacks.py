@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
 
 from meshflow.core.runtime.context import context
+from meshflow.environment.jax_internals import jex_core
 
 _failures: collections.deque[BaseException] = collections.deque(maxlen=8)
 

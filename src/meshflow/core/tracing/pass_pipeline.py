@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.bias_gradient_fusion import totalled
 from meshflow.passes.convert_folding import narrowed
 from meshflow.passes.epilogue_fusion import fused

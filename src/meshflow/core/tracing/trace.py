@@ -24,8 +24,6 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax._src import config as jax_config  # `ensure_compile_time_eval` cannot be undone in public
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
@@ -38,6 +36,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.jax_internals import eager_constant_folding, jex_core
 
 _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
@@ -419,7 +418,7 @@ def trace(
             with (
                 enter(scope, outer_tapes),
                 fresh_names(),
-                jax_config.eager_constant_folding(False),
+                eager_constant_folding(False),
             ):
                 context.tapes.extend(tapes)
                 return jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)

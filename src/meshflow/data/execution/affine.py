@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution.batched_gather import Taker
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import row_gather
 from meshflow.passes.sub_jaxprs import INLINED
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
@@ -22,6 +21,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution import affine, image_loading
 from meshflow.data.execution.batched_gather import Taker
+from meshflow.environment.jax_internals import jex_core
 from meshflow.files import paths
 from meshflow.kernels import images, row_gather
 from meshflow.ops.deferred_host_values import (

@@ -21,6 +21,7 @@ from meshflow.data.dataset import Dataset, Vector
 from meshflow.data.epoch import Run
 from meshflow.data.readers.records import file_names
 from meshflow.data.sources import index_blocks
+from meshflow.environment import extras
 from meshflow.files import gfile
 
 __all__ = ["Chunks", "from_arrow", "from_parquet"]
@@ -132,13 +133,11 @@ def _nbytes(columns: list[Any]) -> int:
 
 
 def _arrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ImportError(
-            "Arrow tables and Parquet files need the package pyarrow: pip install 'meshflow[arrow]'."
-        ) from None
-    return pyarrow
+    return _part("pyarrow")
+
+
+def _part(module: str) -> Any:
+    return extras.load(module, "arrow", "Arrow tables and Parquet files need the package pyarrow")
 
 
 def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
@@ -167,9 +166,7 @@ def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
       >>> {name: v.numpy().tolist() for name, v in next(iter(rows)).items()}
       {'x': [1, 2, 3], 'y': [b'a', b'b', b'c']}
     """
-    _arrow()
-    from pyarrow import parquet
-
+    parquet = _part("pyarrow.parquet")
     names = _matching(files)
     readers = [parquet.ParquetFile(name) for name in names]
     schema = _same_schema(names, [r.schema_arrow for r in readers], columns)

@@ -34,7 +34,7 @@ def pillow() -> Any:
       UnimplementedError: where it is not installed.
     """
     try:
-        import PIL.Image
+        import PIL.Image  # noqa: PLC0415 - optional, with an error of TensorFlow's
     except ImportError:
         raise UnimplementedError(
             "Decoding and encoding images needs the package Pillow: pip install pillow."

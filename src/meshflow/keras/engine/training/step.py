@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 
 from meshflow.core.autograph.status import switched
 from meshflow.core.functions.concrete_function import ConcreteFunction, Settings, keep_shared
@@ -27,6 +26,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.constant_hoisting import kept
 
 # Bytes that take longer to copy than an array of the device takes to make.
@@ -164,13 +164,13 @@ class Loop:
         # What is made of variables that the loop only reads is made once, in front of it.
         offset = len(closed.in_avals) - len(traced.captures)
         parts = kept(closed, [offset + i for i in fixed_at])
-        program = jaxpr_as_fun(closed if parts is None else parts.rest)
+        program = jex_core.jaxpr_as_fun(closed if parts is None else parts.rest)
 
         def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
             made: list[Any] = []
             if parts is not None:
                 at = dict(zip(fixed_at, fixed, strict=True))
-                made = jaxpr_as_fun(parts.early)(*[at[i - offset] for i in parts.reads])
+                made = jex_core.jaxpr_as_fun(parts.early)(*[at[i - offset] for i in parts.reads])
 
             def step(state: list[Any], arrays: list[Any]) -> Any:
                 captures: list[Any] = [None] * (len(carried_at) + len(fixed_at))
