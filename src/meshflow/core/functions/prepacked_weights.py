@@ -11,7 +11,7 @@ import jax
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.constant_hoisting import kept
+from meshflow.passes.constant_hoisting import hoist_constants
 
 
 class PrepackedWeights:
@@ -72,7 +72,7 @@ def divided(
     ]
     if not all(_on_one_device(captures[i]._value) for i in stays):
         return closed, None
-    parts = kept(closed, [offset + i for i in stays])
+    parts = hoist_constants(closed, [offset + i for i in stays])
     if parts is None:
         return closed, None
     return parts.rest, PrepackedWeights(parts.early, [i - offset for i in parts.reads], name)

@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable
 
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.bias_gradient_fusion import totalled
-from meshflow.passes.convert_folding import narrowed
-from meshflow.passes.epilogue_fusion import fused
-from meshflow.passes.transpose_elimination import turned
+from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
+from meshflow.passes.convert_folding import fold_converts
+from meshflow.passes.epilogue_fusion import fuse_epilogues
+from meshflow.passes.transpose_elimination import eliminate_transposes
 
 Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
 
@@ -47,7 +47,9 @@ def install(name: str, rewrite: Rewrite | None) -> None:
 
 def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """A jaxpr after all rewrites, as it is compiled: nobody takes its derivative any more."""
-    return totalled(fused(narrowed(turned(rewritten(closed)))))
+    return fuse_bias_gradients(
+        fuse_epilogues(fold_converts(eliminate_transposes(rewritten(closed))))
+    )
 
 
 def rewritten(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:

@@ -27,7 +27,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
-from meshflow.passes.constant_hoisting import kept
+from meshflow.passes.constant_hoisting import hoist_constants
 
 # Bytes that take longer to copy than an array of the device takes to make.
 _LARGE = 1 << 15
@@ -163,7 +163,7 @@ class Loop:
         closed = ready(traced.closed)
         # What is made of variables that the loop only reads is made once, in front of it.
         offset = len(closed.in_avals) - len(traced.captures)
-        parts = kept(closed, [offset + i for i in fixed_at])
+        parts = hoist_constants(closed, [offset + i for i in fixed_at])
         program = jex_core.jaxpr_as_fun(closed if parts is None else parts.rest)
 
         def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
