@@ -19,9 +19,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure, traced_loop
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from meshflow.data.epoch import OwnedIterator, Run
+from meshflow.data.epoch import Epoch, OwnedIterator
 from meshflow.data.execution import chunks
-from meshflow.data.execution.affine import Chain
+from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather
 from meshflow.data.execution.resumable import Raising
 from meshflow.data.execution.stopwatch import Stopwatch
@@ -47,7 +47,7 @@ class Vector(NamedTuple):
       gather: from an array of indices to the stacked leaves of their elements.
       blocks: arrays of indices, in order.
       reach: how far indices that are gathered together may lie apart; None for any distance.
-      chained: from a list of chains to a function like `gather`, for what the chains give; None where
+      mapped: from a list of affine maps to a function like `gather`, for their results; None where
         none are computed while elements are gathered.
       in_order: whether the indices are 0 to the number of elements - 1.
       extent: indices are below it; None where that is not known.
@@ -56,7 +56,7 @@ class Vector(NamedTuple):
     gather: Gather
     blocks: Iterator[np.ndarray]
     reach: int | None = None
-    chained: Callable[[list[Chain]], Gather] | None = None
+    mapped: Callable[[list[AffineMap]], Gather] | None = None
     in_order: bool = False
     extent: int | None = None
 
@@ -118,7 +118,7 @@ class Dataset(Transformations["Dataset"]):
         if not _probing.get():
             raise _Unknown
         # Only an element tells what an untraceable function returns.
-        elements = self._elements(Run(self))
+        elements = self._elements(Epoch(self))
         try:
             first = next(elements, None)
         finally:
@@ -142,31 +142,31 @@ class Dataset(Transformations["Dataset"]):
         """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._parents[0]._count()
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """The elements as host arrays; the default hands out what `_in_chunks` gives."""
-        rows = self._rows(run)
+        rows = self._rows(epoch)
         assert rows is not None, type(self)
         return rows
 
-    def _rows(self, run: Run) -> Generator[Any, None, None] | None:
+    def _rows(self, epoch: Epoch) -> Generator[Any, None, None] | None:
         """The elements of the chunks, None when there are none."""
-        stream = self._in_chunks(run)
+        stream = self._in_chunks(epoch)
         if stream is None:
             return None
         return Raising(chunks.rows(stream, self.element_spec))
 
-    def _in_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _in_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         """The elements many at a time, as in `chunks.py`; None when only single ones can be made."""
-        vector = self._vector(run)
+        vector = self._vector(epoch)
         if vector is None:
-            return self._by_chunks(run)
+            return self._by_chunks(epoch)
         return chunks.gathered(vector.gather, vector.blocks, chunks.size_for(self.element_spec))
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         """The chunks where `_vector` gives None; None when there are none."""
         return None
 
-    def _vector(self, run: Run) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> Vector | None:
         """The vectorized form, None when there is none."""
         return None
 
@@ -290,8 +290,8 @@ class Dataset(Transformations["Dataset"]):
         if context.trace is not None:
             return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
-        run = Run(self, counts=True)
-        elements: Iterator[Any] = self._elements(run)
+        epoch = Epoch(self, counts=True)
+        elements: Iterator[Any] = self._elements(epoch)
         spec = self._spec_untouched()
         if spec is None:
             # The element that tells the spec is the first one of this pass: no function is called for it twice.
@@ -302,7 +302,7 @@ class Dataset(Transformations["Dataset"]):
             elements = itertools.chain(first, elements)
         function = function_of_state(reduce_func, state, spec, "reduce")
         for element in elements:
-            state = function((state, element), run.draws)
+            state = function((state, element), epoch.random_states)
         return structure.to_tensors(state)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:

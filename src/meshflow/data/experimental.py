@@ -17,7 +17,7 @@ from meshflow.data.arguments import (
     integer,
 )
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import OwnedIterator, Run
+from meshflow.data.epoch import Epoch, OwnedIterator
 from meshflow.data.execution import map_function
 from meshflow.data.explaining import explain
 from meshflow.data.optional import Optional
@@ -524,5 +524,5 @@ class TFRecordWriter:
         if not structure.is_strings(spec):
             raise TypeError(f"The dataset must hold `tf.string` scalars, got {spec}.")
         with Records(self._path, self._compression) as writer:
-            for element in dataset._elements(Run(dataset)):
+            for element in dataset._elements(Epoch(dataset)):
                 writer.write(element[()])

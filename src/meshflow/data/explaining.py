@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshflow.data import transformations
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 
 
 def explain(dataset: Dataset) -> str:
@@ -34,10 +34,10 @@ def explain(dataset: Dataset) -> str:
 
 
 def _lines(node: Dataset, depth: int) -> Iterator[str]:
-    vector = node._vector(Run(node))
-    if isinstance(node, transformations.Batch) and node._parent._vector(Run(node)) is not None:
+    vector = node._vector(Epoch(node))
+    if isinstance(node, transformations.Batch) and node._parent._vector(Epoch(node)) is not None:
         how = "gathers whole batches"
-    elif vector is None and node._in_chunks(Run(node)) is not None:
+    elif vector is None and node._in_chunks(Epoch(node)) is not None:
         reason = node._why_not_vectorized()
         how = "many elements at a time"
         how += "" if reason == Dataset._why_not_vectorized(node) else f", as {reason}"

@@ -14,7 +14,7 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.data import structure
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.storage.complete_run import Runs
@@ -45,7 +45,7 @@ def save(dataset: Dataset, path: Any, compression: str | None, shard_func: Any) 
     run, place = runs.begin()
     try:
         with Shards(place, spec, compression) as shards:
-            for element in dataset._elements(Run(dataset)):
+            for element in dataset._elements(Epoch(dataset)):
                 shards.write(0 if choose is None else int(choose(element)), element)
         known = {"spec": saved_spec, "shards": shards.counts, "compression": compression}
         runs.publish(run, place, known)
@@ -146,5 +146,5 @@ class Saved(Dataset):
     def _count(self) -> int:
         return self._size
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         return read_elements(self._path, self._own_spec, self._compression, self._size)

@@ -55,14 +55,14 @@ class StaticShapes(NamedTuple):
         return StaticShapes(spec, self.count, last)
 
 
-def like(spec: Any, prepare: Callable[[Any], Any]) -> Any:
+def example_of(spec: Any, prepare: Callable[[Any], Any]) -> Any:
     """Zeros of a spec, prepared as elements are."""
     zeros = nest.map_structure(lambda s: np.zeros(tuple(s.shape.as_list()), s.dtype.dtype), spec)
     with init_scope():
         return prepare(zeros)
 
 
-def likes(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tuple[Any, Any] | None:
+def examples(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tuple[Any, Any] | None:
     """Elements like those of a dataset, and like its last one, None where that is no other.
 
     Args:
@@ -74,5 +74,10 @@ def likes(shapes: StaticShapes | None, prepare: Callable[[Any], Any]) -> tuple[A
     """
     if shapes is None:
         return None
-    last = None if shapes.last is None else like(shapes.last, prepare)
-    return like(shapes.spec, prepare), last
+    last = None if shapes.last is None else example_of(shapes.last, prepare)
+    return example_of(shapes.spec, prepare), last
+
+
+def described(shapes: StaticShapes | None) -> str:
+    """A text that tells datasets apart whose elements' sizes differ, where these are known."""
+    return "" if shapes is None else f"{shapes.spec} {shapes.last}"

@@ -17,11 +17,11 @@ from meshflow.core.staging.loops import Elements
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY
-from meshflow.data.epoch import Run
-from meshflow.data.static_shapes import like
+from meshflow.data.epoch import Epoch
+from meshflow.data.static_shapes import example_of
 
 
-class Pass(Source):
+class LoopSource(Source):
     """Passes over a dataset, one for each run of a program.
 
     Args:
@@ -36,13 +36,13 @@ class Pass(Source):
 
     def restart(self) -> None:
         """Begins a new pass."""
-        self._elements = self._dataset._elements(Run(self._dataset, counts=True))
+        self._elements = self._dataset._elements(Epoch(self._dataset, counts=True))
 
     def _produce(self) -> Any:
         return self._prepare(next(self._elements))
 
 
-class PassInfeed(Infeed):
+class LoopInfeed(Infeed):
     """Hands the elements of a pass to a running program; number 0 begins a new one."""
 
     def next(self, *operands: Any) -> list[np.ndarray]:
@@ -51,7 +51,7 @@ class PassInfeed(Infeed):
         Args:
           operands: its number, and what it has to wait for.
         """
-        if int(operands[0]) == 0 and isinstance(self.source, Pass):
+        if int(operands[0]) == 0 and isinstance(self.source, LoopSource):
             self.source.restart()
         return super().next()
 
@@ -66,11 +66,11 @@ def elements(dataset: Any, prepare: Callable[[Any], Any] = structure.to_tensors)
     known = dataset._static_shapes()
     if known is None or known.count == 0:
         return None
-    source = Pass(dataset, prepare)
+    source = LoopSource(dataset, prepare)
 
-    def infeed_for(spec: Any) -> tuple[PassInfeed, Any]:
-        example = like(spec, prepare)
-        return PassInfeed(source, example), example
+    def infeed_for(spec: Any) -> tuple[LoopInfeed, Any]:
+        example = example_of(spec, prepare)
+        return LoopInfeed(source, example), example
 
     infeed, example = infeed_for(known.spec)
     count: Any = known.count

@@ -20,7 +20,7 @@ from meshflow.core.values import nest
 from meshflow.data import structure
 from meshflow.data.arguments import integer
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run, ahead
+from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution.resumable import Failed
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
@@ -178,13 +178,13 @@ class WorkerMap(Unary):
     def _why_not_vectorized(self) -> str:
         return f"it runs in {self._workers} worker processes"
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         # A thread keeps the workers busy while nobody asks for elements.
-        return ahead(self._computed(run), 2 * self._workers)
+        return ahead(self._computed(epoch), 2 * self._workers)
 
-    def _computed(self, run: Run) -> Iterator[Any]:
-        seed = int(run.generator(self).integers(1 << 32))
-        elements = self._parent._elements(run)
+    def _computed(self, epoch: Epoch) -> Iterator[Any]:
+        seed = int(epoch.generator(self).integers(1 << 32))
+        elements = self._parent._elements(epoch)
         workers: list[_Worker] = []
         done: dict[int, Any] = {}
         started = given = 0

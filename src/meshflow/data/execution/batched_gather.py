@@ -1,4 +1,4 @@
-"""Rows of arrays gathered for batches, and begun before they are asked for."""
+"""BatchedGather of arrays gathered for batches, and begun before they are asked for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Begun = list[Callable[[], np.ndarray]]
 _AHEAD = 1 << 15
 
 
-class Taker:
+class LeafGather:
     """Takes some rows of an array, or what affine steps make of them.
 
     Args:
@@ -88,54 +88,54 @@ class Taker:
         return self(np.arange(len(self._array)))
 
 
-class Rows:
+class BatchedGather:
     """Gathers rows of arrays, as they are or computed on.
 
     Args:
-      takers: for each leaf what takes its rows.
+      leaves: for each leaf what takes its rows.
       note: told what was read.
       stopwatches: to what the time it takes is added.
     """
 
     def __init__(
         self,
-        takers: list[Taker],
+        leaves: list[LeafGather],
         note: Callable[[list[np.ndarray]], None],
         stopwatches: tuple[Stopwatch, ...] = (),
     ) -> None:
-        self._takers, self._note, self._stopwatches = takers, note, stopwatches
+        self._leaves, self._note, self._stopwatches = leaves, note, stopwatches
 
     @classmethod
-    def joined(cls, parts: list[Rows], order: list[int]) -> Rows:
+    def joined(cls, parts: list[BatchedGather], order: list[int]) -> BatchedGather:
         """All of several, with the leaves in an order."""
-        takers = [taker for part in parts for taker in part._takers]
+        leaves = [leaf for part in parts for leaf in part._leaves]
 
         def note(found: list[np.ndarray]) -> None:
             for part in parts:
                 part._note(found)
 
         stopwatches = itertools.chain.from_iterable(part._stopwatches for part in parts)
-        return cls([takers[i] for i in order], note, tuple(stopwatches))
+        return cls([leaves[i] for i in order], note, tuple(stopwatches))
 
     @property
     def begins(self) -> bool:
         """Whether another thread takes what is begun."""
-        return all(taker.begins for taker in self._takers)
+        return all(leaf.begins for leaf in self._leaves)
 
-    def timed(self, stopwatch: Stopwatch) -> Rows:
+    def timed(self, stopwatch: Stopwatch) -> BatchedGather:
         """The same, which adds its time there too."""
-        return Rows(self._takers, self._note, (*self._stopwatches, stopwatch))
+        return BatchedGather(self._leaves, self._note, (*self._stopwatches, stopwatch))
 
     def __call__(self, index: np.ndarray) -> list[np.ndarray]:
         """The rows of all leaves."""
         start = time.perf_counter()
-        found = [taker(index) for taker in self._takers]
+        found = [leaf(index) for leaf in self._leaves]
         self._end(start, len(index), found)
         return found
 
     def begin(self, index: np.ndarray) -> Begun:
         """What `finish` makes of it, while others are used."""
-        return [taker.begin(index) for taker in self._takers]
+        return [leaf.begin(index) for leaf in self._leaves]
 
     def finish(self, begun: Begun) -> list[np.ndarray]:
         """The rows of all leaves."""
@@ -160,9 +160,9 @@ def joined(gathers: list[Gather], order: list[int]) -> Gather:
       gathers: the functions.
       order: the number of each leaf among all of theirs.
     """
-    rows = [gather for gather in gathers if isinstance(gather, Rows)]
+    rows = [gather for gather in gathers if isinstance(gather, BatchedGather)]
     if len(rows) == len(gathers):
-        return Rows.joined(rows, order)
+        return BatchedGather.joined(rows, order)
 
     def gather(index: np.ndarray) -> list[Any]:
         leaves = [leaf for part in gathers for leaf in part(index)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.data.execution.batched_gather import Gather, Rows
-from meshflow.data.execution.resumable import Failed, Pass
+from meshflow.data.execution.batched_gather import BatchedGather, Gather
+from meshflow.data.execution.resumable import ClosingIterator, Failed
 from meshflow.data.execution.stopwatch import Stopwatch
 
 
@@ -21,7 +21,7 @@ def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
       gather: the function.
       stopwatch: to what it is added.
     """
-    if isinstance(gather, Rows):
+    if isinstance(gather, BatchedGather):
         return gather.timed(stopwatch)
 
     def timed(index: np.ndarray) -> list[Any]:
@@ -33,7 +33,7 @@ def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
     return timed
 
 
-class Timed(Pass):
+class Timed(ClosingIterator):
     """An iterator's items, with the time that each takes added.
 
     Args:
@@ -48,7 +48,7 @@ class Timed(Pass):
 
     def go_ahead(self, size: int) -> bool:
         """As the iterator does."""
-        return isinstance(self._items, Pass) and self._items.go_ahead(size)
+        return isinstance(self._items, ClosingIterator) and self._items.go_ahead(size)
 
     def __next__(self) -> Any:
         # `Stopwatch.call`, written out: it is called for every element.
@@ -95,10 +95,10 @@ def timed(cls: type) -> None:
 
 def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def elements(self: Any, run: Any) -> Iterator[Any]:
-        iterator = fn(self, run)
+    def elements(self: Any, epoch: Any) -> Iterator[Any]:
+        iterator = fn(self, epoch)
         # A subclass that calls this takes the time itself.
-        if not run.counts or type(self)._elements is not elements:
+        if not epoch.counts or type(self)._elements is not elements:
             return iterator
         return Timed(iterator, self._stopwatch, True)
 
@@ -107,9 +107,9 @@ def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def chunks(self: Any, run: Any) -> Any:
-        found = fn(self, run)
-        if found is None or not run.counts:
+    def chunks(self: Any, epoch: Any) -> Any:
+        found = fn(self, epoch)
+        if found is None or not epoch.counts:
             return found
         return TimedChunks(found, self._stopwatch)
 
@@ -118,16 +118,16 @@ def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def vector(self: Any, run: Any) -> Any:
-        found = fn(self, run)
-        if found is None or not run.counts or type(self)._vector is not vector:
+    def vector(self: Any, epoch: Any) -> Any:
+        found = fn(self, epoch)
+        if found is None or not epoch.counts or type(self)._vector is not vector:
             return found
         stopwatch = self._stopwatch
-        chained = found.chained
+        mapped = found.mapped
         return found._replace(
             gather=timed_gather(found.gather, stopwatch),
             blocks=Timed(found.blocks, stopwatch, False),
-            chained=chained and (lambda wanted: timed_gather(chained(wanted), stopwatch)),
+            mapped=mapped and (lambda wanted: timed_gather(mapped(wanted), stopwatch)),
         )
 
     return vector

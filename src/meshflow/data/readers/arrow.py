@@ -18,7 +18,7 @@ from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data.dataset import Dataset, Vector
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.readers.records import file_names
 from meshflow.data.sources import index_blocks
 from meshflow.environment import extras
@@ -95,7 +95,7 @@ class Chunks(Dataset):
                 result[places] = column[index[places] - self._starts[number]]
         return results
 
-    def _vector(self, run: Run) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> Vector | None:
         if self._uneven or not self._count():
             return None
         largest = int(np.argmax(self._sizes))
@@ -108,7 +108,7 @@ class Chunks(Dataset):
     def _why_not_vectorized(self) -> str:
         return "its rows have different sizes" if self._uneven else "it has no rows"
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         for number, size in enumerate(self._sizes):
             columns = self._chunk(number)
             for i in range(size):

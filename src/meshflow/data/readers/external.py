@@ -14,7 +14,7 @@ from meshflow.core.values import nest
 from meshflow.data import structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run, in_threads
+from meshflow.data.epoch import Epoch, in_threads
 from meshflow.data.readers import arrow
 from meshflow.data.sources import Indexed
 
@@ -44,7 +44,7 @@ class Rows(Dataset):
             return INFINITE_CARDINALITY
         return self._size if self._all_there else UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         made = lambda number: _arrays(self._row(number))
         for element in in_threads(made, iter(range(self._size)), os.cpu_count() or 1):
             if element is not None:
@@ -68,7 +68,7 @@ class Passes(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         for element in self._iterable:
             yield _arrays(element)
 

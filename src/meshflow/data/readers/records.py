@@ -23,7 +23,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.chunk_reordering import in_turn
 from meshflow.data.execution.chunks import BLOCK
 from meshflow.data.execution.resumable import Failed, caught
@@ -71,17 +71,20 @@ class Files(Dataset):
         made._names = names
         return made
 
-    def _paths(self, run: Run) -> Iterator[str]:
+    def _paths(self, epoch: Epoch) -> Iterator[str]:
         if self._names is not None:
             yield from self._names
             return
-        for element in self._parents[0]._elements(run):
+        for element in self._parents[0]._elements(epoch):
             for name in np.asarray(element, object).reshape(-1):
                 yield name.decode() if isinstance(name, bytes) else str(name)
 
-    def _by_chunks(self, run: Run) -> Iterator[Any]:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any]:
         return in_turn(
-            caught(self._paths(run)), self._records, self._cycle, 1 if self._cycle > 1 else 1 << 62
+            caught(self._paths(epoch)),
+            self._records,
+            self._cycle,
+            1 if self._cycle > 1 else 1 << 62,
         )
 
     def _records(self, path: Any) -> Iterator[Any]:

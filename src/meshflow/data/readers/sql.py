@@ -13,7 +13,7 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.readers.records import TFRecordDataset
 from meshflow.data.transformations.base import Arranged
 from meshflow.data.transformations.elementwise import Map
@@ -69,7 +69,7 @@ class SqlDataset(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         # A prefetching thread may end what another began.
         connection = sqlite3.connect(self._path, check_same_thread=False)
         try:

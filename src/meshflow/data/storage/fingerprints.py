@@ -98,7 +98,7 @@ class _Walk:
         """Adds what can be called, or an object of which nothing is known but what it holds."""
         if isinstance(value, ElementFunction):
             self.add(value._python)
-            if value._drawing is not None:
+            if value._random_map is not None:
                 self.add(global_seed())
         elif isinstance(value, Function):
             self.add(value.python_function)

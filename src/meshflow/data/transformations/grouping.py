@@ -17,12 +17,12 @@ from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
 from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, caught
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.states import function_of_state
-from meshflow.data.transformations.base import Drawing, Fixed, Unary
+from meshflow.data.transformations.base import Fixed, RandomTransformation, Unary
 
 _NOTHING = object()
 
@@ -52,10 +52,10 @@ class Window(Unary):
         span = (self._size - 1) * self._stride + 1
         return max(0, (count - span) // self._shift + 1)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         span = (self._size - 1) * self._stride + 1
         # A failure is an element of the windows that it is in.
-        elements = caught(self._parent._elements(run))
+        elements = caught(self._parent._elements(epoch))
         buffer: list[Any] = []
         ended = False
         while True:
@@ -97,7 +97,7 @@ def _check_key(function: ElementFunction) -> None:
         raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {found}.")
 
 
-class GroupByWindow(Drawing):
+class GroupByWindow(RandomTransformation):
     """Elements gathered by key, each full group reduced to a dataset."""
 
     def __init__(
@@ -122,7 +122,7 @@ class GroupByWindow(Drawing):
         return dataset
 
     def _known_spec(self) -> Any:
-        elements = self._parent._elements(Run(self._parent))
+        elements = self._parent._elements(Epoch(self._parent))
         try:
             first = next(elements, None)
             return None if first is None else self._reduced(0, [first]).element_spec
@@ -132,11 +132,11 @@ class GroupByWindow(Drawing):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
-        numbers = run.draws.numbers(self)
-        for element in self._parent._elements(run):
+        numbers = epoch.random_states.numbers(self)
+        for element in self._parent._elements(epoch):
             key = int(self._key(element))
             if key not in sizes:
                 sizes[key] = int(self._window(key))
@@ -147,10 +147,10 @@ class GroupByWindow(Drawing):
             groups[key].append(element)
             if len(groups[key]) == sizes[key]:
                 dataset = self._reduced(key, groups.pop(key), next(numbers))
-                yield from dataset._elements(run.within(self, dataset))
+                yield from dataset._elements(epoch.within(self, dataset))
         for key in sorted(groups):
             dataset = self._reduced(key, groups.pop(key), next(numbers))
-            yield from dataset._elements(run.within(self, dataset))
+            yield from dataset._elements(epoch.within(self, dataset))
 
 
 class GroupByReducer(Unary):
@@ -168,10 +168,10 @@ class GroupByReducer(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         states: dict[int, Any] = {}
         function: ElementFunction | None = None
-        for element in self._parent._elements(run):
+        for element in self._parent._elements(epoch):
             key = int(self._key(element))
             if key not in states:
                 first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
@@ -208,9 +208,9 @@ class Unique(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         seen = set()
-        for element in self._parent._elements(run):
+        for element in self._parent._elements(epoch):
             key = tuple(
                 (a.shape, tuple(a.reshape(-1).tolist()) if a.dtype == object else a.tobytes())
                 for a in nest.flatten(element)
