@@ -27,7 +27,7 @@ from meshflow.core.functions.concrete_function import Settings
 from meshflow.core.variables import random
 from meshflow.distribute import addresses as network
 from meshflow.distribute.channel import Channel, own_secret
-from meshflow.distribute.rendezvous import TIMEOUT, MeetingPoint, meet
+from meshflow.distribute.rendezvous import TIMEOUT, Rendezvous, join_rendezvous
 from meshflow.environment.jax_internals import distributed, runtime, xla_bridge
 
 __all__ = ["COORDINATOR", "LEAVING", "WATCHDOG", "join_cluster"]
@@ -116,13 +116,17 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
     hello = {"worker": index, "workers": len(tasks), "addresses": list(addresses)}
     if launcher:
         hello["addresses"] = None
-        service, channel = meet(launcher, hello, secret, tasks[index], "the launcher", timeout)
+        service, channel = join_rendezvous(
+            launcher, hello, secret, tasks[index], "the launcher", timeout
+        )
         here = _local_address(channel)
         _report(channel)
     elif index == 0:
         service, here = _hold(tasks, addresses, secret, timeout)
     else:
-        service, channel = meet(addresses[0], hello, secret, tasks[index], tasks[0], timeout)
+        service, channel = join_rendezvous(
+            addresses[0], hello, secret, tasks[index], tasks[0], timeout
+        )
         here = _local_address(channel)
         channel.close()
     if len(tasks) > 1:
@@ -137,7 +141,7 @@ def _hold(
     """As worker 0: waits for the others and starts the service; its address, and this machine's for them."""
     own, port = network.parse(addresses[0])
     host = network.listening_host(own, [network.parse(a)[0] for a in addresses[1:]])
-    point = MeetingPoint(host, port, tasks, addresses, secret, present=[0])
+    point = Rendezvous(host, port, tasks, addresses, secret, present=[0])
     point.gather(timeout)
     # The service takes over the port: it is the one that firewalls know.
     point.stop_listening()

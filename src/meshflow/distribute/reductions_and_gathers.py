@@ -17,7 +17,7 @@ from meshflow.ops.array import concat
 from meshflow.ops.math import add_n, reduce_mean, reduce_sum
 
 
-class Joining:
+class ReductionsAndGathers:
     """The methods of `Strategy` that make one value of the replicas'; a base class of it."""
 
     @property

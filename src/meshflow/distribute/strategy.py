@@ -22,7 +22,7 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
-from meshflow.distribute.reductions_and_gathers import Joining, require_cross_replica
+from meshflow.distribute.reductions_and_gathers import ReductionsAndGathers, require_cross_replica
 from meshflow.distribute.replica import ReplicaContext, entered, stacks
 from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
 from meshflow.distribute.spmd_replicas import run_replicas
@@ -62,7 +62,7 @@ class Scope:
         return self._open.pop().__exit__(*error)
 
 
-class Strategy(Joining):
+class Strategy(ReductionsAndGathers):
     """Synchronous training on the devices of a mesh; the base of all strategies.
 
     Args:
