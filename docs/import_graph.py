@@ -10,6 +10,7 @@ import ast
 import collections
 import html
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -114,7 +115,7 @@ def circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
                     group = open_names[open_names.index(name) :]
                     del open_names[open_names.index(name) :]
                     for member in group:
-                        lowest[member] = len(number) + len(after)
+                        lowest[member] = sys.maxsize  # it is finished
                     if len(group) > 1:
                         found.append(sorted(group))
             elif following not in number:
