@@ -16,6 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import picked
+from meshflow.ops.signatures import TensorScatter
 
 __all__ = [
     "boolean_mask",
@@ -242,7 +243,7 @@ def _check_updates(indices: Any, updates: Any, shape: Any, what: str) -> None:
         )
 
 
-def _tensor_scatter(kind: str, verb: str, gives: str) -> Any:
+def _tensor_scatter(kind: str, verb: str, gives: str) -> TensorScatter:
     """A scatter op by JAX's name and TensorFlow's, with what the example in its docstring prints."""
     name_ = f"tensor_scatter_nd_{verb}"
 
