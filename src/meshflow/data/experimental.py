@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from meshflow.core.runtime.errors import OutOfRangeError
 from meshflow.core.values.tensor import Tensor
@@ -95,6 +95,8 @@ __all__ = [
     "unique",
 ]
 
+P = ParamSpec("P")
+
 AutoShardPolicy = _options.AutoShardPolicy
 AutotuneAlgorithm = _options.AutotuneAlgorithm
 AutotuneOptions = _options.AutotuneOptions
@@ -108,29 +110,32 @@ sample_from_datasets = Dataset.sample_from_datasets
 save = Dataset.save
 
 
-def _applied(method: str) -> Callable[..., Callable[[Dataset], Dataset]]:
+def _applied(
+    method: Callable[Concatenate[Dataset, P], Dataset],
+) -> Callable[P, Callable[[Dataset], Dataset]]:
     """A function of a method's arguments that gives a function to `apply`."""
+    name = method.__name__
 
-    def made(*args: Any, **kwargs: Any) -> Callable[[Dataset], Dataset]:
-        return lambda dataset: getattr(dataset, method)(*args, **kwargs)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Callable[[Dataset], Dataset]:
+        return lambda dataset: getattr(dataset, name)(*args, **kwargs)
 
-    made.__name__ = made.__qualname__ = method
-    made.__doc__ = f"A function to `apply` that does what `Dataset.{method}` does."
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"A function to `apply` that does what `Dataset.{name}` does."
     return made
 
 
-bucket_by_sequence_length = _applied("bucket_by_sequence_length")
-dense_to_ragged_batch = _applied("ragged_batch")
-dense_to_sparse_batch = _applied("sparse_batch")
-enumerate_dataset = _applied("enumerate")
-group_by_window = _applied("group_by_window")
-ignore_errors = _applied("ignore_errors")
-rejection_resample = _applied("rejection_resample")
-scan = _applied("scan")
-snapshot = _applied("snapshot")
-take_while = _applied("take_while")
-unbatch = _applied("unbatch")
-unique = _applied("unique")
+bucket_by_sequence_length = _applied(Dataset.bucket_by_sequence_length)
+dense_to_ragged_batch = _applied(Dataset.ragged_batch)
+dense_to_sparse_batch = _applied(Dataset.sparse_batch)
+enumerate_dataset = _applied(Dataset.enumerate)
+group_by_window = _applied(Dataset.group_by_window)
+ignore_errors = _applied(Dataset.ignore_errors)
+rejection_resample = _applied(Dataset.rejection_resample)
+scan = _applied(Dataset.scan)
+snapshot = _applied(Dataset.snapshot)
+take_while = _applied(Dataset.take_while)
+unbatch = _applied(Dataset.unbatch)
+unique = _applied(Dataset.unique)
 
 
 def cardinality(dataset: Dataset) -> Tensor:

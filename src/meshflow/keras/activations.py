@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import registry
 from meshflow.ops import math, nn
 
@@ -32,7 +33,9 @@ __all__ = [
 ]
 
 
-def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0) -> Any:
+def relu(
+    x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0
+) -> Tensor:
     """Rectifier with optional slope, ceiling and threshold.
 
     Args:
@@ -62,7 +65,7 @@ def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: 
     return result - alpha * nn.relu(threshold - x) if alpha else result
 
 
-def elu(x: Any, alpha: float = 1.0) -> Any:
+def elu(x: Any, alpha: float = 1.0) -> Tensor:
     """x where positive, `alpha * (e^x - 1)` elsewhere.
 
     Example:
@@ -78,7 +81,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     return where(x > 0, result, alpha * result)
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.2) -> Any:
+def leaky_relu(x: Any, negative_slope: float = 0.2) -> Tensor:
     """x where positive, `negative_slope * x` elsewhere.
 
     Example:
@@ -89,7 +92,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.2) -> Any:
     return nn.leaky_relu(x, negative_slope)
 
 
-def selu(x: Any) -> Any:
+def selu(x: Any) -> Tensor:
     """Scaled ELU.
 
     Example:
@@ -100,7 +103,7 @@ def selu(x: Any) -> Any:
     return nn.selu(x)
 
 
-def gelu(x: Any, approximate: bool = False) -> Any:
+def gelu(x: Any, approximate: bool = False) -> Tensor:
     """Gaussian error linear unit.
 
     Example:
@@ -111,7 +114,7 @@ def gelu(x: Any, approximate: bool = False) -> Any:
     return nn.gelu(x, approximate)
 
 
-def relu6(x: Any) -> Any:
+def relu6(x: Any) -> Tensor:
     """`min(max(x, 0), 6)`.
 
     Example:
@@ -122,7 +125,7 @@ def relu6(x: Any) -> Any:
     return nn.relu6(x)
 
 
-def softmax(x: Any, axis: int = -1) -> Any:
+def softmax(x: Any, axis: int = -1) -> Tensor:
     """Softmax along a dimension.
 
     Raises:
@@ -138,7 +141,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     return nn.softmax(x, axis=axis)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Any) -> Tensor:
     """`1 / (1 + e^-x)`.
 
     Example:
@@ -149,7 +152,7 @@ def sigmoid(x: Any) -> Any:
     return nn.sigmoid(x)
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: Any) -> Tensor:
     """Hyperbolic tangent.
 
     Example:
@@ -160,7 +163,7 @@ def tanh(x: Any) -> Any:
     return nn.tanh(x)
 
 
-def softplus(x: Any) -> Any:
+def softplus(x: Any) -> Tensor:
     """`log(1 + e^x)`.
 
     Example:
@@ -171,7 +174,7 @@ def softplus(x: Any) -> Any:
     return nn.softplus(x)
 
 
-def softsign(x: Any) -> Any:
+def softsign(x: Any) -> Tensor:
     """`x / (1 + |x|)`.
 
     Example:
@@ -182,7 +185,7 @@ def softsign(x: Any) -> Any:
     return nn.softsign(x)
 
 
-def silu(x: Any) -> Any:
+def silu(x: Any) -> Tensor:
     """`x * sigmoid(x)`.
 
     Example:
@@ -193,7 +196,7 @@ def silu(x: Any) -> Any:
     return nn.silu(x)
 
 
-def swish(x: Any) -> Any:
+def swish(x: Any) -> Tensor:
     """`x * sigmoid(x)`.
 
     Example:
@@ -204,7 +207,7 @@ def swish(x: Any) -> Any:
     return nn.silu(x)
 
 
-def mish(x: Any) -> Any:
+def mish(x: Any) -> Tensor:
     """`x * tanh(softplus(x))`.
 
     Example:
@@ -215,7 +218,7 @@ def mish(x: Any) -> Any:
     return x * nn.tanh(nn.softplus(x))
 
 
-def exponential(x: Any) -> Any:
+def exponential(x: Any) -> Tensor:
     """`e^x`.
 
     Example:
@@ -226,7 +229,7 @@ def exponential(x: Any) -> Any:
     return math.exp(x)
 
 
-def hard_sigmoid(x: Any) -> Any:
+def hard_sigmoid(x: Any) -> Tensor:
     """`0.2 x + 0.5`, clipped to [0, 1].
 
     Example:
@@ -237,7 +240,7 @@ def hard_sigmoid(x: Any) -> Any:
     return math.clip_by_value(x * 0.2 + 0.5, 0.0, 1.0)
 
 
-def linear(x: Any) -> Any:
+def linear(x: Any) -> Tensor:
     """The input itself.
 
     Example:

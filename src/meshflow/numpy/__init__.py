@@ -14,7 +14,7 @@ from meshflow.numpy.elementwise import __all__ as _elementwise
 from meshflow.numpy.inspection import *
 from meshflow.numpy.inspection import __all__ as _inspection
 from meshflow.numpy.manipulation import *
-from meshflow.numpy.manipulation import __all__ as _arranging
+from meshflow.numpy.manipulation import __all__ as _manipulation
 from meshflow.numpy.products import *
 from meshflow.numpy.products import __all__ as _products
 from meshflow.numpy.reductions import *
@@ -32,7 +32,7 @@ __all__ = [
     "fft",
     "linalg",
     "random",
-    *_arranging,
+    *_manipulation,
     *_by_values,
     *_creation,
     *_elementwise,

@@ -19,6 +19,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.ops import math
 from meshflow.ops.printing import value_text
+from meshflow.ops.signatures import ComparisonCheck, SignCheck
 
 __all__ = [
     "Assert",
@@ -123,7 +124,7 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
 
 def _binary(
     name: str, relation: Callable[..., Any], sign: str, good: str, bad: str
-) -> Callable[..., None]:
+) -> ComparisonCheck:
     """A check of two tensors, with arguments that pass and fail for the example in its docstring."""
 
     def check(
@@ -188,9 +189,7 @@ assert_greater_equal = _binary(
 )
 
 
-def _unary(
-    name: str, relation: Callable[..., Any], sign: str, good: str, bad: str
-) -> Callable[..., None]:
+def _unary(name: str, relation: Callable[..., Any], sign: str, good: str, bad: str) -> SignCheck:
     """A check of one tensor, with arguments that pass and fail for the example in its docstring."""
 
     def check(

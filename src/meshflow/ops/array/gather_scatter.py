@@ -18,6 +18,7 @@ from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import picked
 from meshflow.ops.array.joining import concat
 from meshflow.ops.array.shaping import reshape
+from meshflow.ops.signatures import TensorScatter
 
 __all__ = [
     "boolean_mask",
@@ -244,7 +245,7 @@ def _check_updates(indices: Any, updates: Any, shape: Any, what: str) -> None:
         )
 
 
-def _tensor_scatter(kind: str, verb: str, gives: str) -> Any:
+def _tensor_scatter(kind: str, verb: str, gives: str) -> TensorScatter:
     """A scatter op by JAX's name and TensorFlow's, with what the example in its docstring prints."""
     name_ = f"tensor_scatter_nd_{verb}"
 

@@ -14,6 +14,7 @@ from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
+from meshflow.ops.signatures import ColorConversion
 
 __all__ = [
     "adjust_brightness",
@@ -351,7 +352,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
     return 2 * decibel * math.log(largest) - decibel * log(error)
 
 
-def _colour_space(name: str, matrix: Any, what: str) -> Any:
+def _colour_space(name: str, matrix: Any, what: str) -> ColorConversion:
     rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
     given, gives = (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
 

@@ -141,7 +141,7 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """About the k largest elements of a dimension, found faster on TPUs and exactly elsewhere.
 
     Args:
@@ -181,7 +181,7 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """About the k smallest elements of a dimension; arguments as in `approx_max_k`.
 
     Example:

@@ -569,7 +569,7 @@ def confusion_matrix(
     return reshape(flat, [num_classes, num_classes])
 
 
-def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
+def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Tensor:
     """Polynomial with the given coefficients, highest power first, at `x`.
 
     Args:

@@ -52,7 +52,7 @@ def _moments(x: TensorLike, axes: Any, keepdims: bool) -> Any:
 
 def moments(
     x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """Mean and variance over dimensions.
 
     Args:
@@ -80,7 +80,7 @@ def weighted_moments(
     frequency_weights: TensorLike,
     keepdims: bool = False,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """Mean and variance in which elements count by weight.
 
     Args:
@@ -148,7 +148,7 @@ def normalize_moments(
     variance_ss: TensorLike,
     shift: Any,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """Mean and variance from sufficient statistics.
 
     Args:
