@@ -54,3 +54,11 @@ def test_included_code_is_there():
                 plain = value.rpartition(".")[2]
                 wanted = rf"(class|def) {plain}\b" if option == "pyobject" else re.escape(value)
                 assert option == "language" or re.search(wanted, code), (name, path, value)
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if not n.startswith("decisions/")])
+def test_files_that_are_named_are_there(name):
+    package = ROOT / "src" / "meshflow"
+    tops = "|".join(p.name for p in package.iterdir() if p.is_dir())
+    named = re.findall(rf"`((?:{tops})/[\w/]+\.(?:py|cc|h)|(?:{tops})/[\w/]*/)`", PAGES[name])
+    assert not [path for path in named if not (package / path).exists()]
