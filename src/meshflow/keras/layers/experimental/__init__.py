@@ -18,6 +18,12 @@ class SyncBatchNormalization(BatchNormalization):
     Args:
       **kwargs: arguments of `BatchNormalization`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.experimental.SyncBatchNormalization().synchronized

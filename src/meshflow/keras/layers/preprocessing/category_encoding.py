@@ -31,6 +31,12 @@ class CategoryEncoding(EncodingLayer):
       sparse: not available.
       **kwargs: arguments of `Layer`; `max_tokens` is the old name of `num_tokens`.
 
+    Input shape:
+      (batch, size) or (size,), integers.
+
+    Output shape:
+      (batch, num_tokens); with 'one_hot' (batch, num_tokens) or (num_tokens,).
+
     Raises:
       ValueError: without `num_tokens`, for an unknown mode, for weights without 'count'.
       InvalidArgumentError: when called with numbers outside [0, num_tokens) that are known.
