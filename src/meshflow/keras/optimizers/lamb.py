@@ -16,12 +16,14 @@ __all__ = ["Lamb"]
 class Lamb(RuleOptimizer):
     """Adam's steps, scaled for each variable to the length of its weights, for large batches (arXiv:1904.00962).
 
-    With g the gradient, t the number of the step from 1, and m and v zero at first:
-    `m = b1 * m + (1 - b1) * g`, `v = b2 * v + (1 - b2) * g^2`,
-    `r = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon)` and `w -= lr * |w| / |r| * r`, where |.| is the
-    Euclidean norm of all of a variable. Where one of the norms is 0, their quotient is taken to be 1.
-
     TensorFlow 2.15 has it in its addons, later versions of Keras under this name.
+
+    Formula:
+      `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2`,
+      `r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)` and `w = w - lr * |w| / |r| * r`. w is the
+      variable, g its gradient, lr the learning rate, t the number of the step, from 1, m and v the means of gradients
+      and of their squares, zero at first, r Adam's step, and |.| the Euclidean norm of all of a variable; where one
+      of the two is 0, their quotient is taken to be 1.
 
     Args:
       learning_rate: lr: number, function, or schedule.
