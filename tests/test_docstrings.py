@@ -105,3 +105,39 @@ def test_formula_with_every_symbol(thing):
 @pytest.mark.parametrize("optimizer", [o for o in OPTIMIZERS if o.__name__ not in WITHOUT])
 def test_optimizers_name_their_paper(optimizer):
     assert re.search(r"arXiv:\d{4}\.\d{4,5}|\b(19|20)\d\d\b", inspect.getdoc(optimizer))
+
+
+OPS = {
+    id(op): (f"tf.{space}.{name}".replace("..", "."), op)
+    for space in (
+        "",
+        "nn",
+        "math",
+        "linalg",
+        "image",
+        "signal",
+        "audio",
+        "random",
+        "strings",
+        "sets",
+        "sparse",
+    )
+    for name in getattr(tf, space, tf).__all__
+    if inspect.isroutine(op := getattr(getattr(tf, space, tf), name)) or hasattr(op, "__wrapped__")
+    if (getattr(op, "__module__", None) or "").startswith("meshflow.ops")
+}
+SHAPE = re.compile(
+    r"\b(shapes?|sizes?|scalars?|dimensions?)\b|\[[^\]]*\]|\((\.\.\.|\w+),[^)]*\)|arguments as"
+)
+# Ops that give no tensor, or do not change one; and those of which nobody has written it yet. This may only shrink.
+WITHOUT_SHAPES = {
+    *("tf.Assert", "tf.assert_equal", "tf.assert_greater", "tf.assert_less"),
+    *("tf.get_static_value", "tf.group", "tf.no_op"),
+    *("tf.random.get_global_generator", "tf.random.set_global_generator"),
+}
+
+
+@pytest.mark.parametrize("name, op", OPS.values(), ids=lambda v: v if isinstance(v, str) else "")
+def test_ops_state_their_shapes(name, op):
+    text = (inspect.getdoc(op) or "").partition("Example:")[0]
+    assert bool(SHAPE.search(text)) != (name in WITHOUT_SHAPES)

@@ -35,7 +35,8 @@ class CategoryEncoding(EncodingLayer):
       (batch, size) or (size,), integers.
 
     Output shape:
-      (batch, num_tokens); with 'one_hot' (batch, num_tokens) or (num_tokens,).
+      (batch, num_tokens), or (num_tokens,) without a batch; with 'one_hot' the last size, where it is 1, becomes
+      num_tokens, and otherwise a dimension of num_tokens is added.
 
     Raises:
       ValueError: without `num_tokens`, for an unknown mode, for weights without 'count'.
