@@ -56,9 +56,23 @@ def test_included_code_is_there():
                 assert option == "language" or re.search(wanted, code), (name, path, value)
 
 
-@pytest.mark.parametrize("name", [n for n in PAGES if not n.startswith("decisions/")])
+# Decisions tell how it was when they were made.
+NAMING = {n: text for n, text in PAGES.items() if not n.startswith("decisions/")}
+NAMING |= {n: (ROOT / n).read_text() for n in ("README.md", "CONTRIBUTING.md")}
+
+
+@pytest.mark.parametrize("name", NAMING)
 def test_files_that_are_named_are_there(name):
     package = ROOT / "src" / "meshflow"
-    tops = "|".join(p.name for p in package.iterdir() if p.is_dir())
-    named = re.findall(rf"`((?:{tops})/[\w/]+\.(?:py|cc|h)|(?:{tops})/[\w/]*/)`", PAGES[name])
-    assert not [path for path in named if not (package / path).exists()]
+    inside = "|".join(p.name for p in package.iterdir() if p.is_dir())
+    outside = "tests|docs|examples|benchmarks|scripts|src"
+    paths = rf"`((?:{inside}|{outside})/[\w/]+\.(?:py|cc|h|md|sh)|(?:{inside}|{outside})/[\w/]*/)`"
+    named = re.findall(paths, NAMING[name])
+    assert not [path for path in named if not any((at / path).exists() for at in (package, ROOT))]
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_links_lead_somewhere(name):
+    folder = ROOT if name in ("README.md", "CONTRIBUTING.md") else (DOCS / name).parent
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([\w./-]+)[)#]", NAMING[name])
+    assert not [link for link in links if not (folder / link).exists()]

@@ -207,7 +207,7 @@ def _to_integers_and_back(
     # XLA would multiply by reciprocals.
     counts = [jnp.full_like(v, n or 1) for n, v in zip((first, last), ranges, strict=True)]
     steps = [v / n for v, n in zip(ranges, jax.lax.optimization_barrier(counts), strict=True)]
-    step = jnp.where(scales[0] < scales[1], *steps)
+    step = jnp.where(scales[0] < scales[1], steps[0], steps[1])
     kept = jnp.clip(input, first * step, last * step) if range_given else input
     integers = kept * scale
     integers = jnp.floor(integers + 0.5) if half_up else jnp.round(integers)
