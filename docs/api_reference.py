@@ -61,9 +61,13 @@ def is_constant(value: Any) -> bool:
     return not (is_module(value) or callable(value))
 
 
+# Namespaces of which the names are rather described elsewhere.
+LATE = {"compat", "experimental", "legacy"}
+
+
 def home_rank(path: str) -> tuple[bool, int, str]:
     """Orders the names of one object: the first in this order is where it is described."""
-    return (path.startswith("meshflow.compat"), -path.count("."), path)
+    return (not LATE.isdisjoint(path.split(".")), -path.count("."), path)
 
 
 def homes(spaces: dict[str, types.ModuleType]) -> dict[int, str]:
