@@ -11,6 +11,7 @@ from meshflow.keras.optimizers.adam import Adam, Adamax, AdamW, Lion, Nadam
 from meshflow.keras.optimizers.adaptive import Adadelta, Adagrad, RMSprop
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.ftrl import Ftrl
+from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
 from meshflow.keras.optimizers.sgd import SGD
 
@@ -36,15 +37,6 @@ __all__ = [
     "schedules",
     "serialize",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "LossScaleOptimizer":
-        # Keras 3 has it here; it is made of optimizers itself.
-        from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
-
-        return LossScaleOptimizer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 registry.OPTIMIZERS.table |= registry.name_table(
