@@ -8,6 +8,7 @@ from meshflow.core.dispatch import op_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras import registry
 from meshflow.ops import math, nn
+from meshflow.ops.array import where
 
 __all__ = [
     "deserialize",
@@ -57,7 +58,6 @@ def relu(
     """
     if not alpha and max_value is None and not threshold:
         return nn.relu(x)
-    from meshflow.ops.array import where
 
     result = nn.relu(x) if not threshold else where(x > threshold, x, 0)
     if max_value is not None:
@@ -76,7 +76,6 @@ def elu(x: Any, alpha: float = 1.0) -> Tensor:
     result = nn.elu(x)
     if alpha == 1:
         return result
-    from meshflow.ops.array import where
 
     return where(x > 0, result, alpha * result)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
+from meshflow.keras import initializers
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
@@ -255,8 +256,6 @@ class State:
 
 
 def _initial(initializer: Any, shape: Any, dtype: Any) -> Any:
-    from meshflow.keras import initializers
-
     if isinstance(initializer, Variable):
         return np.array(initializer._value)
     if isinstance(initializer, str) or (
