@@ -199,9 +199,9 @@ def picture() -> str:
     boxes = []
     for number, level in enumerate(levels):
         y = (len(levels) - 1 - number) * height + 16
-        step = (width - 20) / len(level)
+        step = min((width - 20) / len(level), 200)
         for place, room in enumerate(level):
-            x = 10 + place * step
+            x = (width - step * len(level)) / 2 + place * step
             places[room] = x + step / 2, y
             label = f"{html.escape(room)} <tspan class='n'>{files[room]}</tspan>"
             boxes.append(
