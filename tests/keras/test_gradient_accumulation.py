@@ -181,3 +181,25 @@ def test_two_places_must_agree():
     model.compile(adam(2), "mse", gradient_accumulation_steps=2)
     with pytest.raises(ValueError, match="was made with 2"):
         model.compile(adam(2), "mse", gradient_accumulation_steps=3)
+
+
+def test_any_optimizer_and_transformation_of_optax():
+    optax = pytest.importorskip("optax")
+
+    def trained_by(make):
+        v = tf.Variable([1.0, -2.0])
+        optimizer = make()
+        for gradient in (0.5, 1.5, 2.0, 4.0):
+            for part in (-1.0, 1.0) if optimizer.gradient_accumulation_steps else (0.0,):
+                optimizer.apply_gradients([(tf.constant([gradient + part, 1.0]), v)])
+        return v.numpy(), int(optimizer.iterations)
+
+    for make in (
+        lambda **kw: OPTIMIZERS.experimental.AdamW(0.1, **kw),
+        lambda **kw: OPTIMIZERS.Ftrl(0.1, **kw),
+        lambda **kw: OPTIMIZERS.legacy.SGD(0.1, momentum=0.9, **kw),
+        lambda **kw: OPTIMIZERS.OptaxOptimizer(optax.adam(0.1), **kw),
+    ):
+        one, two = trained_by(make), trained_by(lambda: make(gradient_accumulation_steps=2))
+        assert_close(one[0], two[0])
+        assert one[1] == two[1] == 4

@@ -323,12 +323,12 @@ class Optimizer(UpdateHooks, GradientAccumulation):
                 pairs = self._aggregate_gradients(pairs)
             with alone():
                 if self.gradient_accumulation_steps:
-                    self._accumulate(pairs, self._update)
+                    self._accumulate(pairs, self._run_update)
                 else:
-                    self._update(pairs)
+                    self._run_update(pairs)
         return self.iterations
 
-    def _update(self, pairs: list[tuple[Any, Variable]]) -> None:
+    def _run_update(self, pairs: list[tuple[Any, Variable]]) -> None:
         """One update of variables by their gradients, which are summed over replicas."""
         pairs = list(self._transform_gradients(pairs))
         self._apply(pairs)
