@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -47,7 +48,7 @@ class Owner:
 
 """
 # Public names of which the signature, or the result, is not known. These numbers may only fall.
-MOST = {"nothing is known": 14, "arguments are not": 3, "the result is not": 133}
+MOST = {"nothing is known": 1, "arguments are not": 3, "the result is not": 123}
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,13 @@ def types_of():
 
 def test_names_lead_to_their_classes_and_signatures(types_of, tmp_path):
     assert types_of(list(SEEN), tmp_path) == SEEN
+
+
+def test_300_names_are_seen_as_they_were(types_of, tmp_path):
+    """A changed type is written to the file by hand, or it is a mistake."""
+    stored = json.loads((Path(__file__).parent / "reference" / "editors.json").read_text())
+    assert len(stored) == 300
+    assert types_of(list(stored), tmp_path) == stored
 
 
 def public_names():
