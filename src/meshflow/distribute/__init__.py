@@ -3,7 +3,7 @@
 from typing import Any
 
 from meshflow.core.unavailable import NotAvailableError
-from meshflow.distribute import cluster_resolver, experimental
+from meshflow.distribute import cluster_resolver, coordinator, experimental
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
     CrossDeviceOps,
@@ -25,6 +25,7 @@ from meshflow.distribute.local_strategies import (
 )
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
+from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.strategy import (
     Strategy,
@@ -50,6 +51,7 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
@@ -59,6 +61,7 @@ __all__ = [
     "TPUStrategy",
     "ValueContext",
     "cluster_resolver",
+    "coordinator",
     "experimental",
     "experimental_set_strategy",
     "get_replica_context",
@@ -68,9 +71,7 @@ __all__ = [
 ]
 
 LATER = {
-    "ParameterServerStrategy": "parameter servers",
     "Server": "parameter servers",
-    "coordinator": "parameter servers",
     "partitioners": "parameter servers",
 }
 

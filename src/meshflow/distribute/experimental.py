@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.distribute import coordinator
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
+from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.saving import PreemptionCheckpointHandler, TerminationConfig
 from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
 
@@ -18,10 +20,12 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
     "PreemptionCheckpointHandler",
     "TPUStrategy",
     "TerminationConfig",
     "ValueContext",
+    "coordinator",
 ]
 
 CollectiveCommunication = CommunicationImplementation
