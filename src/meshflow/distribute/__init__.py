@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from meshflow.core.unavailable import NotAvailableError
+from meshflow.core.config.unavailable import NotAvailableError
 from meshflow.distribute import cluster_resolver, coordinator, experimental
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (

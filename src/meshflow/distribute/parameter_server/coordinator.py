@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
 from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeededError

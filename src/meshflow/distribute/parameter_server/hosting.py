@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.operation import Op
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 if TYPE_CHECKING:
-    from meshflow.core.tensor import TensorLike
+    from meshflow.core.values.tensor import TensorLike
 
 __all__ = ["HostedVariable", "Outbox", "Outboxes"]
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from meshflow.core import nest
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import CancelledError, InvalidValueError
-from meshflow.core.function import Function
-from meshflow.core.trace import is_array_like
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime.errors import CancelledError, InvalidValueError
+from meshflow.core.tracing.trace import is_array_like
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
 
 __all__ = ["PerWorkerDataset", "PerWorkerValues", "RemoteValue"]
 

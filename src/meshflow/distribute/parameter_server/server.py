@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import memory
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import writing
-from meshflow.core.errors import NotFoundError
-from meshflow.core.function import Function
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.context import writing
+from meshflow.core.runtime.errors import NotFoundError
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish
 
 __all__ = ["Held", "ParameterServer"]
@@ -89,7 +89,7 @@ class ParameterServer:
           name: its name.
         """
         with writing:
-            array = memory.duplicate(value) if not isinstance(value, np.ndarray) else value
+            array = transfers.duplicate(value) if not isinstance(value, np.ndarray) else value
             self._variables[key] = Held(Tensor(array), trainable=False, name=name)
             self._histories[key] = _History(np.shape(value)[0] if np.ndim(value) else 0)
             self._note([(key, None)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.unavailable import NotAvailableError
+from meshflow.core.config.unavailable import NotAvailableError
 
 __all__ = ["sharded_variable"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.errors import FailedPreconditionError, InvalidValueError
-from meshflow.core.random import STATE_NAME
-from meshflow.core.unavailable import NotAvailableError
-from meshflow.core.variable import Variable
+from meshflow.core.config.unavailable import NotAvailableError
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
+from meshflow.core.variables.random import STATE_NAME
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
 from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers

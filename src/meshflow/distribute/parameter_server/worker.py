@@ -10,11 +10,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import is_array_like
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.core.tracing.trace import is_array_like
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parameter_server.hosting import (
     GradientBoxes,
     HostedVariable,
