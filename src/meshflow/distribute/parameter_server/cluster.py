@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class Cluster:
     servers: Sequence[Any]
     workers: Sequence[Any]
     worker_count: int
+    # How many closures a worker has at a time: one may push what it wrote while the next computes.
+    lanes = 1
 
     def start(self, strategy: Any) -> None:
         """Starts the workers, when the first closure is scheduled.
@@ -55,10 +58,18 @@ class Cluster:
 
     def __init__(self, servers: int) -> None:
         self.clocks = [0] * servers
+        self.counters = {"preemptions": 0, "server_restarts": 0, "retries": 0}
+        self._counting = threading.Lock()
+
+    def count(self, what: str) -> None:
+        """Counts something that happened."""
+        with self._counting:
+            self.counters[what] += 1
 
     def heard(self, clocks: Sequence[int]) -> None:
         """Notes the servers' clocks."""
-        self.clocks = [max(own, new) for own, new in zip(self.clocks, clocks, strict=True)]
+        with self._counting:
+            self.clocks = [max(own, new) for own, new in zip(self.clocks, clocks, strict=True)]
 
     def host(self, variable: HostedVariable, key: int, servers: Sequence[int]) -> None:
         """Puts a variable on servers.
@@ -93,7 +104,8 @@ class Cluster:
         """Replaces the value on all servers that have it, or adds to it."""
         for number in variable.servers:
             clock = self.servers[number].write(variable.key, value, adds)
-            self.clocks[number] = max(self.clocks[number], clock)
+            with self._counting:
+                self.clocks[number] = max(self.clocks[number], clock)
 
     def add(self, variable: HostedVariable, delta: Any) -> None:
         """Adds to the value."""
@@ -128,3 +140,17 @@ class InProcessCluster(Cluster):
         for server in self.servers:
             memo: dict[Any, Any] = {RESOLVE: server.resolve}
             server.adopt(key, copy.deepcopy(optimizer, memo))
+
+
+class NoCluster(Cluster):
+    """What a worker's own process knows of the cluster.
+
+    Args:
+      workers: how many workers there are.
+      servers: how many servers.
+    """
+
+    def __init__(self, workers: int, servers: int) -> None:
+        super().__init__(servers)
+        self.worker_count = workers
+        self.servers, self.workers = [None] * servers, []

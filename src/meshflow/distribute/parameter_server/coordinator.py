@@ -262,7 +262,8 @@ class ClusterCoordinator:
                 return
             cluster = self._strategy.cluster
             cluster.start(self._strategy)
-            for number in range(cluster.worker_count):
+            for number in range(cluster.worker_count * cluster.lanes):
+                number %= cluster.worker_count
                 serve = _Serving(self._strategy, self._queue, number).run
                 thread = threading.Thread(
                     target=serve, name=f"meshflow-worker-{number}", daemon=True
@@ -290,6 +291,7 @@ class _Serving:
             try:
                 outcome = self._outcome(closure)
             except WorkerLostError:
+                self._cluster.count("retries")
                 self._queue.put_back(closure)
             except BaseException as error:
                 closure.result._fail(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ class ParameterServer:
         self._programs: dict[Any, Function] = {}
         # Closures done, as long as the coordinator has not said that they are over.
         self._done: set[int] = set()
-        self._floor = 0
+        self._floor = self._order = 0
 
     # ---- variables -------------------------------------------------------------------------
 
@@ -106,19 +106,53 @@ class ParameterServer:
         with writing:
             return self.clock, {key: self._held(key)._value for key in keys}
 
-    def write(self, key: int, value: Any, adds: bool = False) -> int:
+    def write(self, key: int, value: Any, adds: bool = False, order: int = 0) -> int:
         """Replaces a value, or adds to it; the clock afterwards.
 
         Args:
           key: the variable.
           value: an array.
           adds: whether it is added.
+          order: numbers the calls of the coordinator, so that one that comes again is known; 0 for none.
         """
         with writing:
+            if 0 < order <= self._order:
+                return self.clock
+            self._order = max(self._order, order)
             held = self._held(key)
             (held.assign_add if adds else held.assign)(Tensor(value))
             self._note([(key, None)])
             return self.clock
+
+    @property
+    def size(self) -> int:
+        """How many bytes the variables have."""
+        return sum(v._value.nbytes for v in self._variables.values())
+
+    def state(self) -> Any:
+        """All that this server knows, besides optimizers' rules and constraints."""
+        with writing:
+            values = {key: (np.asarray(v._value), v._name) for key, v in self._variables.items()}
+            return values, self.clock, set(self._done), self._floor, self._order
+
+    def restore(self, state: Any, constraints: Mapping[int, Any]) -> None:
+        """Takes over what `state` gave.
+
+        Args:
+          state: the state.
+          constraints: constraints by variable.
+        """
+        values, clock, done, floor, order = state
+        for key, (value, name) in values.items():
+            self.create(key, value, name, constraints.get(key))
+        self.clock, self._done, self._floor, self._order = clock, done, floor, order
+        for history in self._histories.values():
+            history.note(clock, None)
+
+    def knows(self, closure: int) -> bool:
+        """Whether a closure's push was done before."""
+        with writing:
+            return closure in self._done or closure < self._floor
 
     def _held(self, key: int) -> Held:
         held = self._variables.get(key)

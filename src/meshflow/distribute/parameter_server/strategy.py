@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +17,11 @@ from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueEr
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
-from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster
+from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster, NoCluster
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
+from meshflow.distribute.parameter_server.journal import Folder
+from meshflow.distribute.parameter_server.local_processes import LocalProcesses
+from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
 from meshflow.distribute.parameter_server.sharding import sharded_variable
 from meshflow.distribute.strategy import Strategy, _check_roles
 
@@ -84,11 +88,31 @@ class ParameterServerStrategy(Strategy):
         self._making = threading.RLock()
         # By optimizer, the variables that servers have slots of.
         self.states: dict[int, set[int]] = {}
+        self._variables: weakref.WeakValueDictionary[int, HostedVariable] = (
+            weakref.WeakValueDictionary()
+        )
+        self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._coordinator: Any = None
+
+    @classmethod
+    def of_worker(cls, workers: int, servers: int) -> ParameterServerStrategy:
+        """The strategy as closures find it in a worker's own process.
+
+        Args:
+          workers: how many workers there are.
+          servers: how many parameter servers.
+        """
+        made = cls.__new__(cls)
+        made._start([jax.local_devices()[0]])
+        made._resolver = made._variable_partitioner = None
+        made.cluster = NoCluster(workers, servers)
+        return made
 
     def _make_cluster(self, engine: str | None, workers: int, servers: int) -> Cluster:
         if engine == "threads":
             return InProcessCluster(workers, servers)
+        if engine == "processes":
+            return RemoteCluster(LocalProcesses(Folder()), workers, servers)
         raise NotAvailableError(
             f"ParameterServerStrategy: engine={engine!r} is not available yet; use engine='threads'."
         )
@@ -132,7 +156,9 @@ class ParameterServerStrategy(Strategy):
             servers = wanted_servers() or (self._bytes.index(min(self._bytes)),)
             for number in servers:
                 self._bytes[number] += max(size, 1)
-            self.cluster.host(variable, next(self._keys), servers)
+            key = next(self._keys)
+            self.cluster.host(variable, key, servers)
+            self._variables[key] = variable
         variable._distribute_strategy = self  # type: ignore[attr-defined]
         return variable
 
@@ -149,8 +175,7 @@ class ParameterServerStrategy(Strategy):
           FailedPreconditionError: when a part of the optimizer was made outside the scope.
         """
         with self._making, self.scope():
-            key = optimizer.__dict__.setdefault("_hosted_key", None) or next(self._optimizer_keys)
-            optimizer._hosted_key = key
+            key = self.key_of(optimizer)
             known = self.states.get(key, set())
             if all(v.key in known for v in variables):
                 return
@@ -167,6 +192,28 @@ class ParameterServerStrategy(Strategy):
             optimizer.build(variables)
             self.cluster.adopt(key, optimizer)
             self.states[key] = known | {v.key for v in variables}
+
+    def key_of(self, optimizer: Any) -> int:
+        """The number that an optimizer has in all processes.
+
+        Args:
+          optimizer: the optimizer.
+        """
+        with self._making:
+            key: int | None = optimizer.__dict__.get("_hosted_key")
+            if key is None:
+                key = optimizer._hosted_key = next(self._optimizer_keys)
+                self._optimizers[key] = optimizer
+            return key
+
+    def found(self, optimizer: int, keys: Sequence[int]) -> tuple[Any, list[HostedVariable]]:
+        """An optimizer and variables by their keys.
+
+        Args:
+          optimizer: the optimizer's key.
+          keys: the variables'.
+        """
+        return self._optimizers[optimizer], [self._variables[key] for key in keys]
 
     # ---- input -----------------------------------------------------------------------------
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,17 +96,28 @@ class Worker:
       number: the worker's number.
       servers: the servers, each with `exchange`.
       strategy: the strategy that closures find as the current one.
+      apart: whether servers are in other processes, and are asked at the same time.
     """
 
-    def __init__(self, number: int, servers: Sequence[Any], strategy: Any) -> None:
+    def __init__(
+        self, number: int, servers: Sequence[Any], strategy: Any, apart: bool = False
+    ) -> None:
         self.number = number
         self.servers = servers
         self._strategy = strategy
+        self._all: Callable[..., Any] = map
+        if apart and len(servers) > 1:
+            self._all = ThreadPoolExecutor(len(servers), "meshflow-exchange").map
+        # Each server's clock of what was pulled, and of what closures see.
         self._clocks = [-1] * len(servers)
+        self._own_clocks = [-1] * len(servers)
+        self._arrived: deque[list[Change]] = deque()
         self._values: dict[int, Any] = {}
         self._known: list[set[int]] = [set() for _ in servers]
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
+        # Closures may overlap: one computes while another pushes what it wrote, and pulls.
+        self._computing, self._exchanging = threading.Lock(), threading.Lock()
 
     def run(self, call: Call) -> Outcome:
         """Runs a closure: pulls if it must, computes, pushes, and pulls for the next one.
@@ -115,16 +129,20 @@ class Worker:
           StateNeededError: when an optimizer has no slots; nothing was pushed.
           Exception: the closure's own; nothing was pushed.
         """
-        if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
-            self._exchange([None] * len(self.servers), call.floor)
-        running = Running(self, call)
-        with entered(self._strategy), _entered(running):
-            args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
-            value = nest.map_structure(_on_host, call.function(*args, **kwargs))
-        pushes = running.pushes(call.number, self._clocks)
+        with self._computing:
+            if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
+                self._exchange([None] * len(self.servers), call.floor)
+            clocks, running = self._settled(), Running(self, call)
+            with entered(self._strategy), _entered(running):
+                args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
+                value = nest.map_structure(_on_host, call.function(*args, **kwargs))
+            pushes = running.pushes(call.number, clocks)
+            # What the closure saw may be changed in place from here on.
+            running.values.clear()
         changes = self._exchange(pushes, call.floor)
         stale = [c.staleness for c, p in zip(changes, pushes, strict=True) if p is not None]
-        return Outcome(value, list(self._clocks), stale, any(c.repeated for c in changes))
+        clocks = [c.clock for c in changes]
+        return Outcome(value, clocks, stale, any(c.repeated for c in changes))
 
     def _own(self, leaf: Any) -> Any:
         """What an argument stands for on this worker."""
@@ -138,29 +156,46 @@ class Worker:
         found = self._values.get(variable.key)
         if found is None:
             number = variable.servers[0]
-            wish = Wish(self._clocks[number], unknown=(variable.key,))
+            wish = Wish(unknown=(variable.key,))
             change = _outside(self.servers[number].exchange, None, wish)
-            found = self._values[variable.key] = jnp.asarray(change.values[variable.key])
+            found = self._values[variable.key] = _on_device(change.values[variable.key])
             # The clock stays: what else has changed since is pulled with everything.
             self._known[number].add(variable.key)
         return found
 
     def _exchange(self, pushes: Sequence[Push | None], floor: int) -> list[Change]:
-        wishes = [
-            Wish(clock, tuple(keys)) for clock, keys in zip(self._clocks, self._known, strict=True)
-        ]
-        changes = [
-            _outside(server.exchange, push, wish, floor)
-            for server, push, wish in zip(self.servers, pushes, wishes, strict=True)
-        ]
-        for number, change in enumerate(changes):
-            self._clocks[number] = change.clock
-            for key, value in change.values.items():
-                if isinstance(value, Rows):
-                    _replace_rows(self._values, key, value)
-                else:
-                    self._values[key] = jnp.asarray(value)
+        with self._exchanging:
+            wishes = [
+                Wish(clock, tuple(keys))
+                for clock, keys in zip(self._clocks, self._known, strict=True)
+            ]
+            changes = list(
+                self._all(self._ask, self.servers, pushes, wishes, [floor] * len(pushes))
+            )
+            self._clocks = [change.clock for change in changes]
+            self._arrived.append(changes)
         return changes
+
+    @staticmethod
+    def _ask(server: Any, push: Push | None, wish: Wish, floor: int) -> Change:
+        change: Change = _outside(server.exchange, push, wish, floor)
+        return change
+
+    def _settled(self) -> list[int]:
+        """Takes what has arrived, while no closure computes; each server's clock of the values then."""
+        while self._arrived:
+            for number, change in enumerate(self._arrived.popleft()):
+                self._own_clocks[number] = change.clock
+                for key, value in change.values.items():
+                    if isinstance(value, Rows):
+                        _replace_rows(self._values, key, value)
+                    else:
+                        self._values[key] = _on_device(value)
+        return list(self._own_clocks)
+
+
+def _on_device(value: Any) -> Any:
+    return transfers.to_device(value) if isinstance(value, np.ndarray) else value
 
 
 def _replace_rows(values: dict[int, Any], key: int, rows: Rows) -> None:
@@ -183,7 +218,7 @@ class Running:
     """A closure that runs: the values it sees, and what it writes.
 
     Attributes:
-      values: what it has written so far, as it sees it.
+      values: what it has read and written so far, as it sees it.
       outboxes: what servers are to do, by outbox.
     """
 
@@ -196,7 +231,12 @@ class Running:
     def value(self, variable: HostedVariable) -> Any:
         """The value that the closure sees."""
         found = self.values.get(variable.key)
-        return self._worker.value(variable) if found is None else found
+        # Known twice, here and to the worker: a program that writes it is given a copy.
+        return (
+            self.values.setdefault(variable.key, self._worker.value(variable))
+            if found is None
+            else found
+        )
 
     def outgoing(self, box: Outbox) -> Any:
         """What the closure has written to an outbox; zeros at first."""
