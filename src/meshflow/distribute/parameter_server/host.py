@@ -6,20 +6,23 @@ its connection to the coordinator ends.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from meshflow.distribute.addresses import is_loopback, listening, parse, route_to, with_port
 from meshflow.distribute.channel import own_secret
 from meshflow.distribute.parameter_server.remote_server import RemoteServer, ServerService
+from meshflow.distribute.parameter_server.serving import Serving
 from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, answer, connect
 from meshflow.distribute.parameter_server.worker_service import WorkerService
 
-__all__ = ["Role", "main", "serve"]
+__all__ = ["Role", "main", "run", "serve", "served"]
 
 # The role of a process that `main` runs, as JSON.
 ROLE = "MESHFLOW_PARAMETER_SERVER"
@@ -77,6 +80,25 @@ def serve(role: Role, secret: str) -> None:
         listener.close()
 
 
+def served(cluster_spec: Any, job_name: str, task_index: int) -> Serving:
+    """This program as a server or worker at its address in a cluster.
+
+    Args:
+      cluster_spec: addresses by job.
+      job_name: "worker" or "ps".
+      task_index: the number in the job.
+
+    Returns:
+      What listens after `start()`, and waits in `join()`.
+    """
+
+    def work(fields: dict[str, Any], secret: str) -> None:
+        with contextlib.suppress(Lost):
+            serve(Role(**fields), secret)
+
+    return Serving(cluster_spec, job_name, task_index, work)
+
+
 def _methods(role: Role, secret: str) -> dict[str, Callable[..., Any]]:
     if role.kind == "ps":
         return ServerService(role.number, role.folder).methods()
@@ -112,15 +134,26 @@ class Directory:
             wire.close()
 
 
-def main() -> None:
-    """Runs the process that the environment describes."""
-    role = Role(**json.loads(os.environ[ROLE]))
+def run(role: Role, secret: str) -> None:
+    """Makes this process a server or a worker, and ends it with the coordinator.
+
+    Args:
+      role: which one.
+      secret: the job's.
+    """
     try:
-        serve(role, own_secret())
+        serve(role, secret)
     except Lost as error:
         print(f"{role.kind} {role.number}: the coordinator is gone: {error}", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
     # Threads may still compute for a coordinator that is gone.
     os._exit(0)
+
+
+def main() -> None:
+    """Runs the process that the environment describes."""
+    run(Role(**json.loads(os.environ[ROLE])), own_secret())
 
 
 if __name__ == "__main__":

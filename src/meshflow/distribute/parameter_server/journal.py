@@ -37,6 +37,11 @@ class Folder:
         self.path = Path(tempfile.mkdtemp(prefix="meshflow-servers-") if path is None else path)
         self.path.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a temporary folder of this machine."""
+        return self._temporary
+
     def of_server(self, number: int) -> Path:
         """The folder of one server.
 

@@ -8,15 +8,39 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from meshflow.distribute.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
 
 __all__ = ["LocalProcesses"]
 
-_MODULE = "meshflow.distribute.parameter_server.host"
+# The module that such a process runs. It is named, and not imported, as it needs the strategy that launches it.
+HOST = "meshflow.distribute.parameter_server.host"
 # What `host` reads its role from.
 _ROLE = "MESHFLOW_PARAMETER_SERVER"
+
+
+def role_of(
+    kind: str, number: int, coordinator: str, servers: int, folder: Folder | None
+) -> dict[str, Any]:
+    """What a process is, as `host.Role` takes it.
+
+    Args:
+      kind: "worker" or "ps".
+      number: its number among them.
+      coordinator: where the coordinator is.
+      servers: how many parameter servers there are.
+      folder: where servers keep their journals; None for none.
+    """
+    own = str(folder.of_server(number)) if kind == "ps" and folder else None
+    return {
+        "kind": kind,
+        "number": number,
+        "coordinator": coordinator,
+        "servers": servers,
+        "folder": own,
+    }
 
 
 class LocalProcesses:
@@ -32,13 +56,10 @@ class LocalProcesses:
 
     def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
         """See `Launcher.launch`."""
-        folder = str(self._folder.of_server(number)) if kind == "ps" and self._folder else None
-        role = dict(
-            kind=kind, number=number, coordinator=coordinator, servers=servers, folder=folder
-        )
+        role = role_of(kind, number, coordinator, servers, self._folder)
         paths = [str(Path(p).resolve()) for p in sys.path if p] + [os.getcwd()]
         self.processes[kind, number] = subprocess.Popen(
-            [sys.executable, "-m", _MODULE],
+            [sys.executable, "-m", HOST],
             stdin=subprocess.DEVNULL,
             env={
                 **os.environ,

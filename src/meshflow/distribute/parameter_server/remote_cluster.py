@@ -45,12 +45,15 @@ class _Life:
       control: the connection it reported by.
       address: where it can be called.
       begun: how often a process of this kind and number had begun with it.
-      book: what it has been sent.
+      pid: its process.
     """
 
-    def __init__(self, control: Caller, address: str, begun: int, book: Book | None) -> None:
-        self.control, self.address, self.begun, self.book = control, address, begun, book
+    def __init__(self, control: Caller, address: str, begun: int, pid: int) -> None:
+        self.control, self.address, self.begun = control, address, begun
+        # What it has been sent, when it is ready for closures.
+        self.book: Book | None = None
         self.gone = False
+        self.pid = pid
         # Connections for closures: all, and those that nobody uses now.
         self.wires: list[Wire] = []
         self.idle: list[Wire] = []
@@ -66,6 +69,7 @@ class RemoteCluster(Cluster):
       host: the address at which they find this process.
       patience: for how many seconds they may take to report.
       silence: for how many seconds one may give no sign of life.
+      secret: what all of them know; default a new one, which the launcher gives to them.
     """
 
     lanes = 2
@@ -78,11 +82,12 @@ class RemoteCluster(Cluster):
         host: str = "127.0.0.1",
         patience: float = 120.0,
         silence: float = 30.0,
+        secret: str | None = None,
     ) -> None:
         super().__init__(servers)
         self._launcher, self._patience, self._silence = launcher, patience, silence
         self.worker_count = workers
-        self._secret = new_secret()
+        self._secret = secret or new_secret()
         self._lives: dict[tuple[str, int], _Life] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -117,12 +122,12 @@ class RemoteCluster(Cluster):
                 wire.send(self._where(*message[1:]))
             wire.close()
             return
-        _, kind, number, address, _ = message
+        _, kind, number, address, pid = message
         control = Caller(wire)
         with self._changed:
             before = self._lives.get((kind, number))
             begun = 1 if before is None else before.begun + 1
-            life = self._lives[kind, number] = _Life(control, address, begun, None)
+            life = self._lives[kind, number] = _Life(control, address, begun, pid)
             started = self._strategy is not None
             self._changed.notify_all()
         with contextlib.suppress(Lost):
@@ -249,6 +254,17 @@ class RemoteCluster(Cluster):
         data = dumps(optimizer, self._strategy, "the optimizer")
         for server in self.servers:
             server.adopt(key, data)
+
+    def pid(self, kind: str, number: int) -> int:
+        """The process of a worker or server, on its machine.
+
+        Args:
+          kind: "worker" or "ps".
+          number: its number.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready((kind, number)), self._patience)
+            return self._lives[kind, number].pid
 
     # ---- the end ---------------------------------------------------------------------------
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from meshflow.core.config.unavailable import NotAvailableError
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.variables.random import STATE_NAME
@@ -21,7 +21,9 @@ from meshflow.distribute.parameter_server.cluster import Cluster, InProcessClust
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import LocalProcesses
+from meshflow.distribute.parameter_server.ray_processes import RayProcesses
 from meshflow.distribute.parameter_server.remote_cluster import RemoteCluster
+from meshflow.distribute.parameter_server.serving import JoinedProcesses, all_here
 from meshflow.distribute.parameter_server.sharding import sharded_variable
 from meshflow.distribute.strategy import Strategy, _check_roles
 
@@ -37,9 +39,15 @@ class ParameterServerStrategy(Strategy):
       cluster_resolver: says which processes there are; None for a cluster of this machine.
       variable_partitioner: a `tf.distribute.experimental.partitioners.Partitioner`, which says into how many
         shards a variable is cut.
-      engine: "threads" for servers and workers in this process.
+      engine: without a resolver: "ray" for processes on a Ray cluster (the default), "processes" for processes of
+        this machine, "threads" for servers and workers in this process.
       workers: how many workers, without a resolver.
       servers: how many parameter servers, without a resolver.
+      address: of a Ray cluster; default the one connected to already, or a new one of this machine.
+      resources_per_worker: what Ray reserves for each worker, as in `{"GPU": 1}`; default nothing.
+      durable: whether servers write down what they do, so that one that dies comes back with all of it.
+      backup_dir: the folder for that, which all servers' machines share; default a temporary one of this machine.
+      patience: for how many seconds the cluster's processes may take to report.
 
     Raises:
       ValueError: for an unknown engine, or less than one worker or server.
@@ -70,6 +78,11 @@ class ParameterServerStrategy(Strategy):
         engine: str | None = None,
         workers: int = 2,
         servers: int = 1,
+        address: str | None = None,
+        resources_per_worker: Mapping[str, float] | None = None,
+        durable: bool = True,
+        backup_dir: str | os.PathLike[str] | None = None,
+        patience: float = 120.0,
     ) -> None:
         if workers < 1 or servers < 1:
             raise InvalidValueError(
@@ -82,7 +95,23 @@ class ParameterServerStrategy(Strategy):
         self._start([jax.local_devices()[0]])
         self._resolver = cluster_resolver
         self._variable_partitioner = variable_partitioner
-        self.cluster = self._make_cluster(engine, workers, servers)
+        # Programs at addresses of their own have folders of their own.
+        kept = durable and engine != "threads" and cluster_resolver is None
+        folder = Folder(backup_dir) if kept else None
+        if cluster_resolver is not None:
+            self.cluster: Cluster = _resolved(cluster_resolver, durable, patience)
+        elif engine == "threads":
+            self.cluster = InProcessCluster(workers, servers)
+        elif engine == "processes":
+            launcher = LocalProcesses(folder)
+            self.cluster = RemoteCluster(launcher, workers, servers, patience=patience)
+        elif engine in (None, "ray"):
+            actors = RayProcesses(folder, address, resources_per_worker)
+            self.cluster = RemoteCluster(actors, workers, servers, actors.host, patience)
+        else:
+            raise InvalidValueError(
+                f"ParameterServerStrategy: engine must be 'ray', 'processes' or 'threads', got {engine!r}."
+            )
         self._keys, self._optimizer_keys = itertools.count(1), itertools.count(1)
         self._bytes = [0] * len(self.cluster.servers)
         self._making = threading.RLock()
@@ -107,15 +136,6 @@ class ParameterServerStrategy(Strategy):
         made._resolver = made._variable_partitioner = None
         made.cluster = NoCluster(workers, servers)
         return made
-
-    def _make_cluster(self, engine: str | None, workers: int, servers: int) -> Cluster:
-        if engine == "threads":
-            return InProcessCluster(workers, servers)
-        if engine == "processes":
-            return RemoteCluster(LocalProcesses(Folder()), workers, servers)
-        raise NotAvailableError(
-            f"ParameterServerStrategy: engine={engine!r} is not available yet; use engine='threads'."
-        )
 
     @property
     def cluster_resolver(self) -> Any:
@@ -241,3 +261,20 @@ class ParameterServerStrategy(Strategy):
     def __repr__(self) -> str:
         cluster = self.cluster
         return f"<{type(self).__name__} of {cluster.worker_count} workers and {len(cluster.servers)} servers>"
+
+
+def _resolved(resolver: Any, durable: bool, patience: float) -> Cluster:
+    """The cluster that a resolver describes."""
+    spec = resolver.cluster_spec()
+    missing = [job for job in ("worker", "ps") if job not in spec.jobs or not spec.num_tasks(job)]
+    if missing:
+        raise InvalidValueError(
+            f"ParameterServerStrategy needs a cluster with the jobs 'worker' and 'ps', and {missing[0]!r} has no task in "
+            f"{spec!r}."
+        )
+    workers, servers = spec.num_tasks("worker"), spec.num_tasks("ps")
+    if all_here(spec):
+        # Servers that this program started itself, as tests do.
+        return InProcessCluster(workers, servers)
+    joined = JoinedProcesses(spec, durable)
+    return RemoteCluster(joined, workers, servers, joined.host, patience, secret=joined.secret)
