@@ -3,7 +3,8 @@
 from typing import Any
 
 from meshflow.core.unavailable import NotAvailableError
-from meshflow.distribute import cluster_resolver, experimental
+from meshflow.core.sharded_variable import ShardedVariable
+from meshflow.distribute import cluster_resolver, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
     CrossDeviceOps,
@@ -54,6 +55,7 @@ __all__ = [
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "ShardedVariable",
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",
@@ -65,13 +67,13 @@ __all__ = [
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "partitioners",
 ]
 
 LATER = {
     "ParameterServerStrategy": "parameter servers",
     "Server": "parameter servers",
     "coordinator": "parameter servers",
-    "partitioners": "parameter servers",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.distribute import partitioners
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
@@ -22,6 +23,7 @@ __all__ = [
     "TPUStrategy",
     "TerminationConfig",
     "ValueContext",
+    "partitioners",
 ]
 
 CollectiveCommunication = CommunicationImplementation

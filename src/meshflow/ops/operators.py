@@ -13,6 +13,7 @@ import numpy as np
 from meshflow.core import dispatch
 from meshflow.core.context import context
 from meshflow.core.operands import FITS_FLOAT32, NumpyRules
+from meshflow.core.sharded_variable import ShardedVariable
 from meshflow.core.tensor import Tensor
 from meshflow.core.variable import Variable
 from meshflow.ops import math
@@ -163,7 +164,7 @@ def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., An
     return method
 
 
-_hash = {cls: cls.__hash__ for cls in (Tensor, Variable, Pending)}
+_hash = {cls: cls.__hash__ for cls in (Tensor, Variable, ShardedVariable, Pending)}
 for _cls in _hash:
     install(_cls)
     # Defining __eq__ from outside does not drop __hash__, which explains why tensors have none.
