@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.sharded_variable import ShardedVariable
 from meshflow.core.trace import init_scope
 from meshflow.core.variable import Variable
 from meshflow.placement.layout import Layout
@@ -117,7 +118,21 @@ class State:
                 slot._layout = getattr(var, "_layout", None)
             slots[slot_name] = slot
             self._weights.append(slot)
+            self._join_slots(var, slot_name)
         return slots[slot_name]
+
+    def _join_slots(self, var: Variable, slot_name: str) -> None:
+        """Makes one table of the slots of a table's shards, when all of them are there."""
+        table = getattr(var, "_shard_of", None)
+        if table is None:
+            return
+        known = [self._slots.get(self._var_key(v), {}).get(slot_name) for v in table.variables]
+        made = [slot for slot in known if slot is not None]
+        whole = len(made) == len(known)
+        if whole and all(
+            s.shape == v.shape for s, v in zip(made, table.variables, strict=True)
+        ):
+            ShardedVariable(made, f"{self._name}/{table.name}/{slot_name}")
 
     def get_slot(self, var: Variable, slot_name: str) -> Variable:
         """A slot made before.
