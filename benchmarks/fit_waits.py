@@ -15,7 +15,7 @@ import models
 import numpy as np
 
 import meshflow as tf
-from meshflow.data import running
+from meshflow.data import epoch
 
 STEPS, BATCH = 8, 32
 
@@ -25,7 +25,7 @@ class Waits:
 
     def __init__(self):
         self.seconds = 0.0
-        self._ahead = running.ahead
+        self._ahead = epoch.ahead
 
     def __call__(self, elements, size):
         made = self._ahead(elements, size)
@@ -49,7 +49,7 @@ def main():
     data = data.map(lambda x, y: (tf.cast(x, tf.float32) / 255, y)).shuffle(256).batch(BATCH)
     model = models.cnn(tf.keras)
     model.compile("sgd", "sparse_categorical_crossentropy")
-    waits = running.ahead = Waits()
+    waits = epoch.ahead = Waits()
     model.fit(data, epochs=1, verbose=0)
     waits.seconds, start = 0.0, time.perf_counter()
     model.fit(data, epochs=2, verbose=0)

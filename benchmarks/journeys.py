@@ -79,7 +79,7 @@ def first_fit(keras):
 
 def warm_walks(tf):
     """Attribute walks of a `fit` of two steps on a model of 31 layers that was fitted before."""
-    from meshflow.keras.engine import tracking
+    from meshflow.keras.engine.layer import tracking
 
     layers = [tf.keras.layers.Dense(8) for _ in range(31)]
     model = tf.keras.Sequential([tf.keras.Input((8,)), *layers])

@@ -44,7 +44,7 @@ def test_soak_tests_run_when_asked_for(tmp_path, monkeypatch, request, soak, pas
         ("tests/data/test_csv.py::test_x[a/b]", "data"),
         ("tests/keras/mixed_precision/test_float8.py::test_x", "keras"),
         ("tests/test_package.py::test_x", "package"),
-        ("src/meshflow/data/chains.py::meshflow.data.chains", "examples: data"),
+        ("src/meshflow/data/execution/affine.py::meshflow.data.execution.affine", "examples: data"),
         ("src/meshflow/linalg.py::meshflow.linalg", "examples: package"),
     ],
 )
@@ -106,7 +106,7 @@ def test_expressions_are_compiled_together(monkeypatch):
 
 
 def test_areas_that_try_a_file():
-    assert nearest.areas_of("src/meshflow/data/chains.py") == ["data"]
+    assert nearest.areas_of("src/meshflow/data/execution/affine.py") == ["data"]
     assert nearest.areas_of("src/meshflow/linalg.py") == ["ops"]
     assert nearest.areas_of("src/meshflow/numpy/math.py") == ["tnp"]
     assert nearest.areas_of("tests/keras/test_fit.py") == ["keras"]
@@ -114,8 +114,8 @@ def test_areas_that_try_a_file():
 
 
 def test_tests_that_name_what_changed_come_first():
-    first, scores = nearest.ranked(["src/meshflow/core/nest.py", "tests/io/test_records.py"])
-    assert first == ["src/meshflow/core/nest.py", "tests/io/test_records.py"]
+    first, scores = nearest.ranked(["src/meshflow/core/values/nest.py", "tests/io/test_records.py"])
+    assert first == ["src/meshflow/core/values/nest.py", "tests/io/test_records.py"]
     assert max(scores, key=scores.get) == "tests/core/test_nest.py"
 
 

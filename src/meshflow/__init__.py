@@ -20,8 +20,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core import import_paths as _import_paths
-from meshflow.core.setup import configure as _configure
+from meshflow.core.runtime import import_paths as _import_paths
+from meshflow.core.runtime.setup import configure as _configure
 
 if TYPE_CHECKING:
     from meshflow._face import *

@@ -5,28 +5,28 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.setup import allow_64_bits as _allow_64_bits
+from meshflow.core.runtime.setup import allow_64_bits as _allow_64_bits
 
 _allow_64_bits()
 
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
-from meshflow.core.composite import (
+from meshflow.core.dispatch.composite import (
     IndexedSlices,
     IndexedSlicesSpec,
     RaggedTensor,
     SparseTensor,
     SparseTensorSpec,
 )
-from meshflow.core.convert import (
+from meshflow.core.values.convert import (
     constant,
     convert_to_tensor,
     register_tensor_conversion_function,
 )
-from meshflow.core.critical_section import CriticalSection
-from meshflow.core.custom_gradient import custom_gradient, no_gradient, recompute_grad
-from meshflow.core.device_spec import DeviceSpec
-from meshflow.core.devices import device
-from meshflow.core.dtypes import (
+from meshflow.core.variables.critical_section import CriticalSection
+from meshflow.core.gradients.custom_gradient import custom_gradient, no_gradient, recompute_grad
+from meshflow.core.runtime.device_spec import DeviceSpec
+from meshflow.core.runtime.devices import device
+from meshflow.core.values.dtypes import (
     DType,
     as_dtype,
     bfloat16,
@@ -47,10 +47,10 @@ from meshflow.core.dtypes import (
     uint32,
     uint64,
 )
-from meshflow.core.dtypes import bool_ as bool
-from meshflow.core.eager import control_dependencies, executing_eagerly, inside_function
-from meshflow.core.function import function
-from meshflow.core.graph_mode import (
+from meshflow.core.values.dtypes import bool_ as bool
+from meshflow.core.runtime.eager import control_dependencies, executing_eagerly, inside_function
+from meshflow.core.functions.function import function
+from meshflow.core.config.graph_mode import (
     AggregationMethod,
     Graph,
     Operation,
@@ -58,18 +58,18 @@ from meshflow.core.graph_mode import (
     get_logger,
     timestamp,
 )
-from meshflow.core.module import Module
-from meshflow.core.names import get_current_name_scope, name_scope
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec, TypeSpec, type_spec_from_value
-from meshflow.core.symbolic_gradients import gradients, hessians
-from meshflow.core.tape import GradientTape
-from meshflow.core.targets import UnconnectedGradients
-from meshflow.core.tensor import Tensor, is_tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
-from meshflow.core.variable_creation import variable_creator_scope
-from meshflow.core import indexing as _indexing
+from meshflow.core.variables.module import Module
+from meshflow.core.runtime.names import get_current_name_scope, name_scope
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
+from meshflow.core.gradients.symbolic_gradients import gradients, hessians
+from meshflow.core.gradients.tape import GradientTape
+from meshflow.core.gradients.gradient_targets import UnconnectedGradients
+from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variables.variable_creation import variable_creator_scope
+from meshflow.core.variables import indexing as _indexing
 from meshflow.ops import operators as _operators
 from meshflow.ops.array import (
     argsort,
@@ -340,7 +340,7 @@ def find(name: str) -> Any:
         return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     if name in _LAZY:
         return importlib.import_module(f"meshflow.{name}")
-    from meshflow.core.unavailable import raise_for
+    from meshflow.core.config.unavailable import raise_for
 
     raise_for(name)
     raise AttributeError(f"module 'meshflow' has no attribute {name!r}")

@@ -1,9 +1,9 @@
 """`tf.config`: devices and switches."""
 
-from meshflow.core import config_experimental as experimental
-from meshflow.core import config_optimizer as optimizer
-from meshflow.core import config_threading as threading
-from meshflow.core.config import (
+from meshflow.core.config import config_experimental as experimental
+from meshflow.core.config import config_optimizer as optimizer
+from meshflow.core.config import config_threading as threading
+from meshflow.core.config.config import (
     LogicalDevice,
     LogicalDeviceConfiguration,
     PhysicalDevice,

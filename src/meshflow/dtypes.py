@@ -1,6 +1,6 @@
 """`tf.dtypes`: data types and casts."""
 
-from meshflow.core.dtypes import (
+from meshflow.core.values.dtypes import (
     DType,
     as_dtype,
     bfloat16,
@@ -21,7 +21,7 @@ from meshflow.core.dtypes import (
     uint32,
     uint64,
 )
-from meshflow.core.dtypes import bool_ as bool
+from meshflow.core.values.dtypes import bool_ as bool
 from meshflow.ops.math import cast, complex, saturate_cast
 
 __all__ = [

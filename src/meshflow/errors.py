@@ -1,6 +1,6 @@
 """`tf.errors`: exception classes and their codes."""
 
-from meshflow.core.errors import (
+from meshflow.core.runtime.errors import (
     ABORTED,
     ALREADY_EXISTS,
     CANCELLED,

@@ -49,7 +49,7 @@ def explain(
       [('dot_general', 'bfloat16'), ('exp', 'float32')]
     """
     from meshflow.core.autograph import convert
-    from meshflow.core.trace import trace
+    from meshflow.core.tracing.trace import trace
     from meshflow.passes import explain_jaxpr
 
     if hasattr(fn, "get_concrete_function"):

@@ -1,6 +1,6 @@
 """`tf.nest`: nested structures.
 
-What a strategy keeps for its replicas is one value here, while the functions of `core.nest` find the
+What a strategy keeps for its replicas is one value here, while the functions of `core.values.nest` find the
 tensors in it; `expand_composites=True` does so too.
 """
 
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from meshflow.core import nest as _nest
+from meshflow.core.values import nest as _nest
 
 __all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]
 

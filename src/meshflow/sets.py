@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["difference", "intersection", "size", "union"]
 

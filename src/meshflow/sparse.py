@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.sparse_elements import *  # noqa: F403
 from meshflow.ops.sparse_elements import __all__ as _elements
@@ -295,7 +295,7 @@ def mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> Any:
       >>> left.indices.numpy().tolist(), left.values.numpy().tolist()
       ([4, 9], [[1.0], [3.0]])
     """
-    from meshflow.core.composite import IndexedSlices
+    from meshflow.core.dispatch.composite import IndexedSlices
 
     numbers = a.indices.numpy()
     kept = np.flatnonzero(~np.isin(numbers, np.asarray(convert_to_tensor(mask_indices)._value)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core import retracing
+from meshflow.core.functions import retracing
 
 SIDE = 1 << 23
 HUGE = np.broadcast_to(np.float32(1), (SIDE, SIDE))

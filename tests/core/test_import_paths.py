@@ -50,7 +50,7 @@ def test_no_file_is_loaded_twice():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("first", ["core.operands", "numpy.behavior", "data.structure"])
+@pytest.mark.parametrize("first", ["core.dispatch.operands", "numpy.behavior", "data.structure"])
 def test_no_file_is_loaded_twice_whatever_comes_first(first):
     program = f"""
 import collections, sys

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 
 import meshflow as tf
-from meshflow.core.keeping import Keeper
+from meshflow.core.functions.prepacked_weights import Keeper
 
 
 def keeper(function, *args):

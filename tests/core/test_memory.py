@@ -8,27 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
-from meshflow.core import memory
+from meshflow.core.runtime import transfers
 
 
 def test_arrays_of_ours_are_not_copied():
-    array = memory.fresh((100, 7), np.float32)
+    array = transfers.fresh((100, 7), np.float32)
     array[:] = np.arange(700).reshape(100, 7)
-    on_device = memory.to_device(array)
+    on_device = transfers.to_device(array)
     assert on_device.unsafe_buffer_pointer() == array.ctypes.data
     np.testing.assert_array_equal(on_device, array)
-    part = memory.to_device(array[32:48])
+    part = transfers.to_device(array[32:48])
     assert part.unsafe_buffer_pointer() == array[32:].ctypes.data
     # One that does not begin at a multiple of the alignment is.
-    np.testing.assert_array_equal(memory.to_device(array[1:3]), array[1:3])
-    np.testing.assert_array_equal(memory.to_device(array[:, ::-2]), array[:, ::-2])
+    np.testing.assert_array_equal(transfers.to_device(array[1:3]), array[1:3])
+    np.testing.assert_array_equal(transfers.to_device(array[:, ::-2]), array[:, ::-2])
 
 
 def test_what_is_ours():
-    array = memory.fresh((100, 7), np.float32)
+    array = transfers.fresh((100, 7), np.float32)
     array[:] = 0
-    assert memory.is_ours(array[5:][:3]) and memory.is_ours(array.reshape(-1))
-    assert memory.is_ours(np.asarray(tf.range(100)._value))
+    assert transfers.is_ours(array[5:][:3]) and transfers.is_ours(array.reshape(-1))
+    assert transfers.is_ours(np.asarray(tf.range(100)._value))
     for other in (
         np.zeros(50),
         np.zeros(50)[3:],
@@ -36,51 +36,51 @@ def test_what_is_ours():
         array.copy(),
         np.frombuffer(b"abc", "u1"),
     ):
-        assert not memory.is_ours(other)
+        assert not transfers.is_ours(other)
 
 
 def test_arrays_of_others_may_change_later():
     array = np.arange(100.0)
-    tensor = memory.to_device(array)
+    tensor = transfers.to_device(array)
     array[:] = 0
     assert float(tensor[3]) == 3
 
 
 def test_memory_is_used_again_when_nobody_has_it():
     shape = (3 << 18,)
-    first = memory.fresh(shape, np.float32)
+    first = transfers.fresh(shape, np.float32)
     first[:] = 1
-    held = memory.to_device(first)
+    held = transfers.to_device(first)
     address = first.ctypes.data
     del first
-    second = memory.fresh(shape, np.float32)
+    second = transfers.fresh(shape, np.float32)
     second[:] = 2
     assert second.ctypes.data != address and float(held[0]) == 1
     part = second[5:]
     place = second.ctypes.data
     del second
-    assert memory.fresh(shape, np.float32).ctypes.data != place
+    assert transfers.fresh(shape, np.float32).ctypes.data != place
     assert part[0] == 2
     del part
-    assert memory.fresh(shape, np.float32).ctypes.data in (place, address)
+    assert transfers.fresh(shape, np.float32).ctypes.data in (place, address)
 
 
 def test_little_memory_is_kept():
-    arrays = [memory.fresh((5 << 18,), np.float32) for _ in range(20)]
+    arrays = [transfers.fresh((5 << 18,), np.float32) for _ in range(20)]
     del arrays
-    assert sum(b.size for b in memory._kept) <= memory._MOST
+    assert sum(b.size for b in transfers._kept) <= transfers._MOST
 
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 14, 100_000, 3 << 20])
 def test_what_was_used_last_is_used_first(size):
-    arrays = [memory.fresh((size,), np.uint8) for _ in range(3)]
-    if size <= memory._PIECE:
+    arrays = [transfers.fresh((size,), np.uint8) for _ in range(3)]
+    if size <= transfers._PIECE:
         # Small ones lie side by side.
         assert arrays[2].ctypes.data - arrays[1].ctypes.data == size
         return
     last = arrays[1].ctypes.data
     del arrays[2], arrays[1]
-    assert memory.fresh((size - 7,), np.uint8).ctypes.data == last
+    assert transfers.fresh((size - 7,), np.uint8).ctypes.data == last
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,11 +88,11 @@ def test_what_was_used_last_is_used_first(size):
 def test_arrays_in_use_do_not_share_memory(wanted):
     held = []
     for number, (size, dropped) in enumerate(wanted):
-        array = memory.fresh((size,), np.uint8)
-        assert array.ctypes.data % memory.ALIGNMENT == 0
+        array = transfers.fresh((size,), np.uint8)
+        assert array.ctypes.data % transfers.ALIGNMENT == 0
         array[:] = number
         # Any of what holds it: the array, a part of it, an array of the device.
-        array = (lambda a: a, lambda a: a[len(a) // 2 :], memory.to_device)[number % 3](array)
+        array = (lambda a: a, lambda a: a[len(a) // 2 :], transfers.to_device)[number % 3](array)
         held.append((number, array))
         if dropped < len(held):
             del held[dropped]
@@ -104,7 +104,7 @@ def test_threads_get_memory_of_their_own():
     def work(number):
         kept = []
         for i in range(200):
-            array = memory.fresh((1 << (9 + i % 8),), np.uint8)
+            array = transfers.fresh((1 << (9 + i % 8),), np.uint8)
             array[:] = number
             kept = [*kept[-3:], array]
             if not all((a == number).all() for a in kept):

@@ -1,6 +1,6 @@
 """Compiled forms of ops."""
 
-from meshflow.core import operation
+from meshflow.core.dispatch import operation
 
 
 def test_ops_forget_the_oldest_of_too_many_forms(monkeypatch):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
 
 D = tf.data.Dataset
 IMAGES = np.random.default_rng(0).integers(0, 255, (3000, 20, 20), np.uint8)
@@ -132,15 +132,15 @@ def test_constants_of_a_batch_are_no_constants_of_its_rows():
 
 
 def test_prefetched_batches_of_arrays_need_no_thread(monkeypatch):
-    monkeypatch.setattr("meshflow.kernels.rows._threads", lambda: 2)
+    monkeypatch.setattr("meshflow.kernels.row_gather._threads", lambda: 2)
     dataset = labelled(D.from_tensor_slices((IMAGES, LABELS)), "map, batch").prefetch(4)
     elements = dataset._elements(Run(dataset))
     next(elements)
     names = [t.name for t in threading.enumerate()]
     elements.close()
-    from meshflow.kernels import rows
+    from meshflow.kernels import row_gather
 
-    assert ("tf.data prefetch" in names) == (rows._loops() is None)
+    assert ("tf.data prefetch" in names) == (row_gather._loops() is None)
 
 
 def test_batches_that_python_makes_are_prefetched_by_a_thread():

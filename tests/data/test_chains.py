@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
-from meshflow.data import chains
-from meshflow.data.functions import ElementFunction
+from meshflow.data.execution import affine
+from meshflow.data.execution.map_function import ElementFunction
 
 D = tf.data.Dataset
 F = np.float32
@@ -49,7 +49,7 @@ def values(dataset):
 @pytest.mark.parametrize("loops", [True, False])
 def test_scalings(monkeypatch, number, loops):
     if not loops:
-        monkeypatch.setattr("meshflow.kernels.rows._loops", lambda: None)
+        monkeypatch.setattr("meshflow.kernels.row_gather._loops", lambda: None)
     fn, wanted = SCALINGS[number]
     assert chains_of(fn) is not None
     data = D.from_tensor_slices(IMAGES)
@@ -170,9 +170,9 @@ def test_rows_of_memory_maps(tmp_path):
 
 
 def test_likeness():
-    step = lambda v: chains.rows.Step("div", np.array(v, F))
-    chain = chains.Chain(0, None, (step(2),))
-    assert chain.is_like(chains.Chain(0, None, (step(2),)))
+    step = lambda v: affine.rows.Step("div", np.array(v, F))
+    chain = affine.Chain(0, None, (step(2),))
+    assert chain.is_like(affine.Chain(0, None, (step(2),)))
     for other in (
         None,
         chain._replace(leaf=1),

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
-from meshflow.data import arranging, chunks
-from meshflow.data.failures import Failed
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
+from meshflow.data.execution import chunk_reordering, chunks
+from meshflow.data.execution.resumable import Failed
 from meshflow.data.transformations import shuffled
 
 D = tf.data.Dataset
@@ -199,7 +199,7 @@ def test_shuffled_chunks(sizes, buffer_size, failing):
         singles.insert(sum(len(p[0]) for p in parts[:at]), failure)
         parts.insert(at, failure)
     found = []
-    for chunk in arranging.shuffled(
+    for chunk in chunk_reordering.shuffled(
         iter(parts), [np.zeros(1)], buffer_size, np.random.default_rng(1)
     ):
         found.extend([chunk] if chunk is failure else chunk[0].tolist())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core.seeding import states
-from meshflow.data.functions import ElementFunction
+from meshflow.core.runtime.seed_sequence import states
+from meshflow.data.execution.map_function import ElementFunction
 from meshflow.kernels import images
 
 pytest.importorskip("PIL")

@@ -106,9 +106,9 @@ def test_padding_to_a_number_of_elements():
 
 
 def test_debug_mode(monkeypatch):
-    from meshflow.data import functions
+    from meshflow.data.execution import map_function
 
-    monkeypatch.setitem(functions.DEBUG, "eager", False)
+    monkeypatch.setitem(map_function.DEBUG, "eager", False)
     seen = []
     E.enable_debug_mode()
     data = D.range(3).map(lambda x: seen.append(x.numpy()) or x)

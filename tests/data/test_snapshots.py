@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.data.fingerprints import fingerprint
+from meshflow.data.storage.fingerprints import fingerprint
 
 D = tf.data.Dataset
 

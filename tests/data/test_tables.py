@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.data import tables
+from meshflow.data.readers import arrow
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -100,7 +100,7 @@ def test_whole_blocks_are_read(tmp_path):
 
 
 def test_few_chunks_are_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "_HELD", 2000)
+    monkeypatch.setattr(arrow, "_HELD", 2000)
     numbers = pa.table({"x": np.arange(4000)})
     parquet.write_table(numbers, tmp_path / "a.parquet", row_group_size=50)
     data = E.from_parquet(str(tmp_path / "a.parquet"))

@@ -118,9 +118,9 @@ def test_quick_functions_in_threads_are_handed_over_in_groups():
             raise ValueError(f"bad {x}")
         return x * 2
 
-    from meshflow.data import running
+    from meshflow.data import epoch
 
-    results = running.in_threads(fn, iter(range(300)), 2)
+    results = epoch.in_threads(fn, iter(range(300)), 2)
     found = []
     while True:
         try:
@@ -131,8 +131,8 @@ def test_quick_functions_in_threads_are_handed_over_in_groups():
             break
     assert found == [f"bad {x}" if x % 50 == 7 else 2 * x for x in range(300)]
     started = len(threads)
-    several = running.in_threads(fn, iter(range(100_000)), 2)
+    several = epoch.in_threads(fn, iter(range(100_000)), 2)
     next(several)
     several.close()
     # No more is computed ahead than a few groups.
-    assert len(threads) - started <= 6 * running._GROUP_MOST
+    assert len(threads) - started <= 6 * epoch._GROUP_MOST

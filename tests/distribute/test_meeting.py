@@ -10,14 +10,14 @@ import pytest
 
 import meshflow as tf
 from distribute import strangers
-from meshflow.distribute import addresses, exchange, meeting
+from meshflow.distribute import addresses, host_collectives, rendezvous
 from meshflow.distribute.channel import Channel, Mistrusted, new_secret
-from meshflow.distribute.meeting import MeetingPoint, meet
+from meshflow.distribute.rendezvous import MeetingPoint, meet
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(meeting, "_GREETING", 1.0)
+    monkeypatch.setattr(rendezvous, "_GREETING", 1.0)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_strangers_are_answered_and_forgotten(point, kind, caplog):
 
 
 def test_silent_strangers_keep_nobody_waiting(point, monkeypatch):
-    monkeypatch.setattr(meeting, "_GREETING", 60.0)
+    monkeypatch.setattr(rendezvous, "_GREETING", 60.0)
     silent = [strangers.attack("127.0.0.1", point.port, "nothing") for _ in range(20)]
     assert_meet(point)
     point.stop_listening()
@@ -179,7 +179,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_exchanged_values_stay_what_they_are(value):
-    found = exchange.unpacked(exchange.packed(value))
+    found = host_collectives.unpacked(host_collectives.packed(value))
     assert found == value and type(found) is type(value)
 
 
@@ -196,11 +196,11 @@ def test_exchanged_values_stay_what_they_are(value):
     ids=lambda a: f"{a.dtype}{a.shape}",
 )
 def test_exchanged_arrays_stay_what_they_are(array):
-    found = exchange.unpacked(exchange.packed([array]))[0]
+    found = host_collectives.unpacked(host_collectives.packed([array]))[0]
     assert found.dtype == array.dtype and found.shape == array.shape
     assert found.tolist() == array.tolist()
 
 
 def test_what_is_no_data_is_not_exchanged():
     with pytest.raises(TypeError, match="do not exchange values of type function"):
-        exchange.packed([json.dumps])
+        host_collectives.packed([json.dumps])

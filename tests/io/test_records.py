@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core import composite
+from meshflow.core.dispatch import composite
 from reference.record_expressions import EXPRESSIONS, examples, tensors
 
 FOUND = json.loads((Path(__file__).parents[1] / "reference" / "records.json").read_text())

@@ -31,7 +31,7 @@ class Kill(tf.keras.callbacks.Callback):
 
 def fresh_process():
     """Random state and names as in a new process that runs the same program."""
-    from meshflow.core import random
+    from meshflow.core.variables import random
 
     random._global.__init__()
     random._streams.clear()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core import memory
-from meshflow.keras.engine import tracking
+from meshflow.core.runtime import transfers
+from meshflow.keras.engine.layer import tracking
 
 Dense = tf.keras.layers.Dense
 
@@ -263,9 +263,9 @@ def test_variables_are_made_read_and_written_without_programs(programs):
 
 def test_variables_do_not_share_memory_with_what_they_were_made_from():
     # Arrays that begin where XLA takes them as they are.
-    memory = np.zeros(4096 + 16, "float32")
-    start = -memory.ctypes.data % 64 // 4
-    values = memory[start : start + 4096]
+    transfers = np.zeros(4096 + 16, "float32")
+    start = -transfers.ctypes.data % 64 // 4
+    values = transfers[start : start + 4096]
     variable, constant = tf.Variable(values), tf.constant(values)
     other = tf.Variable(constant)
     assigned = tf.Variable(np.ones(4096, "float32"))
@@ -296,7 +296,7 @@ def test_arrays_on_several_devices_are_copied_where_they_lie():
     layout = tf.experimental.dtensor.Layout(["batch", "unsharded"], mesh)
     values = np.arange(8, dtype="float32").reshape(4, 2)
     tensor = tf.experimental.dtensor.relayout(tf.constant(values), layout)
-    copied = memory.duplicate(tensor._value)
+    copied = transfers.duplicate(tensor._value)
     assert copied.sharding == tensor._value.sharding
     tensor._value.delete()
     np.testing.assert_array_equal(np.asarray(copied), values)

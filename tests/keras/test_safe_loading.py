@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import meshflow as tf
 from helpers import SOAK, assert_close
-from meshflow.core import op_names
+from meshflow.core.dispatch import op_names
 from meshflow.files import limits
 from meshflow.keras import safe_mode as modes
-from meshflow.keras.engine import op_table
+from meshflow.keras.engine.graph import op_table
 from meshflow.keras.saving import archives
 
 h5py = pytest.importorskip("h5py")

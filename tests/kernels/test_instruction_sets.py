@@ -9,7 +9,7 @@ import pytest
 
 import helpers
 from capabilities import needs
-from meshflow.kernels import library, plans
+from meshflow.kernels import descriptors, library
 
 ROOT = Path(__file__).parents[2]
 MARKED = ["-m", "isa", "tests/kernels", "tests/passes/test_fusing.py"]
@@ -59,8 +59,8 @@ def test_the_limit_holds():
     loaded, limit = library.load(), library.limit()
     if limit is not None:
         assert loaded.level == limit
-    view = plans.view((512, 512), (0, 1))
-    name = loaded.implementation(plans.matmul(view, view, view), ("float32",) * 3)
+    view = descriptors.view((512, 512), (0, 1))
+    name = loaded.implementation(descriptors.matmul(view, view, view), ("float32",) * 3)
     assert ("avx512" in name) == loaded.has("AVX512")
 
 

@@ -5,23 +5,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshflow.kernels import rows
+from meshflow.kernels import row_gather
 
-compiled = pytest.mark.skipif(rows._loops() is None, reason="the loops are not built here")
+compiled = pytest.mark.skipif(row_gather._loops() is None, reason="the loops are not built here")
 
 
 def by_numpy(function):
-    saved, rows._loops = rows._loops, lambda: None
+    saved, row_gather._loops = row_gather._loops, lambda: None
     try:
         return function()
     finally:
-        rows._loops = saved
+        row_gather._loops = saved
 
 
 @st.composite
 def sources(draw):
     """Arrays of any layout: whole, views with steps, reversed, transposed."""
-    dtype = np.dtype(draw(st.sampled_from((*rows.TYPES, "float16", "complex64"))))
+    dtype = np.dtype(draw(st.sampled_from((*row_gather.TYPES, "float16", "complex64"))))
     shape = draw(st.lists(st.integers(1, 5), max_size=3))
     count = draw(st.integers(1, 9))
     rng = np.random.default_rng(draw(st.integers(0, 9)))
@@ -40,10 +40,10 @@ def sources(draw):
 @st.composite
 def steps(draw, size):
     found = []
-    for name in draw(st.lists(st.sampled_from(sorted(rows.OPERATIONS)), max_size=4)):
+    for name in draw(st.lists(st.sampled_from(sorted(row_gather.OPERATIONS)), max_size=4)):
         value = draw(st.floats(-5, 5, width=32).filter(lambda v: abs(v) > 1e-3))
         whole = np.linspace(value, value + 3, size, dtype=np.float32)
-        found.append(rows.Step(name, whole if draw(st.booleans()) else np.array(value, "f4")))
+        found.append(row_gather.Step(name, whole if draw(st.booleans()) else np.array(value, "f4")))
     return tuple(found)
 
 
@@ -61,7 +61,7 @@ def test_rows_are_taken_and_computed_as_by_numpy(data):
 
     def result():
         out = np.full((len(index), *array.shape[1:]), 7, dtype)
-        return rows.take(array, index, out, todo).tobytes()
+        return row_gather.take(array, index, out, todo).tobytes()
 
     found = result()
     assert found == by_numpy(result)
@@ -75,19 +75,19 @@ def test_rows_are_taken_and_computed_as_by_numpy(data):
 def test_quotients_are_exact(dtype, divisor):
     every = np.arange(1 << 16).astype(dtype).reshape(-1, 1024)
     array = np.concatenate([every] * 5)
-    first = rows.Step("sub", np.array(17.3, "f4"))
-    divided = rows.Step("div", np.array(divisor, "f4"))
+    first = row_gather.Step("sub", np.array(17.3, "f4"))
+    divided = row_gather.Step("div", np.array(divisor, "f4"))
     for steps in ((divided,), (first, divided), (divided, first, divided)):
-        taken = lambda s=steps: rows.take(array, np.arange(64), np.empty((64, 1024), "f4"), s)
+        taken = lambda s=steps: row_gather.take(array, np.arange(64), np.empty((64, 1024), "f4"), s)
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(taken(), by_numpy(taken))
 
 
 @compiled
 def test_rows_taken_by_another_thread(monkeypatch):
-    monkeypatch.setattr(rows, "_threads", lambda: 2)
+    monkeypatch.setattr(row_gather, "_threads", lambda: 2)
     array = np.random.default_rng(0).integers(0, 255, (300, 1000), np.uint8)
-    source = rows.Rows(array, (rows.Step("mul", np.array(3, "f4")),))
+    source = row_gather.Rows(array, (row_gather.Step("mul", np.array(3, "f4")),))
     rng = np.random.default_rng(1)
     begun = []
     # More than may be begun at a time, and some that nobody asks for.
@@ -111,17 +111,17 @@ def test_rows_taken_by_another_thread(monkeypatch):
 def test_many_rows_are_divided_among_threads():
     array = np.random.default_rng(0).integers(0, 255, (2000, 700), np.uint8)
     index = np.random.default_rng(1).permutation(2000)
-    step = rows.Step("div", np.array(255, "f4"))
-    out = rows.take(array, index, np.empty(array.shape, "f4"), (step,))
+    step = row_gather.Step("div", np.array(255, "f4"))
+    out = row_gather.take(array, index, np.empty(array.shape, "f4"), (step,))
     np.testing.assert_array_equal(out, array[index].astype("f4") / np.float32(255))
 
 
 @pytest.mark.parametrize("loops", [True, False])
 def test_a_row_that_is_not_there(monkeypatch, loops):
     if not loops:
-        monkeypatch.setattr(rows, "_loops", lambda: None)
+        monkeypatch.setattr(row_gather, "_loops", lambda: None)
     with pytest.raises(IndexError):
-        rows.take(np.zeros((3, 2)), np.array([0, 3]), np.empty((2, 2)))
+        row_gather.take(np.zeros((3, 2)), np.array([0, 3]), np.empty((2, 2)))
 
 
 @compiled
@@ -133,8 +133,8 @@ def test_draws_of_a_shuffle(size, count, seed):
 
     def exchanged():
         buffer = np.arange(size)
-        found = rows.exchange(draws, items, buffer)
-        drained = rows.drain(np.random.default_rng(seed).random(size), buffer.copy())
+        found = row_gather.exchange(draws, items, buffer)
+        drained = row_gather.drain(np.random.default_rng(seed).random(size), buffer.copy())
         return found.tolist(), buffer.tolist(), drained.tolist()
 
     assert exchanged() == by_numpy(exchanged)

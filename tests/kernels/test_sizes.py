@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from meshflow import kernels
-from meshflow.kernels import plans, sizes
+from meshflow.kernels import descriptors, sizes
 from meshflow.kernels.library import Library
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +33,7 @@ def array(rng, *shape, dtype="float32"):
     return jnp.asarray(rng.normal(size=shape), dtype)
 
 
-TEAM, INLINE = plans.MATMUL, plans.MATMUL | plans.INLINE
+TEAM, INLINE = descriptors.MATMUL, descriptors.MATMUL | descriptors.INLINE
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -65,7 +65,7 @@ def test_a_vectors_product_with_a_large_matrix_is_xlas(rng):
 
 @pytest.mark.parametrize(
     "size,wanted",
-    [(4, []), (16, [plans.FORWARD | plans.INLINE]), (64, [plans.FORWARD])],
+    [(4, []), (16, [descriptors.FORWARD | descriptors.INLINE]), (64, [descriptors.FORWARD])],
 )
 def test_a_convolutions_size_decides(rng, size, wanted):
     x, w = array(rng, 1, size, size, 16), array(rng, 3, 3, 16, 16)
@@ -87,10 +87,10 @@ def convolution(x, w):
 def test_parts_run_where_the_whole_would(rng):
     """A whole above each threshold is cut into parts below it, and keeps its bits."""
     mesh = Mesh(np.array(jax.devices()[:4]), ("a",))
-    for size, channels, whole in ((8, 16, plans.INLINE), (32, 32, 0)):
+    for size, channels, whole in ((8, 16, descriptors.INLINE), (32, 32, 0)):
         x, w = array(rng, 1, size, size, channels), array(rng, 3, 3, channels, channels)
         step = jax.jit(convolution)
-        assert computations(convolution, x, w) == [plans.FORWARD | whole]
+        assert computations(convolution, x, w) == [descriptors.FORWARD | whole]
         split = jax.device_put(x, NamedSharding(mesh, P(None, "a")))
         text = step.lower(split, w).compile().as_text()
         assert "meshflow_onednn" in text

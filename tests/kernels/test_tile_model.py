@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from capabilities import needs
-from meshflow.kernels import library, lowerings, plans
+from meshflow.kernels import descriptors, library, lowerings
 
 pytestmark = needs("AMX tiles")
 
@@ -60,20 +60,20 @@ def test_a_product_of_tiles():
 @pytest.mark.parametrize("channels, features", [(64, 96), (100, 41)])
 def test_kernels_are_packed_as_the_model_does(channels, features, dtype, layout):
     kernel = np.random.default_rng(0).standard_normal((3, 2, channels, features)).astype(dtype)
-    x = plans.view((2, 9, 9, channels), (0, 3, 1, 2))
-    y = plans.view((2, 9, 9, features), (0, 3, 1, 2))
+    x = descriptors.view((2, 9, 9, channels), (0, 3, 1, 2))
+    y = descriptors.view((2, 9, 9, features), (0, 3, 1, 2))
     order = (3, 2, 0, 1) if layout == "HWIO" else (2, 3, 0, 1)
     lying = kernel if layout == "HWIO" else np.swapaxes(kernel, 2, 3).copy()
-    w = plans.view(lying.shape, order)
-    plan = plans.convolution(plans.FORWARD, 1, x, w, y, (1, 1), (1, 1), (1, 1))
-    plan = plans.finished(plan, ("relu",))
+    w = descriptors.view(lying.shape, order)
+    plan = descriptors.convolution(descriptors.FORWARD, 1, x, w, y, (1, 1), (1, 1), (1, 1))
+    plan = descriptors.finished(plan, ("relu",))
     types = ("bfloat16", dtype, "bfloat16")
     loaded = library.load()
     assert loaded.implementation(plan, types).startswith("meshflow:amx")
     size = loaded.packed_bytes(plan, types)
     codes = "".join(library.TYPES[t] for t in types)
     call = lambda w: lowerings.run(
-        plans.packing(plan, codes), [w], jax.ShapeDtypeStruct((size,), np.uint8)
+        descriptors.packing(plan, codes), [w], jax.ShapeDtypeStruct((size,), np.uint8)
     )
     got = np.asarray(jax.jit(call)(jnp.asarray(lying)))
     wanted = packed(kernel.astype(ml_dtypes.bfloat16))

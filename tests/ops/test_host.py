@@ -5,7 +5,7 @@ import pytest
 
 import meshflow as tf
 import meshflow.data
-from meshflow.core.context import context
+from meshflow.core.runtime.context import context
 from meshflow.ops import host
 from meshflow.ops import random as random_ops
 

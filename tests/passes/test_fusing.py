@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import meshflow as tf
 from meshflow.kernels import epilogues
 from meshflow.ops.nn.windows import Windows, max_windows
-from meshflow.passes.fusing import fused
+from meshflow.passes.epilogue_fusion import fused
 
 
 def convolve(x, w):

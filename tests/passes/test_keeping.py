@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
 
-from meshflow.kernels import library, lowerings, plans
-from meshflow.passes import keeping
-from meshflow.passes.fusing import fused
-from meshflow.passes.keeping import kept
+from meshflow.kernels import descriptors, library, lowerings
+from meshflow.passes import constant_hoisting
+from meshflow.passes.constant_hoisting import kept
+from meshflow.passes.epilogue_fusion import fused
 
 
 def draw(shape, seed=0, dtype=jnp.float32):
@@ -131,7 +131,7 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     both = lambda x, w, v: x @ (w.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
     v = draw((128, 512), 2)
     assert len(parted(both, X, W, v, stays=(1, 2)).early.jaxpr.outvars) == 2
-    monkeypatch.setattr(keeping, "_MOST", 2 * W.size)
+    monkeypatch.setattr(constant_hoisting, "_MOST", 2 * W.size)
     parts = assert_same(both, X, W, v, stays=(1, 2))
     assert parts.reads == [1]
 
@@ -139,7 +139,11 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
 @pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
 @pytest.mark.parametrize(
     "plan",
-    [[plans.PACK], [plans.PACK + plans.MATMUL, 2, ord("f"), 1], [plans.PACKED]],
+    [
+        [descriptors.PACK],
+        [descriptors.PACK + descriptors.MATMUL, 2, ord("f"), 1],
+        [descriptors.PACKED],
+    ],
     ids=["no types", "a product", "no weights"],
 )
 def test_plans_that_pack_nothing_are_errors(plan):

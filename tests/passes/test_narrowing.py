@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.ops.nn.cross_entropy import _negative_log
-from meshflow.passes.narrowing import narrowed
+from meshflow.passes.convert_folding import narrowed
 
 X = jnp.asarray(np.random.default_rng(0).standard_normal((4, 9)), jnp.bfloat16)
 INDEX = jnp.asarray([0, 8, 3, 3], jnp.int32)

@@ -7,7 +7,7 @@ import pytest
 from jax.extend import core as jex_core
 
 import meshflow as tf
-from meshflow.core.rewriting import rewritten
+from meshflow.core.tracing.pass_pipeline import rewritten
 
 X = np.random.default_rng(0).normal(size=(16, 6, 6, 2)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 16)
@@ -113,7 +113,7 @@ def make_model(**kwargs):
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_keras_training(rewriting, monkeypatch, steps):
-    from meshflow.keras.engine import step
+    from meshflow.keras.engine.training import step
 
     traced = []
     original = step.ConcreteFunction

@@ -9,8 +9,8 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from meshflow.kernels.totals import totalled_p
-from meshflow.passes.totalling import totalled
+from meshflow.kernels.kernel_and_bias_gradient import totalled_p
+from meshflow.passes.bias_gradient_fusion import totalled
 
 
 def convolve(x, w):

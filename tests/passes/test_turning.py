@@ -8,7 +8,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, PartitionSpec
 
 import meshflow as tf
-from meshflow.passes.turning import turned
+from meshflow.passes.transpose_elimination import turned
 
 
 def draw(*shape):

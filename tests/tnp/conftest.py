@@ -1,7 +1,7 @@
 import pytest
 
-from meshflow.core.operands import NumpyRules
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.operands import NumpyRules
+from meshflow.core.values.tensor import Tensor
 from meshflow.numpy import behavior, promotion
 from meshflow.numpy.conversion import Defaults
 

@@ -22,10 +22,10 @@ from meshflow.checkpoint.state_file import (
     write_state,
 )
 from meshflow.checkpoint.storage import Folder, is_checkpoint, write_folder
-from meshflow.core.context import context
-from meshflow.core.module import Awaited
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.runtime.context import context
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.module import Awaited
+from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.module import Module
 from meshflow.core.sharded_variable import ShardedVariable, whole_variables
-from meshflow.core.variable import Variable
+from meshflow.core.variables.module import Module
+from meshflow.core.variables.variable import Variable
 
 VALUE = ".ATTRIBUTES/VARIABLE_VALUE"
 

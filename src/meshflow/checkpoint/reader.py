@@ -11,8 +11,8 @@ import numpy as np
 from meshflow.checkpoint.checkpoint import _open
 from meshflow.checkpoint.state_file import latest_checkpoint
 from meshflow.checkpoint.storage import Folder
-from meshflow.core import dtypes
-from meshflow.core.errors import DataLossError
+from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.values import dtypes
 from meshflow.files.paths import is_remote
 
 

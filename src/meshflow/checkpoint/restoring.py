@@ -15,12 +15,12 @@ import numpy as np
 
 from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable, slots_of
 from meshflow.checkpoint.storage import Folder
-from meshflow.core.errors import DataLossError
-from meshflow.core.module import Awaited
+from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.sharded_variable import ShardedVariable
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.module import Awaited
+from meshflow.core.variables.variable import Variable
 
 
 def _is_graph(stored: Any) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshflow.checkpoint.storage import MANIFEST, Folder, is_checkpoint
-from meshflow.core.errors import DataLossError, NotFoundError
+from meshflow.core.runtime.errors import DataLossError, NotFoundError
 from meshflow.files import gfile
 from meshflow.files.paths import absolute, is_remote, text
 from meshflow.files.replacing import replacing

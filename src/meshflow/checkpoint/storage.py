@@ -26,7 +26,7 @@ import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
 import numpy as np
 
 from meshflow.checkpoint.strings import packed, unpacked
-from meshflow.core.errors import (
+from meshflow.core.runtime.errors import (
     DataLossError,
     FailedPreconditionError,
     NotFoundError,

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from meshflow import kernels
-from meshflow.kernels import installation, plans
+from meshflow.kernels import descriptors, installation
 from meshflow.kernels.library import Library, emulates_tiles, limit, wanted
 
 Rows = list[tuple[str, ...]]
@@ -32,19 +32,21 @@ def instruction_sets() -> list[str]:
 
 def _examples() -> dict[str, list[int] | None]:
     """Plans of typical computations."""
-    image = plans.view((32, 32, 32, 64), (0, 3, 1, 2))
-    kernel = plans.view((3, 3, 64, 64), (3, 2, 0, 1))
-    left, right = plans.view((512, 256), (0, 1)), plans.view((256, 512), (0, 1))
+    image = descriptors.view((32, 32, 32, 64), (0, 3, 1, 2))
+    kernel = descriptors.view((3, 3, 64, 64), (3, 2, 0, 1))
+    left, right = descriptors.view((512, 256), (0, 1)), descriptors.view((256, 512), (0, 1))
     one, ones = (1, 1), (1, 1)
     return {
-        "convolution": plans.convolution(plans.FORWARD, 1, image, kernel, image, one, one, ones),
-        "its input gradient": plans.convolution(
-            plans.INPUT_GRADIENT, 1, image, kernel, image, one, one, ones
+        "convolution": descriptors.convolution(
+            descriptors.FORWARD, 1, image, kernel, image, one, one, ones
         ),
-        "its kernel gradient": plans.convolution(
-            plans.KERNEL_GRADIENT, 1, image, kernel, image, one, one, ones
+        "its input gradient": descriptors.convolution(
+            descriptors.INPUT_GRADIENT, 1, image, kernel, image, one, one, ones
         ),
-        "matrix product": plans.matmul(left, right, plans.view((512, 512), (0, 1))),
+        "its kernel gradient": descriptors.convolution(
+            descriptors.KERNEL_GRADIENT, 1, image, kernel, image, one, one, ones
+        ),
+        "matrix product": descriptors.matmul(left, right, descriptors.view((512, 512), (0, 1))),
     }
 
 

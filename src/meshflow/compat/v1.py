@@ -13,7 +13,7 @@ from typing import Any
 
 import meshflow as _tf
 from meshflow.compat import renamed as _renamed
-from meshflow.core.errors import NotAvailableError as _NotAvailableError
+from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
 from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
 

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.indexing import getitem
-from meshflow.core.operation import Op
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
-from meshflow.core.variable_rows import parts
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.indexing import getitem
+from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable_rows import parts
 
 if TYPE_CHECKING:
-    from meshflow.core.operator_types import Operators
+    from meshflow.core.values.operator_types import Operators
 
     _Operators = Operators[Tensor]
 else:

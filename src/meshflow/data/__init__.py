@@ -15,9 +15,9 @@ from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
 )
-from meshflow.data.files import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
+from meshflow.data.epoch import OwnedIterator as Iterator
 from meshflow.data.options import Options, ThreadingOptions
-from meshflow.data.running import OwnedIterator as Iterator
+from meshflow.data.readers.records import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
 from meshflow.data.structure import DatasetSpec, IteratorSpec, NoneTensorSpec
 
 __all__ = [

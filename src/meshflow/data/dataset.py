@@ -13,17 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tensor import Tensor
-from meshflow.data import chunks, structure
-from meshflow.data.chains import Chain
-from meshflow.data.failures import Raising
-from meshflow.data.gathering import Gather
+from meshflow.core.runtime.context import context
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.data import structure
+from meshflow.data.epoch import OwnedIterator, Run
+from meshflow.data.execution import chunks
+from meshflow.data.execution.affine import Chain
+from meshflow.data.execution.batched_gather import Gather
+from meshflow.data.execution.resumable import Raising
+from meshflow.data.execution.timing import Spent, timed
 from meshflow.data.methods import Transformations
 from meshflow.data.options import Options
-from meshflow.data.running import OwnedIterator, Run
-from meshflow.data.timing import Spent, timed
 
 AUTOTUNE = -1
 INFINITE_CARDINALITY = -1
@@ -178,9 +179,9 @@ class Dataset(Transformations):
 
     def __autograph_for__(self) -> Any:
         # `for element in dataset` in a function that AutoGraph converts.
-        from meshflow.data import staged
+        from meshflow.data import traced_loop
 
-        return staged.elements(self)
+        return traced_loop.elements(self)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
         """An iterator over NumPy arrays and scalars instead of tensors.
@@ -237,7 +238,7 @@ class Dataset(Transformations):
           >>> int(tf.data.Dataset.from_tensors(42).get_single_element())
           42
         """
-        from meshflow.core.errors import InvalidArgumentError
+        from meshflow.core.runtime.errors import InvalidArgumentError
 
         iterator = OwnedIterator(self)
         found = [element for element, _ in zip(iterator, range(2), strict=False)]

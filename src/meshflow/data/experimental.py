@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.errors import OutOfRangeError
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import OutOfRangeError
+from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
-from meshflow.data.csv_files import CsvDataset, make_csv_dataset
-from meshflow.data.databases import (
-    SqlDataset,
-    make_batched_features_dataset,
-    parse_example_dataset,
-)
 from meshflow.data.dataset import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -23,12 +17,18 @@ from meshflow.data.dataset import (
     Dataset,
     integer,
 )
+from meshflow.data.epoch import OwnedIterator, Run
 from meshflow.data.explaining import explain
-from meshflow.data.foreign import from_grain, from_huggingface
 from meshflow.data.optional import Optional
-from meshflow.data.running import OwnedIterator, Run
-from meshflow.data.tables import from_arrow, from_parquet
-from meshflow.data.tars import from_webdataset
+from meshflow.data.readers.arrow import from_arrow, from_parquet
+from meshflow.data.readers.csv_rows import CsvDataset, make_csv_dataset
+from meshflow.data.readers.external import from_grain, from_huggingface
+from meshflow.data.readers.sql import (
+    SqlDataset,
+    make_batched_features_dataset,
+    parse_example_dataset,
+)
+from meshflow.data.readers.tar import from_webdataset
 from meshflow.data.workers import map_with_workers
 
 __all__ = [
@@ -483,9 +483,9 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
 
 def enable_debug_mode() -> None:
     """Lets functions of datasets that are made from now on run eagerly, one element at a time."""
-    from meshflow.data import functions
+    from meshflow.data.execution import map_function
 
-    functions.DEBUG["eager"] = True
+    map_function.DEBUG["eager"] = True
 
 
 class TFRecordWriter:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshflow.data import transformations
 from meshflow.data.dataset import Dataset
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
 
 
 def explain(dataset: Dataset) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.specs import TensorSpec
+from meshflow.core.values import dtypes
+from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset
-from meshflow.data.functions import ElementFunction
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
+from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
 

@@ -11,19 +11,19 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from meshflow.core.errors import InvalidValueError, NotFoundError
+from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.data import structure
 from meshflow.data.dataset import Dataset
-from meshflow.data.element_files import (
+from meshflow.data.epoch import Run
+from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.storage.complete_run import Runs
+from meshflow.data.storage.element_files import (
     ElementWriter,
     opener,
     read_elements,
     spec_from_json,
     spec_to_json,
 )
-from meshflow.data.functions import ElementFunction
-from meshflow.data.running import Run
-from meshflow.data.runs import Runs
 from meshflow.data.transformations import Fixed
 from meshflow.files import gfile
 from meshflow.files.paths import text

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from meshflow.core.errors import InvalidArgumentError, NotFoundError
+from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
 from meshflow.data.dataset import Dataset, integer
+from meshflow.data.epoch import Run
 from meshflow.data.options import AutoShardPolicy
-from meshflow.data.running import Run
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice
 
 __all__ = ["auto_shard", "by_policy"]

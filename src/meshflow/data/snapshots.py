@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.data import saving, structure
 from meshflow.data.dataset import Dataset
-from meshflow.data.failures import Failed, Raising, caught
-from meshflow.data.fingerprints import fingerprint
-from meshflow.data.functions import ElementFunction
-from meshflow.data.running import Run
-from meshflow.data.runs import Runs
+from meshflow.data.epoch import Run
+from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.storage.complete_run import Runs
+from meshflow.data.storage.fingerprints import fingerprint
 from meshflow.data.transformations import Fixed
 from meshflow.data.transformations.base import Unary
 from meshflow.files import gfile

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes, nest
-from meshflow.core.composite import SparseTensorSpec
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError, error_of_python
-from meshflow.core.random import global_seed, new_seed, seed_words
-from meshflow.core.specs import TensorSpec, TypeSpec
+from meshflow.core.dispatch.composite import SparseTensorSpec
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, error_of_python
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.variables.random import global_seed, new_seed, seed_words
 from meshflow.data import structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
@@ -24,9 +24,9 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
-from meshflow.data.failures import Resuming
-from meshflow.data.gathering import Rows, Taker
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
+from meshflow.data.execution.batched_gather import Rows, Taker
+from meshflow.data.execution.resumable import Resuming
 
 _BLOCK = 4096
 # Bytes read from a memory-mapped array after which its pages are given back. The system maps up
@@ -248,7 +248,7 @@ def _flatten_like(signature: Any, value: Any) -> list[Any]:
 
 
 def _converted(spec: Any, leaf: Any, number: int) -> Any:
-    from meshflow.core.convert import convert_to_tensor
+    from meshflow.core.values.convert import convert_to_tensor
 
     if isinstance(spec, SparseTensorSpec):
         if not spec.is_compatible_with(leaf):

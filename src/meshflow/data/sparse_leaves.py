@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor, SparseTensorSpec
-from meshflow.core.errors import DataLossError, InvalidArgumentError
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 
 
 def is_sparse(leaf: Any) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core import nest
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.specs import TensorSpec
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
-from meshflow.data.functions import ElementFunction
+from meshflow.data.execution.map_function import ElementFunction
 
 
 def function_of_state(

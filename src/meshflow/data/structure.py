@@ -10,13 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from meshflow.core import dtypes, memory, nest
-from meshflow.core.composite import SparseTensorSpec
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import DataLossError, InvalidArgumentError
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec, TypeSpec
-from meshflow.core.tensor import HOST_CONSTANT_SIZE, Tensor
+from meshflow.core.dispatch.composite import SparseTensorSpec
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
 
@@ -63,7 +64,7 @@ def to_tensor(value: Any) -> Any:
         and value.size > HOST_CONSTANT_SIZE
         and value.dtype.kind in "biufc"
     ):
-        return Tensor(memory.to_device(value))
+        return Tensor(transfers.to_device(value))
     return value if hasattr(value, "_elements") or is_sparse(value) else convert_to_tensor(value)
 
 
@@ -199,7 +200,7 @@ class IteratorSpec(ElementsSpec):
     @property
     def value_type(self) -> type:
         """The class of iterators over datasets."""
-        from meshflow.data.running import OwnedIterator
+        from meshflow.data.epoch import OwnedIterator
 
         return OwnedIterator
 
@@ -390,10 +391,10 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     first = arrays[0]
     if first.dtype.hasobject or any(a.dtype != first.dtype for a in arrays):
         return np.stack(arrays)
-    whole = memory.joined(arrays)
+    whole = transfers.joined(arrays)
     if whole is not None:
         return whole
-    return np.stack(arrays, out=memory.fresh((len(arrays), *first.shape), first.dtype))
+    return np.stack(arrays, out=transfers.fresh((len(arrays), *first.shape), first.dtype))
 
 
 def padded(elements: Sequence[Any], shapes: Any, values: Any) -> Any:

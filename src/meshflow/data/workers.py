@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.errors import AbortedError, InvalidValueError
+from meshflow.core.runtime.errors import AbortedError, InvalidValueError
+from meshflow.core.values import nest
 from meshflow.data import structure
 from meshflow.data.dataset import Dataset, integer
-from meshflow.data.failures import Failed
-from meshflow.data.running import Run, ahead
+from meshflow.data.epoch import Run, ahead
+from meshflow.data.execution.resumable import Failed
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from meshflow.core.unavailable import NotAvailableError
+from meshflow.core.config.unavailable import NotAvailableError
 from meshflow.core.sharded_variable import ShardedVariable
 from meshflow.distribute import cluster_resolver, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp

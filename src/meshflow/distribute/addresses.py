@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from meshflow.core.errors import InvalidValueError, UnavailableError
+from meshflow.core.runtime.errors import InvalidValueError, UnavailableError
 
 __all__ = [
     "free_port",

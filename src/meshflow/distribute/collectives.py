@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["ReduceOp"]
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import jax
 
-from meshflow.core import random
-from meshflow.core.concrete_function import Settings
+from meshflow.core.functions.concrete_function import Settings
+from meshflow.core.variables import random
 from meshflow.distribute import addresses as network
 from meshflow.distribute.channel import Channel, own_secret
-from meshflow.distribute.meeting import TIMEOUT, MeetingPoint, meet
+from meshflow.distribute.rendezvous import TIMEOUT, MeetingPoint, meet
 
 __all__ = ["COORDINATOR", "LEAVING", "WATCHDOG", "join_cluster"]
 

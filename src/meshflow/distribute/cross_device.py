@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.values import PerReplica
 

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.pulls import Source
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor
-from meshflow.data import Dataset, staged
-from meshflow.data.running import OwnedIterator
+from meshflow.core.iterators.iterator_captures import Source
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.data import Dataset, traced_loop
+from meshflow.data.epoch import OwnedIterator
 from meshflow.distribute.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
 
 __all__ = ["DistributedDataset", "DistributedIterator", "InputContext", "ValueContext"]
@@ -161,7 +161,7 @@ class DistributedDataset:
         return split_batch(self._strategy, batch)
 
     def __autograph_for__(self) -> Any:
-        return None if self.divided is None else staged.elements(self.divided, self.split)
+        return None if self.divided is None else traced_loop.elements(self.divided, self.split)
 
     def _batches(self) -> Iterator[Any]:
         count = self._strategy.num_replicas_in_sync
@@ -268,11 +268,11 @@ class DistributedIterator(Source):
 
     def _likes(self) -> tuple[Any, Any]:
         dataset = self._dataset.divided
-        known = None if dataset is None else staged.likes(dataset, self._dataset.split)
+        known = None if dataset is None else traced_loop.likes(dataset, self._dataset.split)
         return known or super()._likes()
 
     def _kind(self) -> Any:
         dataset, source = self._dataset.divided, self._dataset._source
         spec = str(getattr(source, "element_spec", id(self._dataset)))
-        form = "" if dataset is None else staged.form(dataset)
+        form = "" if dataset is None else traced_loop.form(dataset)
         return id(self._dataset._strategy), spec, form

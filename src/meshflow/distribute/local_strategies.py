@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.devices import devices_of, main_kind
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.devices import devices_of, main_kind
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.strategy import Strategy
 from meshflow.placement.mesh import jax_device
 

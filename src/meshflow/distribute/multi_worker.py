@@ -10,24 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.fetching import replicated
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
-from meshflow.core.variable_creation import initial_array
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.device_to_host import replicated
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable_creation import initial_array
 from meshflow.distribute.cluster_resolver import TFConfigClusterResolver
 from meshflow.distribute.collectives import ReduceOp, divisible
 from meshflow.distribute.coordination import COORDINATOR, join_cluster
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import InputContext, ValueContext
-from meshflow.distribute.joining import replica_axes
 from meshflow.distribute.multi_worker_input import WorkerDataset, agreed_array
 from meshflow.distribute.options import CommunicationOptions
+from meshflow.distribute.reductions_and_gathers import replica_axes
 from meshflow.distribute.replica_variables import SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
@@ -137,7 +137,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         if self.workers > 1:
-            from meshflow.core import dtypes
+            from meshflow.core.values import dtypes
 
             dtype = kwargs.get("dtype")
             wanted = None if dtype is None else dtypes.as_dtype(dtype)

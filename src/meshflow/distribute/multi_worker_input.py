@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.sharding import by_policy
-from meshflow.distribute.exchange import everybodys, from_worker_0
+from meshflow.distribute.host_collectives import everybodys, from_worker_0
 from meshflow.distribute.input import DistributedDataset
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas
 from meshflow.placement.layout import put

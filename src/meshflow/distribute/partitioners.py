@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import dtypes
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.shapes import TensorShape, as_shape
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import dtypes
+from meshflow.core.values.shapes import TensorShape, as_shape
 
 __all__ = [
     "FixedShardsPartitioner",

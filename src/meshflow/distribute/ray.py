@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshflow.core.errors import DeadlineExceededError, UnavailableError
+from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
 from meshflow.distribute.addresses import parse, with_port
 from meshflow.distribute.channel import SECRET
 from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices

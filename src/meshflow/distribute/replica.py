@@ -14,14 +14,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
-from meshflow.core.random import SeedStream, random_key
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.random import SeedStream, random_key
 from meshflow.distribute.collectives import (
     AXIS,
     ReduceOp,

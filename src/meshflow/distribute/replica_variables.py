@@ -8,12 +8,12 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import context
-from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable, VariableAggregation
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.collectives import divisible, pmean, psum, stack
 from meshflow.distribute.replica import spanning, stacks
 

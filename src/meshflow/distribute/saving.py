@@ -15,9 +15,9 @@ import numpy as np
 
 from meshflow.checkpoint import Checkpoint, CheckpointManager
 from meshflow.checkpoint.graph import ObjectGraph
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
-from meshflow.distribute.exchange import everybodys
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.variable import Variable
+from meshflow.distribute.host_collectives import everybodys
 
 __all__ = ["PreemptionCheckpointHandler", "TerminationConfig", "anybody", "write_once"]
 

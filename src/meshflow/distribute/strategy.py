@@ -8,13 +8,13 @@ from typing import Any
 
 import jax
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.function import Function
-from meshflow.core.identity import IdentityWeakDict
-from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
-from meshflow.core.variable_creation import variable_creator_scope
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.identity import IdentityWeakDict
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.collectives import AXIS
 from meshflow.distribute.extended import StrategyExtended
 from meshflow.distribute.input import (
@@ -22,10 +22,10 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
-from meshflow.distribute.joining import Joining, require_cross_replica
-from meshflow.distribute.mapped import run_replicas
+from meshflow.distribute.reductions_and_gathers import Joining, require_cross_replica
 from meshflow.distribute.replica import ReplicaContext, entered, stacks
 from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
+from meshflow.distribute.spmd_replicas import run_replicas
 from meshflow.distribute.values import PerReplica, map_replicas
 from meshflow.ops.nn.cross_entropy import Replicas
 from meshflow.placement.batches import BatchPlacer

@@ -18,7 +18,7 @@ from meshflow.distribute import coordination_service
 from meshflow.distribute.addresses import free_port, listening_host, parse, with_port
 from meshflow.distribute.channel import SECRET, Channel, new_secret
 from meshflow.distribute.coordination import COORDINATOR, LEAVING, WATCHDOG
-from meshflow.distribute.meeting import TIMEOUT, MeetingPoint
+from meshflow.distribute.rendezvous import TIMEOUT, MeetingPoint
 
 __all__ = ["RESTARTS", "Failure", "Supervisor", "virtual_devices"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.concrete_function import ConcreteFunction, Settings
-from meshflow.core.context import context
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.function import Function
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.functions.concrete_function import ConcreteFunction, Settings
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute import tpu_system
 from meshflow.distribute.cluster_resolver.tpu import TPUClusterResolver
 from meshflow.distribute.collectives import AXIS

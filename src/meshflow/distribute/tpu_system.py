@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from meshflow.core.devices import devices_of, full_name
-from meshflow.core.errors import InvalidValueError, NotFoundError
+from meshflow.core.runtime.devices import devices_of, full_name
+from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 
 __all__ = [
     "DeviceAssignment",

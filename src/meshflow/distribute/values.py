@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from meshflow.core.specs import TypeSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.specs import TypeSpec
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["DistributedValues", "PerReplica"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.devices import type_of
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.devices import type_of
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.placement.layout import layout_of
 from meshflow.placement.mesh import device_name
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from meshflow.core import nest
-from meshflow.core.concrete_function import ConcreteFunction
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.function import Function
+from meshflow.core.functions.concrete_function import ConcreteFunction
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.dtensor.collectives import Collective, collectives_of
 
 __all__ = ["Explanation", "explain"]

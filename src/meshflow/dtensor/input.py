@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.pulls import Source
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.iterators.iterator_captures import Source
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
-from meshflow.data.running import Run, ahead
+from meshflow.data.epoch import Run, ahead
 from meshflow.placement.layout import UNSHARDED, Layout, put
 from meshflow.placement.mesh import Mesh
 

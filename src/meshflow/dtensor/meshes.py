@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.device_spec import DeviceSpec
-from meshflow.core.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
-from meshflow.core.errors import DeadlineExceededError, InvalidValueError
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.device_spec import DeviceSpec
+from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
+from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device
 

@@ -15,11 +15,11 @@ from meshflow.checkpoint.checkpoint import Checkpoint, write_index
 from meshflow.checkpoint.graph import stored
 from meshflow.checkpoint.restoring import parts_of
 from meshflow.checkpoint.storage import Folder, write_folder
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.dtensor.values import DVariable
 from meshflow.placement.layout import layout_of
 from meshflow.placement.mesh import Mesh

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike, register_mesh_text
-from meshflow.core.variable import Variable
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike, register_mesh_text
+from meshflow.core.variables.variable import Variable
 from meshflow.ops.printing import value_text
 from meshflow.placement.layout import MATCH, Layout, layout_of, place, place_like
 from meshflow.placement.mesh import jax_device

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["from_dlpack", "to_dlpack"]
 

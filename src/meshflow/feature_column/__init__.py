@@ -45,7 +45,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name.startswith("sequence_"):
-        from meshflow.core.errors import NotAvailableError
+        from meshflow.core.runtime.errors import NotAvailableError
 
         raise NotAvailableError(
             f"tf.feature_column.{name}: columns of sequences are not available; use "

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import string
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import string
+from meshflow.core.values.tensor import Tensor
 from meshflow.ops import array
 
 __all__ = ["CategoricalColumn", "DenseColumn", "FeatureColumn", "Features", "Ids"]

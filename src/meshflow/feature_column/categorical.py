@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.feature_column.base import CategoricalColumn, Features, Ids, check_key, padded
 from meshflow.io.features import VarLenFeature
 from meshflow.ops import array, hashing, math

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.core.dtypes import DType, as_dtype
+from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.feature_column import categorical, crossing, dense, numeric, vocabulary
 from meshflow.feature_column.base import FeatureColumn
 

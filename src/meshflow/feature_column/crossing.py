@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import string
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import string
 from meshflow.feature_column.base import CategoricalColumn, Features, Ids
 from meshflow.feature_column.categorical import HashedCategoricalColumn
 from meshflow.io.features import VarLenFeature

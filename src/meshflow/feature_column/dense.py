@@ -7,9 +7,9 @@ import math as python_math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshflow.core import dtypes
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
 from meshflow.ops import array, math
 from meshflow.ops.nn import embedding_lookup

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.composite import SparseTensor
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor
 from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids, check_key
 from meshflow.io.features import FixedLenFeature
 from meshflow.ops import array, math

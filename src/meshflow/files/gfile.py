@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from meshflow.core import errors
+from meshflow.core.runtime import errors
 from meshflow.files import paths as _paths
 from meshflow.files.paths import full_disk_named, named_errors
 

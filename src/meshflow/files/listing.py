@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from meshflow.core.errors import NotFoundError
+from meshflow.core.runtime.errors import NotFoundError
 from meshflow.files import gfile
 from meshflow.files.paths import remote, text
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import DataLossError
+from meshflow.core.runtime.errors import DataLossError
 
 __all__ = ["read_arrays", "read_pickle"]
 

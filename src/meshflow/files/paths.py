@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from meshflow.core import errors
+from meshflow.core.runtime import errors
 
 # The extra that brings a scheme's driver, where Meshflow names one.
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}

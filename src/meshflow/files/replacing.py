@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
-from meshflow.core import errors
+from meshflow.core.runtime import errors
 from meshflow.files import gfile
 from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import full_disk_named, named_errors, parent, remote, text

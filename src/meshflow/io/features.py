@@ -117,6 +117,6 @@ class RaggedFeature:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        from meshflow.core.composite import RAGGED_HELP
+        from meshflow.core.dispatch.composite import RAGGED_HELP
 
         raise NotImplementedError(f"{RAGGED_HELP} tf.io.FixedLenSequenceFeature pads batches.")

@@ -7,22 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor, SparseTensorSpec
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io.features import (
     FixedLenFeature,
     FixedLenSequenceFeature,
     SparseFeature,
     VarLenFeature,
 )
+from meshflow.ops.deferred_host_values import Pending
 from meshflow.ops.files import host_bytes
-from meshflow.ops.pending import Pending
 
 __all__ = [
     "parse_example",

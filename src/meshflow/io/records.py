@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from meshflow.core.errors import (
+from meshflow.core.runtime.errors import (
     DataLossError,
     FailedPreconditionError,
     InvalidValueError,

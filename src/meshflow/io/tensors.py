@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dtypes import DType, as_dtype
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.shapes import as_shape
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.shapes import as_shape
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.ops.files import host_bytes
 

@@ -23,9 +23,9 @@ from meshflow.keras import (
     utils,
     wrappers,
 )
-from meshflow.keras.engine.input_layer import Input
-from meshflow.keras.engine.model import Model
-from meshflow.keras.engine.sequential import Sequential
+from meshflow.keras.engine.graph.input_layer import Input
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.version import KERAS_VERSION as __version__
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import op_names
+from meshflow.core.dispatch import op_names
 from meshflow.keras import registry
 from meshflow.ops import math, nn
 

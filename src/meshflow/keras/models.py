@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras import registry
-from meshflow.keras.engine.functional import Functional
-from meshflow.keras.engine.model import Model
-from meshflow.keras.engine.sequential import Sequential
+from meshflow.keras.engine.models.functional import Functional
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.saving import load_model, model_from_json, save_model
 
 __all__ = [

@@ -3,7 +3,7 @@
 XLA writes the shifted logits to memory between the maximum, the sum of exponentials and the
 gradient; the handler reads the logits once for the loss and once for their gradient. Logits may be
 given in bfloat16 where float32 is computed with, and the gradient written so:
-`passes.narrowing` makes it so where a program converts them.
+`passes.convert_folding` makes it so where a program converts them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad, batching
 
 from meshflow.kernels import library, lowerings
-from meshflow.kernels.composed import in_front
-from meshflow.kernels.composed import register as register_composed
+from meshflow.kernels.composite_primitives import in_front
+from meshflow.kernels.composite_primitives import register as register_composed
 
 # Smaller logits cost less than the call: elements.
 LEAST_SIZE = 1 << 15

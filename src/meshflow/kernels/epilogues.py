@@ -1,7 +1,7 @@
 """What surrounds convolutions and products, computed with them: steps that follow, a kernel turned round or
 packed before.
 
-Primitives stand for a convolution or a product and these; `passes.fusing` puts them into programs. Where
+Primitives stand for a convolution or a product and these; `passes.epilogue_fusion` puts them into programs. Where
 handlers of our own do all of it, that is one pass over memory; elsewhere it is lowered as equations.
 Steps are done in float32, and the result is rounded once. Derivatives and vmap are those of the
 equations.
@@ -17,8 +17,8 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.kernels import library, lowerings, plans, sizes
-from meshflow.kernels.composed import register as register_composed
+from meshflow.kernels import descriptors, library, lowerings, sizes
+from meshflow.kernels.composite_primitives import register as register_composed
 
 # Operands: image, kernel (also in float32, rounded), what the steps read, (the kernel once more, packed); parameters:
 # the convolution's, and `steps`, `turned` and `packed`.
@@ -117,7 +117,7 @@ def fast(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
         plan: Any = found.plan
         if parameters["packed"]:
             rest, kernel = rest[:-1], rest[-1]
-            plan = plans.with_packed(plan, library.TYPES[found.types[1].name])
+            plan = descriptors.with_packed(plan, library.TYPES[found.types[1].name])
         else:
             kernel = found.kernel(w)
         taken, left = ((), rest) if found.after else (rest, ())
@@ -145,15 +145,15 @@ def code(operands: Any, out: Any, parameters: dict[str, Any]) -> Code | None:
     if not steps and not turned:
         return _alone(image, kernel, out, parameters)
     candidates = lowerings.placed_plans(image, kernel, out, parameters)
-    plan = next((p for p in candidates if plans.kind(p) == plans.FORWARD), None)
+    plan = next((p for p in candidates if descriptors.kind(p) == descriptors.FORWARD), None)
     if plan is None:
         return None
-    found = _by_handler(plans.finished(plan, steps, turned), operands, out, steps)
+    found = _by_handler(descriptors.finished(plan, steps, turned), operands, out, steps)
     if found is not None:
         return found
     spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if turned else ()
     if turned:
-        found = _by_handler(plans.finished(plan, steps), operands, out, steps)
+        found = _by_handler(descriptors.finished(plan, steps), operands, out, steps)
     if found is None:
         found = _alone(image, kernel, out, parameters)
         found = None if found is None or found.spatial else found._replace(after=steps)
@@ -167,7 +167,7 @@ def fast_product(operands: Any, out: Any, parameters: dict[str, Any]) -> Any:
     # Products of two matrices only.
     if plan is None or plan[1] != 2:
         return None
-    found = _by_handler(plans.finished(plan, steps), operands, out, steps)
+    found = _by_handler(descriptors.finished(plan, steps), operands, out, steps)
     if found is None:
         return None
     result = jax.ShapeDtypeStruct(out.shape, found.out)
@@ -205,10 +205,10 @@ def _alone(image: Any, kernel: Any, out: Any, parameters: dict[str, Any]) -> Cod
     """How a convolution that nothing surrounds would be computed."""
     rounded = jax.ShapeDtypeStruct(kernel.shape, image.dtype)
     found = lowerings.code(image, rounded, out, parameters)
-    if found is None or plans.kind(found[0]) == plans.KERNEL_GRADIENT:
+    if found is None or descriptors.kind(found[0]) == descriptors.KERNEL_GRADIENT:
         return None
     plan, (types, result) = found
-    turned = plans.kind(plan) == plans.INPUT_GRADIENT
+    turned = descriptors.kind(plan) == descriptors.INPUT_GRADIENT
     spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if turned else ()
     return Code(tuple(plan), tuple(types), result, spatial)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.files.limits import image_limit
-from meshflow.kernels import jpeg, library, rows
+from meshflow.kernels import jpeg, library, row_gather
 
 __all__ = ["LEFT_RIGHT", "UP_DOWN", "Loading", "load"]
 
@@ -40,7 +40,7 @@ class Loading(NamedTuple):
     fancy: bool
     height: int
     width: int
-    before: tuple[rows.Step, ...] = ()
+    before: tuple[row_gather.Step, ...] = ()
     share: float = 1.0
 
 
@@ -60,7 +60,7 @@ def _loop() -> Callable[..., None] | None:
     function: Any = getattr(loaded.compiled, "meshflow_images", None) if loaded else None
     if function is None or not jpeg.available():
         return None
-    address, number, steps = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(rows.Packed)
+    address, number, steps = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(row_gather.Packed)
     function.argtypes = [
         *(address, address, number, ctypes.c_int, ctypes.POINTER(_Options)),
         *(ctypes.c_double, number, number, address, steps, steps, address, address, address),
@@ -76,7 +76,7 @@ def load(
     texts: Sequence[bytes],
     how: Loading,
     windows: np.ndarray,
-    after: Sequence[Sequence[rows.Step]],
+    after: Sequence[Sequence[row_gather.Step]],
     mirrored: np.ndarray,
     out: Sequence[np.ndarray],
 ) -> np.ndarray:
@@ -101,7 +101,7 @@ def load(
         windows = np.ascontiguousarray(windows, np.int64)
         mirrored = np.ascontiguousarray(mirrored, np.uint8)
         # The same operations are packed once.
-        packed = {id(steps): rows.Packed(steps) for steps in after}
+        packed = {id(steps): row_gather.Packed(steps) for steps in after}
         loop(
             (ctypes.c_char_p * count)(*texts),
             sizes.ctypes.data,
@@ -112,8 +112,8 @@ def load(
             how.height,
             how.width,
             windows.ctypes.data,
-            rows.Packed(how.before),
-            (rows.Packed * count)(*[packed[id(steps)] for steps in after]),
+            row_gather.Packed(how.before),
+            (row_gather.Packed * count)(*[packed[id(steps)] for steps in after]),
             mirrored.ctypes.data,
             (ctypes.c_void_p * count)(*[image.ctypes.data for image in out]),
             failed.ctypes.data,

@@ -17,7 +17,7 @@ import numpy as np
 from jax._src import dispatch  # which primitives need devices to be lowered has no public place
 from jax.interpreters import mlir
 
-from meshflow.kernels import library, partitioning, plans, sizes
+from meshflow.kernels import descriptors, library, partitioning, sizes
 
 # The shortest rows of a result that code is used for, as depends_on_place in kernel.h says.
 ROWS = {"brgconv:avx2": 7}
@@ -67,31 +67,31 @@ def convolution_plans(
     """
     left_spec, right_spec, out_spec = dimension_numbers
     low = [a for a, _ in padding]
-    x, w = plans.view(left.shape, left_spec), plans.view(right.shape, right_spec)
-    y = plans.view(out.shape, out_spec)
+    x, w = descriptors.view(left.shape, left_spec), descriptors.view(right.shape, right_spec)
+    y = descriptors.view(out.shape, out_spec)
     rank = len(window_strides)
     found = []
     if math.prod(lhs_dilation) > 1:
         if math.prod(window_strides) == 1 and batch_group_count == 1:
             pairs = zip(w.dims[2:], rhs_dilation, low, strict=True)
             front = [(k - 1) * d - p for k, d, p in pairs]
-            kernel = plans.grouped(w, feature_group_count)
+            kernel = descriptors.grouped(w, feature_group_count)
             # The places of out and in / groups are each other's.
             at = 1 if feature_group_count > 1 else 0
             order = [*range(at), at + 1, at, *range(at + 2, len(kernel.dims))]
-            kernel = plans.View(*(tuple(v[i] for i in order) for v in kernel))
+            kernel = descriptors.View(*(tuple(v[i] for i in order) for v in kernel))
             found.append(
-                plans.convolution(
-                    *(plans.INPUT_GRADIENT, feature_group_count, y, kernel, x),
+                descriptors.convolution(
+                    *(descriptors.INPUT_GRADIENT, feature_group_count, y, kernel, x),
                     *(lhs_dilation, rhs_dilation, front),
                 )
             )
         return [plan for plan in found if plan is not None]
     if batch_group_count == 1:
         found.append(
-            plans.convolution(
-                *(plans.FORWARD, feature_group_count),
-                *(x, plans.grouped(w, feature_group_count), y),
+            descriptors.convolution(
+                *(descriptors.FORWARD, feature_group_count),
+                *(x, descriptors.grouped(w, feature_group_count), y),
                 *(window_strides, rhs_dilation, low),
             )
         )
@@ -99,12 +99,12 @@ def convolution_plans(
         # Batch and channels of the image change places; with groups the result is [in / groups, out].
         swap = (1, 0, *range(2, rank + 2))
         image, window, kernel = (
-            plans.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)
+            descriptors.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)
         )
         found.append(
-            plans.convolution(
-                *(plans.KERNEL_GRADIENT, batch_group_count),
-                *(image, plans.grouped(kernel, batch_group_count), window),
+            descriptors.convolution(
+                *(descriptors.KERNEL_GRADIENT, batch_group_count),
+                *(image, descriptors.grouped(kernel, batch_group_count), window),
                 *(rhs_dilation, window_strides, low),
             )
         )
@@ -142,7 +142,7 @@ def convolution(
     spatial = parameters["dimension_numbers"].rhs_spec[2:]
 
     def call(x: Any, w: Any) -> Any:
-        if plans.kind(plan) == plans.INPUT_GRADIENT:
+        if descriptors.kind(plan) == descriptors.INPUT_GRADIENT:
             w = jax.lax.rev(w, spatial)
         y = run(
             plan,
@@ -160,7 +160,7 @@ def code(
     """The plan that a convolution runs by, with its element types, or None."""
     for plan in placed_plans(left, right, out, parameters):
         if computation is not None:
-            if plans.kind(plan) != plans.kind([computation]):
+            if descriptors.kind(plan) != descriptors.kind([computation]):
                 continue
             # A part is computed where the whole would be.
             plan = [computation, *plan[1:]]
@@ -199,7 +199,7 @@ def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[in
 
     def parts(operand: Any, *groups: Sequence[int]) -> tuple[Any, Any]:
         """Size and stride of each group of dimensions, and the transposition that makes them so."""
-        found = [plans.merged(operand.shape, axes) for axes in groups]
+        found = [descriptors.merged(operand.shape, axes) for axes in groups]
         if all(part is not None for part in found):
             return found, None
         # Dimensions that lie crosswise are brought together.
@@ -207,7 +207,7 @@ def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[in
         shape = [operand.shape[i] for i in order]
         ends = list(itertools.accumulate(len(axes) for axes in groups))
         spans = [range(end - len(axes), end) for end, axes in zip(ends, groups, strict=True)]
-        return [plans.merged(shape, span) for span in spans], order
+        return [descriptors.merged(shape, span) for span in spans], order
 
     left_free, right_free = free(left, left_sum, left_batch), free(right, right_sum, right_batch)
     (a_batch, a_free, a_sum), left_order = parts(left, left_batch, left_free, left_sum)
@@ -215,20 +215,20 @@ def product_plan(left: Any, right: Any, dimension_numbers: Any) -> tuple[list[in
     m, n, k, batch = a_free[0], b_free[0], a_sum[0], a_batch[0]
     if not sizes.worth_a_call(batch * m * n * k):
         return None, None
-    a = plans.View((batch, m, k), (a_batch[1], a_free[1], a_sum[1]))
-    b = plans.View((batch, k, n), (b_batch[1], b_sum[1], b_free[1]))
-    c = plans.View((batch, m, n), (m * n, n, 1))
-    views = [plans.View(v.dims, _plain(v)) for v in (a, b, c)]
+    a = descriptors.View((batch, m, k), (a_batch[1], a_free[1], a_sum[1]))
+    b = descriptors.View((batch, k, n), (b_batch[1], b_sum[1], b_free[1]))
+    c = descriptors.View((batch, m, n), (m * n, n, 1))
+    views = [descriptors.View(v.dims, _plain(v)) for v in (a, b, c)]
     if batch == 1:
-        views = [plans.View(v.dims[1:], v.strides[1:]) for v in views]
+        views = [descriptors.View(v.dims[1:], v.strides[1:]) for v in views]
     elements = batch * (m * k + k * n + m * n)
-    plan = plans.matmul(*views)
+    plan = descriptors.matmul(*views)
     if plan is not None:
         plan = sizes.placed(plan, batch * m * n * k, elements)
     return plan, (left_order, right_order)
 
 
-def _plain(matrix: plans.View) -> tuple[int, ...]:
+def _plain(matrix: descriptors.View) -> tuple[int, ...]:
     """Strides with those of dimensions of size 1 as in a dense array, which oneDNN's fast code expects."""
     (batch, rows, columns), strides = matrix.dims, list(matrix.strides)
     if rows == 1:
@@ -245,7 +245,7 @@ def product(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> Any:
     plan, orders = product_plan(left, right, parameters["dimension_numbers"])
     if plan is None:
         return None
-    result = plans.result(plan)
+    result = descriptors.result(plan)
     if sizes.is_vectors(result, left.size * result[-1], left.dtype):
         return None
     chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
@@ -335,7 +335,7 @@ def _code_of_parts(
         return partitioning.Code()
     plan, (inner, out_type) = found
     name = loaded.implementation(plan, [np.dtype(t).name for t in (*inner, out_type)])
-    tile = 2 if plans.kind(plan) == plans.FORWARD and name == library.WINOGRAD else 1
+    tile = 2 if descriptors.kind(plan) == descriptors.FORWARD and name == library.WINOGRAD else 1
     # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
     least = 1 if types[0] == "float32" else 3
     columns = ROWS.get(name or "", 1)

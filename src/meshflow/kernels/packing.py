@@ -1,6 +1,6 @@
 """Kernels of convolutions in the layout that their computation reads, made apart from it.
 
-Where a kernel stays what it is from call to call, `passes.keeping` puts this primitive into programs and keeps
+Where a kernel stays what it is from call to call, `passes.constant_hoisting` puts this primitive into programs and keeps
 what it gives. It is empty where no handler of ours reads it: the convolution takes the kernel itself, too.
 """
 
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.kernels import epilogues, library, lowerings, plans
-from meshflow.kernels.composed import register as register_composed
+from meshflow.kernels import descriptors, epilogues, library, lowerings
+from meshflow.kernels.composite_primitives import register as register_composed
 
 # A kernel to bytes; parameters: the `epilogues.Code` that reads them, and how many there are.
 packed_p = jex_core.Primitive("packed_kernel")
@@ -45,7 +45,7 @@ def _packed(operands: Any, outs: Any, parameters: dict[str, Any]) -> Any:
     codes = "".join(library.TYPES[t.name] for t in (*code.types, code.out))
     if library.load() is None:
         return None
-    return lambda w: lowerings.run(plans.packing(code.plan, codes), [code.kernel(w)], out)
+    return lambda w: lowerings.run(descriptors.packing(code.plan, codes), [code.kernel(w)], out)
 
 
 def _result(kernel: Any, code: Any, size: int) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshflow.kernels import plans
+from meshflow.kernels import descriptors
 
 # Multiply-adds (elements of a sum) below which XLA's own loop costs less than the call of a handler.
 LEAST_WORK = 1 << 17
@@ -50,4 +50,4 @@ def placed(plan: Sequence[int], work: float, elements: int) -> list[int]:
       elements: those of its operands and its result.
     """
     alone = work + ELEMENT_WORK * elements <= MOST_INLINE
-    return plans.inline(plan) if alone else list(plan)
+    return descriptors.inline(plan) if alone else list(plan)

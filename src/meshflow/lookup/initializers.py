@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import as_dtype, int64, string
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype, int64, string
 from meshflow.files.gfile import GFile
 
 __all__ = ["KeyValueTensorInitializer", "TextFileIndex", "TextFileInitializer"]

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import int64, string
-from meshflow.core.errors import FailedPreconditionError
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import FailedPreconditionError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import int64, string
+from meshflow.core.values.tensor import Tensor
 from meshflow.lookup.table import Table, of_elements
 from meshflow.ops import array
 from meshflow.ops import math as _math

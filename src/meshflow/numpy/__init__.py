@@ -8,8 +8,6 @@ from meshflow.numpy import fft, linalg, random
 from meshflow.numpy.arranging import *
 from meshflow.numpy.arranging import __all__ as _arranging
 from meshflow.numpy.behavior import experimental_enable_numpy_behavior
-from meshflow.numpy.by_values import *
-from meshflow.numpy.by_values import __all__ as _by_values
 from meshflow.numpy.conversion import array, asanyarray, asarray, ascontiguousarray, copy
 from meshflow.numpy.creation import *
 from meshflow.numpy.creation import __all__ as _creation
@@ -21,6 +19,8 @@ from meshflow.numpy.products import *
 from meshflow.numpy.products import __all__ as _products
 from meshflow.numpy.reductions import *
 from meshflow.numpy.reductions import __all__ as _reductions
+from meshflow.numpy.value_dependent_shapes import *
+from meshflow.numpy.value_dependent_shapes import __all__ as _by_values
 
 __all__ = [
     "array",

@@ -7,14 +7,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import int64
-from meshflow.core.indexing import check_positions
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.values.dtypes import int64
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.indexing import check_positions
 from meshflow.numpy import inspection as sizes
-from meshflow.numpy.adapting import of_jax
 from meshflow.numpy.conversion import asarray
+from meshflow.numpy.jnp_wrappers import of_jax
 from meshflow.ops.math import cast
 
 __all__ = [

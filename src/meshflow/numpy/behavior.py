@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.operands import NumpyRules
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.operands import NumpyRules
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
 from meshflow.numpy import arranging, elementwise, inspection, products, promotion, reductions
-from meshflow.numpy.by_values import nonzero
 from meshflow.numpy.conversion import Defaults, copy, promoted
+from meshflow.numpy.value_dependent_shapes import nonzero
 from meshflow.ops.math import cast
 
 __all__ = ["experimental_enable_numpy_behavior"]

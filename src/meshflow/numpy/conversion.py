@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import convert, dtypes
-from meshflow.core.convert import has_numpy_scalars, holds_tensors
-from meshflow.core.symbolic import also_symbolic
-from meshflow.core.tensor import Tensor, TensorLike, is_tensor
+from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.values import convert, dtypes
+from meshflow.core.values.convert import has_numpy_scalars, holds_tensors
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.numpy.promotion import common_dtype
 from meshflow.ops import array as array_ops
 from meshflow.ops.math import cast

@@ -8,11 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import convert
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.numpy.adapting import of_jax
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.values import convert
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import Defaults, as_array_dtype, asarray, is_number, own_dtype
+from meshflow.numpy.jnp_wrappers import of_jax
 from meshflow.numpy.promotion import common_dtype
 from meshflow.ops import array as array_ops
 from meshflow.ops.array.creation import as_sizes

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.dtypes import float64
-from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.numpy.adapting import of_jax
+from meshflow.core.values.dtypes import float64
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import asarray, promoted
+from meshflow.numpy.jnp_wrappers import of_jax
 from meshflow.ops import math
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import dtypes, nest
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor, TensorLike, is_tensor
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.numpy import promotion
 from meshflow.numpy.conversion import as_array_dtype, asarray, is_number, own_dtype
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.numpy import linalg as jla
 
-from meshflow.numpy.adapting import of_jax
+from meshflow.numpy.jnp_wrappers import of_jax
 
 __all__ = [
     *(

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.tensor import Tensor, TensorLike
-from meshflow.numpy.adapting import of_jax
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.numpy.jnp_wrappers import of_jax
 
 __all__ = [
     *(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import dtypes
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import as_array_dtype, asarray
 from meshflow.ops import array as array_ops
 from meshflow.ops import math

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.files import host_bytes, names_file
 
 __all__ = ["decode_wav", "encode_wav"]

@@ -12,17 +12,18 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import errors, nest
 from meshflow.core.autograph.status import convert_if_enabled
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.operands import static_value
-from meshflow.core.operation import Op
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime import errors
+from meshflow.core.runtime.context import context
 from meshflow.core.staging import branches, logic, loops
 from meshflow.core.staging.branches import Merge
 from meshflow.core.staging.loop_state import Invariants
-from meshflow.core.tensor import Tensor
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["case", "cond", "switch_case", "while_loop"]
 

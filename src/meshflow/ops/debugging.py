@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import dispatch
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, NotFiniteError
-from meshflow.core.host_calls import keeping_errors
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor, is_tensor
+from meshflow.core.dispatch import dispatch
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
+from meshflow.core.tracing.host_callbacks import keeping_errors
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.ops import math
 from meshflow.ops.printing import value_text
 
@@ -428,7 +428,7 @@ def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None
       >>> import meshflow as tf
       >>> tf.debugging.assert_type(tf.constant(1.0), tf.float32)
     """
-    from meshflow.core.dtypes import as_dtype
+    from meshflow.core.values.dtypes import as_dtype
 
     if convert_to_tensor(tensor).dtype is not as_dtype(tf_type):
         raise TypeError(
@@ -468,7 +468,7 @@ def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
         raise ValueError(
             f"Expected tensors of one floating point type, got {sorted(k.name for k in kinds)}."
         )
-    from meshflow.core.dtypes import float32
+    from meshflow.core.values.dtypes import float32
 
     return next(iter(kinds), float32)
 

@@ -11,17 +11,17 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from meshflow.core.convert import from_python
-from meshflow.core.dtypes import as_dtype, string
-from meshflow.core.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
-from meshflow.core.operands import known_strings
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.operands import known_strings
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from meshflow.core.values.convert import from_python
+from meshflow.core.values.dtypes import as_dtype, string
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.files import gfile
 from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
-from meshflow.ops.pending import waits
+from meshflow.ops.deferred_host_values import waits
 
 __all__ = [
     "decode_base64",

@@ -9,19 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import nest
 from meshflow.core.autograph.status import convert_if_enabled
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import ValueNeededError
-from meshflow.core.operation import Op
-from meshflow.core.specs import TensorSpec, TypeSpec
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.staging import loops
 from meshflow.core.staging.operands import Operands
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import trace, trace_shapes
+from meshflow.core.tracing.trace import trace, trace_shapes
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariables
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
-from meshflow.core.symbolic import also_symbolic
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["fingerprint", "to_hash_bucket", "to_hash_bucket_fast", "to_hash_bucket_strong"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import indexing
-from meshflow.core.operation import Op
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.variables import indexing
 from meshflow.ops.array import gather_scatter, shaping
 from meshflow.ops.image import geometry
 from meshflow.ops.math import arithmetic, casting, clipping, comparison, division

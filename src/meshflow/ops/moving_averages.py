@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tape import no_tapes
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.gradients.tape import no_tapes
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.ops import math
 
 __all__ = ["ExponentialMovingAverage"]

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dispatch
-from meshflow.core.context import context
-from meshflow.core.operands import FITS_FLOAT32, NumpyRules
+from meshflow.core.dispatch import dispatch
+from meshflow.core.dispatch.operands import FITS_FLOAT32, NumpyRules
+from meshflow.core.runtime.context import context
 from meshflow.core.sharded_variable import ShardedVariable
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.ops import math
-from meshflow.ops.pending import Pending
+from meshflow.ops.deferred_host_values import Pending
 
 # Python method -> public op of two operands.
 BINARY: dict[str, Callable[..., Any]] = {

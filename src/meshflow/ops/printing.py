@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.host_calls import host_calls_are_ordered, keeping_errors
-from meshflow.core.tensor import Tensor, is_tensor
+from meshflow.core.runtime.context import context
+from meshflow.core.tracing.host_callbacks import host_calls_are_ordered, keeping_errors
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, is_tensor
 
 __all__ = ["print", "value_text"]
 

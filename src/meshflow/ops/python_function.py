@@ -10,16 +10,16 @@ import jax
 import numpy as np
 from jax.experimental import io_callback
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import ValueNeededError, error_of_python
-from meshflow.core.host_calls import host_calls_are_ordered, keeping_errors
-from meshflow.core.operation import Op, is_inexact
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError, error_of_python
+from meshflow.core.tracing.host_callbacks import host_calls_are_ordered, keeping_errors
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["numpy_function", "py_function"]
 
@@ -177,7 +177,7 @@ def py_function(
         return _declared("py_function", results, specs)
 
     def backward(arrays: Any, cotangents: Any) -> list[np.ndarray]:
-        from meshflow.core.tape import GradientTape
+        from meshflow.core.gradients.tape import GradientTape
 
         tensors = [Tensor(np.asarray(a)) for a in arrays]
         inexact = [t for t in tensors if is_inexact(t._value)]

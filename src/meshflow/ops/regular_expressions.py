@@ -8,7 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError
 
 # Classes of characters that are written [:name:] inside brackets.
 _POSIX = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = [
     "ComplexTransform",

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import int64
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import int64
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.signatures import RowSegments
 

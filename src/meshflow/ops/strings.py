@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import as_dtype, bool_, float32, int32, string
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.operands import known_strings
-from meshflow.core.specs import TensorSpec
-from meshflow.core.symbolic import also_symbolic
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.operands import known_strings
+from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype, bool_, float32, int32, string
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.ops import regular_expressions
-from meshflow.ops.pending import waits, waits_for_text
+from meshflow.ops.deferred_host_values import waits, waits_for_text
 from meshflow.ops.printing import value_text
 
 __all__ = [

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import DType, as_dtype
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.deferred_host_values import Pending
 from meshflow.ops.files import host_bytes
-from meshflow.ops.pending import Pending
 
 __all__ = ["Column", "columns_of", "decode_csv"]
 

@@ -15,17 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.core import errors
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.operands import static_value
-from meshflow.core.operation import Op
-from meshflow.core.shapes import TensorShape, as_shape
-from meshflow.core.staging.growing import count_of_index
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime import errors
+from meshflow.core.runtime.context import context
+from meshflow.core.staging.growing_accumulators import count_of_index
 from meshflow.core.staging.logic import is_symbolic
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.shapes import TensorShape, as_shape
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["TensorArray"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.tensor import Tensor
 from meshflow.ops.strings import _known as known
 from meshflow.ops.strings import _map as mapped
 from meshflow.ops.strings import _one as one

@@ -20,9 +20,9 @@ import numpy as np
 from jax.extend import core as jex_core
 from jax.extend import source_info_util
 
-from meshflow.passes.borders import Borders
-from meshflow.passes.colouring import Colouring, Path, is_float32
-from meshflow.passes.regions import INLINED, Region, regions_of
+from meshflow.passes.boundary_casts import Borders
+from meshflow.passes.precision_propagation import Colouring, Path, is_float32
+from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
 
 __all__ = ["run"]
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend import core as jex_core
 
-from meshflow.passes.colouring import Node, colour
 from meshflow.passes.mixed_precision import low_precision_dtype, traced
 from meshflow.passes.precision_lists import PrecisionLists, checked
+from meshflow.passes.precision_propagation import Node, colour
 
 __all__ = ["Explanation", "Row", "explain", "explain_jaxpr"]
 

@@ -18,9 +18,9 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from meshflow.passes.casting import run
-from meshflow.passes.colouring import colour
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 from meshflow.passes.precision_lists import PrecisionLists, checked
+from meshflow.passes.precision_propagation import colour
 
 __all__ = ["mixed_precision", "rewrite"]
 

@@ -21,7 +21,7 @@ def gelu(value: Any, eqns: list[Any], uses: dict[Any, list[int]]) -> Any:
       uses: the numbers of the equations that read each variable.
 
     Returns:
-      The name of the step in `kernels.plans`, the numbers of the equations and the result; None where
+      The name of the step in `kernels.descriptors`, the numbers of the equations and the result; None where
       there is none.
     """
     if len(uses.get(value, [])) < 2 or value.aval.dtype.name not in (

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.experimental.shard_alike import shard_alike
 
-from meshflow.core.context import context
-from meshflow.core.dispatch import apply
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.tensor import Tensor
 from meshflow.placement.mesh import Mesh, mesh_of
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from meshflow.core.device_spec import DeviceSpec
-from meshflow.core.devices import find_device, local_index, type_of
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.device_spec import DeviceSpec
+from meshflow.core.runtime.devices import find_device, local_index, type_of
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.placement.protos import DimensionProto, MeshProto
 
 __all__ = ["Mesh", "MeshDimension", "device_name"]

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from typing import Any
 
-from meshflow.core.errors import InvalidArgumentError, UnavailableError
+from meshflow.core.runtime.errors import InvalidArgumentError, UnavailableError
 from meshflow.files.copies import copy_folder
 from meshflow.files.paths import remote, text
 from meshflow.profiler.sessions import ProfilerOptions
@@ -56,7 +56,7 @@ def trace(
       >>> tf.profiler.experimental.client.trace("grpc://localhost:6009", "logs", 0)
       Traceback (most recent call last):
       ...
-      meshflow.core.errors.InvalidArgumentError: duration_ms must be greater than zero, got 0.
+      meshflow.core.runtime.errors.InvalidArgumentError: duration_ms must be greater than zero, got 0.
     """
     if duration_ms <= 0:
         raise InvalidArgumentError(f"duration_ms must be greater than zero, got {duration_ms}.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from meshflow.core.errors import AlreadyExistsError
+from meshflow.core.runtime.errors import AlreadyExistsError
 
 __all__ = ["start"]
 

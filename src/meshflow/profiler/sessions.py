@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from meshflow.core.errors import AlreadyExistsError, UnavailableError
+from meshflow.core.runtime.errors import AlreadyExistsError, UnavailableError
 from meshflow.files import gfile
 from meshflow.files.copies import copy_folder
 from meshflow.files.paths import remote, text

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.storage import Folder, is_checkpoint
-from meshflow.core import nest
-from meshflow.core.concrete_function import Signed
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import DataLossError, NotFoundError
-from meshflow.core.function import function
-from meshflow.core.module import Module
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Slot, Traced
-from meshflow.core.variable import Variable
+from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.function import function
+from meshflow.core.runtime.errors import DataLossError, NotFoundError
+from meshflow.core.tracing.trace import Slot, Traced
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.module import Module
+from meshflow.core.variables.variable import Variable
 from meshflow.files.paths import text
 from meshflow.saved_model.programs import loaded, program_for
 from meshflow.saved_model.structures import unpacked

@@ -12,11 +12,11 @@ import jax.export
 import numpy as np
 from jax.extend import core as jex_core
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.errors import InvalidArgumentError, UnimplementedError
-from meshflow.core.specs import TensorSpec
-from meshflow.core.trace import Traced, trace
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
+from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
 
 __all__ = ["exported", "loaded", "program_for", "traced_for_export"]
 

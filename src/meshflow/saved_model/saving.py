@@ -16,15 +16,15 @@ import numpy as np
 
 from meshflow.checkpoint.graph import ObjectGraph, stored
 from meshflow.checkpoint.storage import write_folder
-from meshflow.core import nest
-from meshflow.core.concrete_function import Signed
-from meshflow.core.errors import UnimplementedError
-from meshflow.core.function import Function
-from meshflow.core.specs import TensorSpec
-from meshflow.core.symbolic_sizes import any_symbolic
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced
-from meshflow.core.variable import Variable
+from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.tracing.trace import Traced
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.files.paths import text
 from meshflow.saved_model.programs import exported, traced_for_export
 from meshflow.saved_model.structures import Unsaved, packed

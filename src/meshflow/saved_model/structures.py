@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.core.dtypes import DType, as_dtype
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
-from meshflow.core.trace import Slot
+from meshflow.core.tracing.trace import Slot
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
 
 __all__ = ["Unsaved", "packed", "unpacked"]
 

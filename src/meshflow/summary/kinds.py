@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import float32, float64, string, uint8
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import float32, float64, string, uint8
+from meshflow.core.values.tensor import Tensor
 from meshflow.ops import math as _math
 from meshflow.ops.audio import encode_wav
 from meshflow.ops.image import convert_image_dtype

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import bool_, int64, string
-from meshflow.core.names import get_current_name_scope, name_scope
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.names import get_current_name_scope, name_scope
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import bool_, int64, string
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.ops import math as _math
 from meshflow.ops.python_function import numpy_function
 from meshflow.summary.writers import SummaryWriter, _NoopWriter, state

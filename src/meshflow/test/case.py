@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.composite import IndexedSlices, SparseTensor
-from meshflow.core.errors import OpError
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.runtime.errors import OpError
+from meshflow.core.values import nest
 from meshflow.test.assertions import MoreAssertions
 
 __all__ = ["TestCase", "main"]
@@ -198,7 +198,7 @@ class TestCase(MoreAssertions):
 
     def assertDTypeEqual(self, target: Any, expected_dtype: Any) -> None:
         """Fails unless an array or tensor has a dtype."""
-        from meshflow.core.dtypes import as_dtype
+        from meshflow.core.values.dtypes import as_dtype
 
         self.assertEqual(as_dtype(_array(target).dtype), as_dtype(expected_dtype))
 

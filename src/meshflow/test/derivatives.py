@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tape import GradientTape
+from meshflow.core.gradients.tape import GradientTape
+from meshflow.core.values.convert import convert_to_tensor
 
 __all__ = ["compute_gradient"]
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core import config
+from meshflow.core.config import config
 
 __all__ = [
     "disable_with_predicate",

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.concrete_function import ConcreteFunction
-from meshflow.core.function import Function
-from meshflow.core.specs import TypeSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.functions.concrete_function import ConcreteFunction
+from meshflow.core.functions.function import Function
+from meshflow.core.values.specs import TypeSpec
+from meshflow.core.values.tensor import Tensor
 
 __all__ = [
     "Callable",

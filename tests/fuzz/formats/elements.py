@@ -10,7 +10,7 @@ import numpy as np
 
 import meshflow as tf
 from fuzz.formats.files import written
-from meshflow.data import element_files
+from meshflow.data.storage import element_files
 
 SPEC = {"v": tf.TensorSpec([None], tf.float32), "s": tf.TensorSpec([], tf.string)}
 

@@ -6,7 +6,7 @@ import io
 import tarfile
 
 from fuzz.formats.files import written
-from meshflow.data.tars import _samples
+from meshflow.data.readers.tar import _samples
 
 
 @functools.cache

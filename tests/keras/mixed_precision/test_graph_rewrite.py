@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core.rewriting import Rewriting, rewritten
+from meshflow.core.tracing.pass_pipeline import Rewriting, rewritten
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import ast
 from dataclasses import dataclass, field
 
 from meshflow.core.autograph import nodes
-from meshflow.core.autograph.jumps import VALUE
+from meshflow.core.autograph.control_flow_lowering import VALUE
 from meshflow.core.autograph.names import Names, root_of
 
 

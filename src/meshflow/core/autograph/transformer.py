@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 
-from meshflow.core.autograph import jumps, liveness, nodes
+from meshflow.core.autograph import control_flow_lowering, liveness, nodes
 from meshflow.core.autograph.expressions import ExpressionTransformer, is_static
 from meshflow.core.autograph.names import Names, parameter_names
 from meshflow.core.autograph.state import State
@@ -55,7 +55,9 @@ def _refuse_unsupported(function: ast.FunctionDef | ast.Lambda) -> None:
     for node in _own_nodes(function):
         if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
             raise UnsupportedError("generators and coroutines are not converted")
-        if isinstance(node, (ast.Try, ast.TryStar)) and jumps.jumps_in_finally(node):
+        if isinstance(node, (ast.Try, ast.TryStar)) and control_flow_lowering.jumps_in_finally(
+            node
+        ):
             raise UnsupportedError("a jump out of `finally` is not converted")
         match node:
             case ast.Call(func=ast.Name(id=("vars" | "dir")), args=[_, *_]):
@@ -100,7 +102,7 @@ class _Function(ExpressionTransformer):
         """Rewrites the body of a function definition."""
         names = Names(*node.body)
         self.globals, self.nonlocals = names.globals, names.nonlocals
-        body = jumps.lower(_without_declarations(node.body) or [ast.Pass()])
+        body = control_flow_lowering.lower(_without_declarations(node.body) or [ast.Pass()])
         liveness.annotate(body, names.captured | names.outer)
         docstring = [body.pop(0)] if ast.get_docstring(node, clean=False) is not None else []
         body = self.block(body)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.core.convert import from_python
-from meshflow.core.staging.growing import ArrayGrew, with_known_arrays
+from meshflow.core.staging.growing_accumulators import ArrayGrew, with_known_arrays
 from meshflow.core.staging.operands import Operands, run
 from meshflow.core.staging.structure import (
     Template,
@@ -21,8 +20,9 @@ from meshflow.core.staging.structure import (
     same_static,
     to_tensor,
 )
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced, trace
+from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.values.convert import from_python
+from meshflow.core.values.tensor import Tensor
 
 Values = list[Any]
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 
 _and = Op("logical_and", lambda o, _: jnp.logical_and(*o), differentiable=False)
 _or = Op("logical_or", lambda o, _: jnp.logical_or(*o), differentiable=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.staging.growing import ArrayGrew
+from meshflow.core.staging.growing_accumulators import ArrayGrew
 from meshflow.core.staging.structure import (
     Template,
     Undefined,
@@ -25,7 +25,7 @@ from meshflow.core.staging.structure import (
     to_tensor,
     undefined,
 )
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.tensor import Tensor
 
 Values = list[Any]
 

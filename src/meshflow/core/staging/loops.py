@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.core.specs import TensorSpec
 from meshflow.core.staging import dynamic_loop, logic
-from meshflow.core.staging.growing import visiting, with_known_arrays
+from meshflow.core.staging.growing_accumulators import visiting, with_known_arrays
 from meshflow.core.staging.loop_state import Invariants, LoopState, Values
 from meshflow.core.staging.operands import Operands, run
 from meshflow.core.staging.structure import Template, to_tensor
-from meshflow.core.symbolic_sizes import any_symbolic
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced, trace
+from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.tensor import Tensor
 
 
 @dataclass

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.context import as_stored, context
-from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Traced
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import as_stored, context
+from meshflow.core.tracing.trace import Traced
+from meshflow.core.values.tensor import Tensor
 
 
 class Operands:

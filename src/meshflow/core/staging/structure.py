@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dtypes import DType
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import Slot
+from meshflow.core.tracing.trace import Slot
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.dtypes import DType
+from meshflow.core.values.tensor import Tensor
 
 
 class Undefined:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from meshflow.data.methods.elementwise import Elementwise
 from meshflow.data.methods.groups import Groups
-from meshflow.data.methods.making import Making
 from meshflow.data.methods.order import Order
+from meshflow.data.methods.sources import Making
 
 
 class Transformations(Making, Elementwise, Groups, Order):

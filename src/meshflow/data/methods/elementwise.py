@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.data.methods.later import nodes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshflow.data import padding
+from meshflow.data.execution import padding
 from meshflow.data.methods.later import nodes
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Groups:
         Raises:
           NotImplementedError: always: use `padded_batch`.
         """
-        from meshflow.core.composite import RAGGED_HELP
+        from meshflow.core.dispatch.composite import RAGGED_HELP
 
         raise NotImplementedError(f"{RAGGED_HELP} Dataset.padded_batch does it for batches.")
 
@@ -232,7 +232,7 @@ class Groups:
           >>> [batch.tolist() for batch in buckets.as_numpy_iterator()]
           [[[1, 0], [2, 2]], [[3, 3, 3, 0], [4, 4, 4, 4]]]
         """
-        from meshflow.core import nest
+        from meshflow.core.values import nest
 
         if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
             raise ValueError(

@@ -104,7 +104,7 @@ class Order:
           >>> [int(x) for x in tf.data.Dataset.range(7).shard(num_shards=3, index=1)]
           [1, 4]
         """
-        from meshflow.core.errors import InvalidArgumentError
+        from meshflow.core.runtime.errors import InvalidArgumentError
         from meshflow.data.dataset import SHARD_HINT, integer
 
         number, at = integer(num_shards, "num_shards"), integer(index, "index")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from meshflow.data.transformations.base import Arranged, Fixed, Unary, WithOptions
 from meshflow.data.transformations.batching import Batch, PaddedBatch, Rebatch, SparseBatch, Unbatch
+from meshflow.data.transformations.caching import AssertCardinality, Cache, IgnoreErrors, Prefetch
 from meshflow.data.transformations.elementwise import (
     Enumerate,
     Filter,
@@ -16,7 +17,6 @@ from meshflow.data.transformations.elementwise import (
 )
 from meshflow.data.transformations.grouping import GroupByReducer, GroupByWindow, Unique, Window
 from meshflow.data.transformations.joining import Choose, Concatenate, Drawn, FlatMap, Zip
-from meshflow.data.transformations.keeping import AssertCardinality, Cache, IgnoreErrors, Prefetch
 from meshflow.data.transformations.order import (
     Repeat,
     ShardHint,

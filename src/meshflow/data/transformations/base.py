@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from meshflow.core.random import kept_seed
-from meshflow.data import chunks, sources
+from meshflow.core.variables.random import kept_seed
+from meshflow.data import sources
 from meshflow.data.dataset import (
     Dataset,
     Vector,
 )
-from meshflow.data.failures import Raising, Resuming
+from meshflow.data.epoch import Run
+from meshflow.data.execution import chunks
+from meshflow.data.execution.resumable import Raising, Resuming
 from meshflow.data.options import Options
-from meshflow.data.running import Run
 
 # Bytes above which what is kept is not copied once more.
 _JOINED = 1 << 30

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.data import structure
-from meshflow.data.chunks import reblocked
-from meshflow.data.failures import Resuming
-from meshflow.data.gathering import Begun, Gather, Rows
+from meshflow.data.execution.batched_gather import Begun, Gather, Rows
+from meshflow.data.execution.chunks import reblocked
+from meshflow.data.execution.resumable import Resuming
 
 # Elements that are gathered at once where batches are small, and the bytes they may take: of two such
 # groups, one in use and one being filled, a processor's own caches have both.

@@ -9,22 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.composite import SparseTensorSpec
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.shapes import as_shape
-from meshflow.core.specs import TensorSpec
-from meshflow.data import chains, chunks, padding, sparse_leaves, structure
+from meshflow.core.dispatch.composite import SparseTensorSpec
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values import nest
+from meshflow.core.values.shapes import as_shape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.data import sparse_leaves, structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Dataset,
     integer,
 )
-from meshflow.data.failures import Failed, Raising, Resuming, caught
-from meshflow.data.gathering import Gather
-from meshflow.data.running import Run
-from meshflow.data.timing import Timed
+from meshflow.data.epoch import Run
+from meshflow.data.execution import affine, chunks, padding
+from meshflow.data.execution.batched_gather import Gather
+from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught
+from meshflow.data.execution.timing import Timed
 from meshflow.data.transformations.base import Unary, is_live
 from meshflow.data.transformations.batches import Batches
 
@@ -76,7 +77,7 @@ class Batch(Unary):
             yield batch if type(batch) is Failed else pack(batch)
 
     def chained(
-        self, run: Run, found: chains.Chains, spec: Any
+        self, run: Run, found: affine.Chains, spec: Any
     ) -> Generator[Any, None, None] | None:
         """What chains make of the batches' rows, computed while they are gathered; None where they are not.
 

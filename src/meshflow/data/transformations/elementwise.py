@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes, nest
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import call_keys, keys_of_calls
-from meshflow.core.specs import TensorSpec
-from meshflow.data import chunks, structure
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.variables.random import call_keys, keys_of_calls
+from meshflow.data import structure
 from meshflow.data.dataset import (
     AUTOTUNE,
     UNKNOWN_CARDINALITY,
@@ -22,10 +22,11 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
-from meshflow.data.failures import Failed, Raising, Resuming, caught, close
-from meshflow.data.functions import ElementFunction, randomness, same_randomness
-from meshflow.data.plans import Plan, places
-from meshflow.data.running import Run, in_threads
+from meshflow.data.epoch import Run, in_threads
+from meshflow.data.execution import chunks
+from meshflow.data.execution.host_plan import Plan, places
+from meshflow.data.execution.map_function import ElementFunction, randomness, same_randomness
+from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught, close
 from meshflow.data.states import function_of_state
 from meshflow.data.transformations.base import Drawing, Unary, is_live
 from meshflow.data.transformations.batching import Batch

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes, nest
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.random import call_keys
-from meshflow.core.specs import TensorSpec
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
 from meshflow.data.dataset import (
     UNKNOWN_CARDINALITY,
     Dataset,
     integer,
 )
-from meshflow.data.failures import Failed, caught
-from meshflow.data.functions import ElementFunction
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
+from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.execution.resumable import Failed, caught
 from meshflow.data.states import function_of_state
 from meshflow.data.transformations.base import Drawing, Fixed, Unary
 
@@ -114,7 +114,7 @@ class GroupByWindow(Drawing):
         self._reduce, self._window = reduce_func, window_size_func
 
     def _reduced(self, key: int, group: list[Any], number: int = 0) -> Dataset:
-        from meshflow.core.convert import convert_to_tensor
+        from meshflow.core.values.convert import convert_to_tensor
 
         with call_keys(number):
             dataset = self._reduce(
@@ -172,7 +172,7 @@ class GroupByReducer(Unary):
         return UNKNOWN_CARDINALITY
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        from meshflow.core.convert import convert_to_tensor
+        from meshflow.core.values.convert import convert_to_tensor
 
         states: dict[int, Any] = {}
         function: ElementFunction | None = None

@@ -12,25 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.random import call_keys
-from meshflow.core.specs import TensorSpec
-from meshflow.core.trace import trace_shapes
-from meshflow.data import arranging, chunks, structure
-from meshflow.data.chains import Chain
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.tracing.trace import trace_shapes
+from meshflow.core.values import dtypes
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.variables.random import call_keys
+from meshflow.data import structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Dataset,
     Vector,
 )
-from meshflow.data.failures import Failed, Raising, caught
-from meshflow.data.gathering import Gather, joined
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
+from meshflow.data.execution import chunk_reordering, chunks
+from meshflow.data.execution.affine import Chain
+from meshflow.data.execution.batched_gather import Gather, joined
+from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.execution.round_robin import in_turn
 from meshflow.data.sources import index_blocks, seed_of
 from meshflow.data.transformations.base import Drawing, Fixed
-from meshflow.data.turns import in_turn
 
 _NOTHING = object()
 
@@ -78,7 +79,7 @@ class Concatenate(Dataset):
             return None
         extent = first.extent
         return Vector(
-            arranging.gather_of_two(first.gather, second.gather, extent),
+            chunk_reordering.gather_of_two(first.gather, second.gather, extent),
             itertools.chain(first.blocks, (block + extent for block in second.blocks)),
             in_order=first.in_order and second.in_order,
             extent=extent + second.extent,
@@ -154,7 +155,7 @@ class Zip(Dataset):
         order, _ = self._order()
         return (
             item if type(item) is Failed else [list(itertools.chain(*item))[i] for i in order]
-            for item in arranging.side_by_side(streams)
+            for item in chunk_reordering.side_by_side(streams)
         )
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
@@ -300,7 +301,7 @@ class FlatMap(Drawing):
             return chunks.singles(caught(inner._elements(within))) if found is None else found
 
         parent = caught(self._parent._elements(run))
-        return arranging.in_turn(
+        return chunk_reordering.in_turn(
             parent, self._opener(taken, run), self._cycle, self._block or sys.maxsize
         )
 
@@ -346,7 +347,7 @@ class Choose(Dataset):
         streams = [s for s in found if s is not None]
         if len(streams) < len(found):
             return None
-        return arranging.chosen(streams[0], streams[1:], self._stop)
+        return chunk_reordering.chosen(streams[0], streams[1:], self._stop)
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
         rows = self._rows(run)
@@ -361,7 +362,7 @@ class Choose(Dataset):
                 continue
             at = int(choice)
             if not 0 <= at < len(left):
-                yield arranging.no_such(at, len(left))
+                yield chunk_reordering.no_such(at, len(left))
                 return
             current = left[at]
             if current is None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.data import arranging, chunks, structure
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.data import structure
 from meshflow.data.dataset import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
@@ -18,11 +18,12 @@ from meshflow.data.dataset import (
     Vector,
     integer,
 )
-from meshflow.data.failures import Failed, Raising, caught, close
-from meshflow.data.running import Run
+from meshflow.data.epoch import Run
+from meshflow.data.execution import chunk_reordering, chunks
+from meshflow.data.execution.resumable import Failed, Raising, caught, close
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations.base import Unary
-from meshflow.kernels import rows
+from meshflow.kernels import row_gather
 
 
 class Shuffle(Unary):
@@ -47,9 +48,9 @@ class Shuffle(Unary):
         return self._words
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
-        if rows is not None:
-            return rows
+        row_gather = self._rows(run)
+        if row_gather is not None:
+            return row_gather
         parent = caught(self._parent._elements(run))
 
         def drawn() -> Iterator[Any]:
@@ -78,7 +79,7 @@ class Shuffle(Unary):
 
         def parts() -> Iterator[Any]:
             blank = [structure.zeros(s)[None] for s in structure.nest.flatten(self.element_spec)]
-            yield from arranging.shuffled(parent, blank, self._buffer, run.generator(self))
+            yield from chunk_reordering.shuffled(parent, blank, self._buffer, run.generator(self))
 
         return parts()
 
@@ -123,8 +124,8 @@ def shuffled_blocks(
     if len(buffer) == buffer_size:
         for items in itertools.chain([rest], blocks):
             if len(items):
-                yield rows.exchange(rng.random(len(items)), items, buffer)
-    yield rows.drain(rng.random(len(buffer)), buffer)
+                yield row_gather.exchange(rng.random(len(items)), items, buffer)
+    yield row_gather.drain(rng.random(len(buffer)), buffer)
 
 
 class Repeat(Unary):
@@ -148,9 +149,9 @@ class Repeat(Unary):
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
-        if rows is not None:
-            return rows
+        row_gather = self._rows(run)
+        if row_gather is not None:
+            return row_gather
 
         def turns() -> Iterator[Any]:
             for _ in self._turns():
@@ -216,8 +217,8 @@ class Slice(Unary):
         return len(range(count)[self._start : self._stop : self._step])
 
     def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
-        return Raising(self._items(run)) if rows is None else rows
+        row_gather = self._rows(run)
+        return Raising(self._items(run)) if row_gather is None else row_gather
 
     def _by_chunks(self, run: Run) -> Iterator[Any] | None:
         parent = self._parent._in_chunks(run)

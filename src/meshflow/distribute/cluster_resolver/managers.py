@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.cluster_resolver.resolvers import ClusterResolver, SimpleClusterResolver
 
 __all__ = [

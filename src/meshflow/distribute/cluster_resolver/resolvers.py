@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.cluster_spec import ClusterSpec
 
 __all__ = ["ClusterResolver", "SimpleClusterResolver", "TFConfigClusterResolver"]
@@ -63,7 +63,7 @@ class ClusterResolver:
           task_id: accepted.
           config_proto: accepted.
         """
-        from meshflow.core.config import list_logical_devices
+        from meshflow.core.config.config import list_logical_devices
 
         kinds = [d.device_type for d in list_logical_devices()]
         return {k: kinds.count(k) for k in set(kinds) - {"CPU"}}

@@ -6,8 +6,8 @@ from typing import Any
 
 from meshflow.files import gfile
 from meshflow.keras import backend
-from meshflow.keras.engine.functional import Functional
-from meshflow.keras.engine.input_layer import Input
+from meshflow.keras.engine.graph.input_layer import Input
+from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.layers import Activation, BatchNormalization, Conv2D, Dense, ReLU
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D, ZeroPadding2D
 from meshflow.keras.utils.files import get_file

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import initializers
 from meshflow.keras.applications.common import URL, Sizes, model_of, start
 from meshflow.keras.applications.families import arguments_of
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.sequential import Sequential
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import op_names
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.dispatch import op_names
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras import backend
 from meshflow.keras.utils.files import get_file
 from meshflow.ops import array, math

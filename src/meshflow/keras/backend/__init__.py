@@ -1,6 +1,7 @@
 """`tf.keras.backend`: Keras' settings, and the functions that Keras 2 layers, losses and metrics are written in."""
 
-from meshflow.core.op_names import nameable
+from meshflow.core.dispatch.op_names import nameable
+from meshflow.keras import settings as _settings
 from meshflow.keras.backend import (
     ctc as _ctc,
 )
@@ -27,9 +28,6 @@ from meshflow.keras.backend import (
     reductions as _reductions,
 )
 from meshflow.keras.backend import (
-    settings as _settings,
-)
-from meshflow.keras.backend import (
     shaping as _shaping,
 )
 from meshflow.keras.backend import (
@@ -44,10 +42,10 @@ from meshflow.keras.backend.phases import chosen_learning_phase
 from meshflow.keras.backend.products import *
 from meshflow.keras.backend.randomness import *
 from meshflow.keras.backend.reductions import *
-from meshflow.keras.backend.settings import *
-from meshflow.keras.backend.settings import see_name, standard_data_format, unique_name, unseen_name
 from meshflow.keras.backend.shaping import *
 from meshflow.keras.backend.values import *
+from meshflow.keras.settings import *
+from meshflow.keras.settings import see_name, standard_data_format, unique_name, unseen_name
 
 _MODULES = (
     _ctc,

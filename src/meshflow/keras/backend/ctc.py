@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tensor import Tensor
-from meshflow.keras.backend.settings import epsilon
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.keras.settings import epsilon
 from meshflow.ops import array, math, nn
 
 __all__ = ["ctc_batch_cost", "ctc_decode", "ctc_label_dense_to_sparse"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.keras.backend.settings import floatx
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.keras.settings import floatx
 from meshflow.ops import array, math, nn
 
 __all__ = [
@@ -71,7 +71,7 @@ def cast_to_floatx(x: Any) -> Any:
       >>> tf.keras.backend.cast_to_floatx([1, 2])
       array([1., 2.], dtype=float32)
     """
-    from meshflow.core.tensor import is_tensor
+    from meshflow.core.values.tensor import is_tensor
 
     if is_tensor(x):
         return math.cast(x, floatx())

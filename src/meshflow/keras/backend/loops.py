@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshflow.core import nest
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.specs import TensorSpec
+from meshflow.core.runtime.context import context
 from meshflow.core.staging import loops
-from meshflow.core.trace import trace_shapes
+from meshflow.core.tracing.trace import trace_shapes
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
 from meshflow.ops import array, functional, math
 from meshflow.ops.control_flow import LoopVariables
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tensor import is_tensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import is_tensor
 from meshflow.ops import array
 from meshflow.ops.control_flow import cond
 
@@ -33,7 +33,7 @@ def learning_phase() -> Any:
     """
     if _chosen[-1] is not None:
         return _chosen[-1]
-    from meshflow.keras.engine.call_signature import call_state
+    from meshflow.keras.engine.symbolic.call_signature import call_state
 
     training = call_state.training[-1] if call_state.training else None
     if training is None:

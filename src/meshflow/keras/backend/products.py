@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.ops import array, linalg, math
 
 __all__ = ["batch_dot", "dot"]

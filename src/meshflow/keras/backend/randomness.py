@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras.backend.settings import floatx
+from meshflow.keras.settings import floatx
 from meshflow.ops import array
 from meshflow.ops import random as random_ops
 

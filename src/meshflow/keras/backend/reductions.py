@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.keras.backend.settings import floatx
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.keras.settings import floatx
 from meshflow.ops import math, nn
 
 __all__ = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.keras.backend.settings import standard_data_format
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array, image
 
 __all__ = [

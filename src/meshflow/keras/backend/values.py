@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import convert, nest
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.names import name_scope
-from meshflow.core.tensor import is_tensor
-from meshflow.core.variable import Variable
+from meshflow.core.runtime.names import name_scope
+from meshflow.core.values import convert, nest
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import is_tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.keras.backend import randomness
-from meshflow.keras.backend.settings import floatx
+from meshflow.keras.settings import floatx
 from meshflow.ops import array, printing
 from meshflow.ops.array import shape
 
@@ -203,7 +203,7 @@ def placeholder(
       >>> tf.keras.backend.placeholder(shape=(None, 3)).shape
       TensorShape([None, 3])
     """
-    from meshflow.keras.engine.input_layer import Input
+    from meshflow.keras.engine.graph.input_layer import Input
 
     if shape is None and ndim is None:
         raise ValueError("K.placeholder needs a `shape`, or the number of dimensions as `ndim`.")
@@ -241,7 +241,7 @@ def function(
       >>> twice([[[1.0, 2.0]]])[0]
       array([[2., 4.]], dtype=float32)
     """
-    from meshflow.keras.engine.model import Model
+    from meshflow.keras.engine.models.model import Model
 
     del name
     if kwargs:

@@ -12,12 +12,12 @@ import jax
 
 from meshflow.checkpoint import Checkpoint, PythonState
 from meshflow.checkpoint.storage import is_checkpoint, remove
-from meshflow.core.errors import FailedPreconditionError
+from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.distribute.saving import PREEMPTED, anybody, write_once
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.keras.callbacks.base import Callback
-from meshflow.keras.engine.resuming import Resumption, random_state
+from meshflow.keras.engine.training.training_state import Resumption, random_state
 
 __all__ = ["BackupAndRestore"]
 
@@ -133,7 +133,7 @@ class BackupAndRestore(Callback):
         """All workers must have found the same backup; also keeps the first from writing too early."""
         if jax.process_count() == 1:
             return
-        from meshflow.distribute.exchange import everybodys
+        from meshflow.distribute.host_collectives import everybodys
 
         own = None if value is None else (value["epoch"], value["step"])
         known = everybodys(own)

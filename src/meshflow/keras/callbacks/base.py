@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.utils.progbar import Progbar, say
 
 _BATCH_HOOKS = {

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from meshflow import summary
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import int64
-from meshflow.core.variable import Variable
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import int64
+from meshflow.core.variables.variable import Variable
 from meshflow.keras.callbacks.base import Callback, numbers
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.profiler import sessions

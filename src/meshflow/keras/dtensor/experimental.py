@@ -9,9 +9,9 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
-from meshflow.core.module import Module
-from meshflow.keras.engine.call_signature import call_state
-from meshflow.keras.engine.tracking import attributes
+from meshflow.core.variables.module import Module
+from meshflow.keras.engine.layer.tracking import attributes
+from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 

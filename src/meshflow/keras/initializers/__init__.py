@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import host_generator
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.random import host_generator
 from meshflow.keras import backend, registry
 
 __all__ = [

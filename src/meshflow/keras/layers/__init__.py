@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras import registry
-from meshflow.keras.engine import op_layers as _op_layers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_layer import Input, InputLayer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.graph import op_layers as _op_layers
+from meshflow.keras.engine.graph.input_layer import Input, InputLayer
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers import activation as _activation
 from meshflow.keras.layers import attention as _attention
 from meshflow.keras.layers import bidirectional as _bidirectional

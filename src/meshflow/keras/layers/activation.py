@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, constraints, initializers, regularizers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, math, nn
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.context import as_stored
-from meshflow.core.shapes import TensorShape
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.runtime.context import as_stored
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.variables.variable import Variable
 from meshflow.keras import constraints, initializers, regularizers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.float8_products import product
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.regularization import Dropout

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import nest
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
+from meshflow.core.values import nest
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.keras import registry
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
 from meshflow.keras.layers.recurrent import first_shape
 from meshflow.keras.layers.wrappers import Wrapper

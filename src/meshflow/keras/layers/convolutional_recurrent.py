@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.convert import constant
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values import nest
+from meshflow.core.values.convert import constant
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, backend, constraints, initializers, regularizers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import output_size, sizes
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.recurrent import RNN

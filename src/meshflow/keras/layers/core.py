@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.keras import activations, backend, constraints, initializers, regularizers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.float8_products import product
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.float8_products import product
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math, nn
 
 __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]

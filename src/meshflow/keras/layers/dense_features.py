@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.values import dtypes
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.feature_column import configuration
 from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array
 
 __all__ = ["DenseFeatures"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, constraints, initializers, regularizers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.float8_products import product
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops.linalg import einsum
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import constraints, initializers, regularizers
-from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import math, nn
 

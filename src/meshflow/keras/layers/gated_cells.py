@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, backend, constraints, initializers, regularizers
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell

@@ -6,10 +6,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core import op_names
+from meshflow.core.dispatch import op_names
 from meshflow.keras import registry
-from meshflow.keras.engine import op_table
-from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.graph import op_table
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.safe_mode import HeldName
 from meshflow.keras.saving import functions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.ops import array
 from meshflow.ops.linalg import einsum

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
-from meshflow.keras.engine.base_layer import Layer
+from meshflow.core.values.shapes import TensorShape
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.ops import array, math
 
 __all__ = [

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.shapes import TensorShape
-from meshflow.core.symbolic_sizes import any_symbolic
+from meshflow.core.values import dtypes
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.distribute.replica import spanning
 from meshflow.keras import constraints, initializers, regularizers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, math, nn
 
@@ -190,7 +190,7 @@ class BatchNormalization(_Scaled):
         return self._statistics_dtype()
 
     def _moving(self, name: str, shape: Any) -> Any:
-        from meshflow.core.variable import VariableAggregation, VariableSynchronization
+        from meshflow.core.variables.variable import VariableAggregation, VariableSynchronization
 
         return self.add_weight(
             name,
@@ -205,7 +205,7 @@ class BatchNormalization(_Scaled):
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """The normalized tensor."""
-        from meshflow.core.tensor import Tensor
+        from meshflow.core.values.tensor import Tensor
 
         if isinstance(training, Tensor):
             from meshflow.ops.control_flow import cond

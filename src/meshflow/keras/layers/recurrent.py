@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.shapes import TensorShape
-from meshflow.core.variable import Variable
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.variables.variable import Variable
 from meshflow.keras import backend, registry
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers import recurrent_cells as cells
 from meshflow.keras.layers.gated_cells import GatedCell
 from meshflow.ops import array

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras import regularizers
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
 from meshflow.keras.layers.recurrent import RNN
 

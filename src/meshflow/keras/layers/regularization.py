@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.random import SeedStream
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.variables.random import SeedStream
 from meshflow.keras import backend
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math
 from meshflow.ops import random as random_ops
 from meshflow.ops.nn.activation import dropout_from_key
@@ -39,7 +39,7 @@ class RandomLayer(Layer):
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Noise in training, the input otherwise."""
-        from meshflow.core.tensor import Tensor
+        from meshflow.core.values.tensor import Tensor
 
         if isinstance(training, Tensor):
             from meshflow.ops.control_flow import cond

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import backend
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.input_spec import InputSpec
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array
 
 __all__ = ["Flatten", "Permute", "RepeatVector", "Reshape"]

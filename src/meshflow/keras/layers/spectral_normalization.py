@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.context import as_stored
-from meshflow.core.shapes import TensorShape
+from meshflow.core.runtime.context import as_stored
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import initializers
-from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers.wrappers import Wrapper
 from meshflow.ops import array, math
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
-from meshflow.keras.engine.float8_products import product
+from meshflow.core.values.shapes import TensorShape
+from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.ops import nn
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.keras import registry
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array, math
 
 __all__ = ["Rescaling", "TimeDistributed", "Wrapper"]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.distribute.replica import spanning
 from meshflow.keras import backend, registry
 from meshflow.ops import array, math

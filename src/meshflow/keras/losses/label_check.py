@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.ops import array, math
 
 

@@ -22,13 +22,13 @@ from meshflow.keras.metrics.confusion import (
 from meshflow.keras.metrics.fscore import F1Score, FBetaScore
 from meshflow.keras.metrics.iou import BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU
 from meshflow.keras.metrics.means import Mean, MeanMetricWrapper, MeanTensor, Sum, define
-from meshflow.keras.metrics.operating_points import (
+from meshflow.keras.metrics.regression import MeanRelativeError, R2Score, RootMeanSquaredError
+from meshflow.keras.metrics.threshold_metrics import (
     PrecisionAtRecall,
     RecallAtPrecision,
     SensitivityAtSpecificity,
     SpecificityAtSensitivity,
 )
-from meshflow.keras.metrics.regression import MeanRelativeError, R2Score, RootMeanSquaredError
 
 BinaryCrossentropy = define(
     "BinaryCrossentropy",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras import backend
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.keras.metrics.means import define

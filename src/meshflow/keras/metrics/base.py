@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import dtypes
 from meshflow.core.autograph.status import convert_if_enabled
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import reading_together
 from meshflow.keras import backend, registry
-from meshflow.keras.engine.layer_weights import set_weights
+from meshflow.keras.engine.layer.weights import set_weights
 from meshflow.ops import math
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.variable import Variable
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.keras.metrics.means import weighted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras.losses.label_check import class_numbers
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.base import example_text, match_last_dimension
 from meshflow.keras.metrics.base import Metric

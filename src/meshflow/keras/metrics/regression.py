@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.runtime.context import context
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.keras.metrics.means import Mean, weighted

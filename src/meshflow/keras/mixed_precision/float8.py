@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.errors import UnimplementedError
+from meshflow.core.runtime.errors import UnimplementedError
 
 VALUES = jnp.float8_e4m3fn
 GRADIENTS = jnp.float8_e5m2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from meshflow.core import config_optimizer
+from meshflow.core.config import config_optimizer
 from meshflow.keras.mixed_precision import loss_scale as scales
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, settings

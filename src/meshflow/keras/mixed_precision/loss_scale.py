@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.ops import array, math
 
 DEFAULT_SCALE = 2.0**15

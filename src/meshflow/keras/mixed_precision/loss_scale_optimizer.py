@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.tape import GradientTape, no_tapes
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.gradients.tape import GradientTape, no_tapes
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
 from meshflow.keras import registry
 from meshflow.keras.mixed_precision import loss_scale as scales

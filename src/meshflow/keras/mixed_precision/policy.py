@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import config_optimizer, dtypes
+from meshflow.core.config import config_optimizer
+from meshflow.core.values import dtypes
 from meshflow.distribute.strategy import get_strategy
 from meshflow.keras import backend, registry
 from meshflow.keras.mixed_precision import float8

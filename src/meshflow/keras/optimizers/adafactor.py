@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from meshflow.keras.optimizers.rule import RuleOptimizer
+from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
 __all__ = ["Adafactor"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.keras import backend
-from meshflow.keras.optimizers.rule import RuleOptimizer
+from meshflow.keras.optimizers.update_rule import RuleOptimizer
 from meshflow.ops import math
 
 __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]

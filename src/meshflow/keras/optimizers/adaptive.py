@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from meshflow.keras import backend
 from meshflow.keras.optimizers.hyper import check_number
-from meshflow.keras.optimizers.rule import RuleOptimizer
+from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
 __all__ = ["Adadelta", "Adagrad", "RMSprop"]
 

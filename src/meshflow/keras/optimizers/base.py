@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import nest
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import alone
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.tape import GradientTape, no_tapes
-from meshflow.core.tensor import Tensor
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.gradients.tape import GradientTape, no_tapes
+from meshflow.core.runtime.context import alone
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replica import sum_over_replicas
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.composite import IndexedSlices
+from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.keras.optimizers.hyper import check_number
 from meshflow.ops import math
 

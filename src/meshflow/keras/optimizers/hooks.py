@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import context
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.keras.optimizers.hyper import Hyperparameters
 from meshflow.keras.optimizers.rows import summed
 from meshflow.ops import math

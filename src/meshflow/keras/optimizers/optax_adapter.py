@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.operation import Op
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import densified
 

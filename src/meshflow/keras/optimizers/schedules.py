@@ -5,7 +5,7 @@ from __future__ import annotations
 import math as _python_math
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras import registry
 from meshflow.ops import array, math
 

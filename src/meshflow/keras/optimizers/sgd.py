@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras.optimizers.rule import RuleOptimizer
+from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
 __all__ = ["SGD"]
 

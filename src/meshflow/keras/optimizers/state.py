@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.sharded_variable import ShardedVariable
-from meshflow.core.trace import init_scope
-from meshflow.core.variable import Variable
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.variable import Variable
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
@@ -129,9 +129,7 @@ class State:
         known = [self._slots.get(self._var_key(v), {}).get(slot_name) for v in table.variables]
         made = [slot for slot in known if slot is not None]
         whole = len(made) == len(known)
-        if whole and all(
-            s.shape == v.shape for s, v in zip(made, table.variables, strict=True)
-        ):
+        if whole and all(s.shape == v.shape for s, v in zip(made, table.variables, strict=True)):
             ShardedVariable(made, f"{self._name}/{table.name}/{slot_name}")
 
     def get_slot(self, var: Variable, slot_name: str) -> Variable:

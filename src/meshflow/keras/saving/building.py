@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import nest
-from meshflow.core.specs import TensorSpec
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
 from meshflow.keras import backend
-from meshflow.keras.engine import shape_inference
-from meshflow.keras.engine.model import Model
-from meshflow.keras.engine.sequential import Sequential
+from meshflow.keras.engine.layer import shape_inference
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.sequential import Sequential
 
 __all__ = ["build", "describe"]
 

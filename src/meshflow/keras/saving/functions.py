@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.keras.safe_mode import HeldCode, refuse
 
 __all__ = ["from_data", "to_data"]

@@ -18,7 +18,7 @@ from meshflow.keras.saving.optimizer_state import state_of
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
     """What an object owns, by path below its group."""
-    from meshflow.keras.engine.base_layer import Layer
+    from meshflow.keras.engine.layer.base_layer import Layer
 
     if hasattr(value, "layers"):
         yield from _numbered("layers", value.layers)

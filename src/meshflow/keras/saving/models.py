@@ -16,7 +16,7 @@ from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 from meshflow.keras import registry
-from meshflow.keras.engine.layer_weights import set_weights
+from meshflow.keras.engine.layer.weights import set_weights
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.keras.saving import building, hdf5, keras3, optimizer_state
@@ -30,7 +30,7 @@ from meshflow.keras.saving.configuration import (
     to_json,
     training_config,
 )
-from meshflow.keras.saving.served import RestoredModel, input_specs
+from meshflow.keras.saving.serving_signatures import RestoredModel, input_specs
 from meshflow.saved_model.saving import content as saved_model_content
 
 _log = logging.getLogger("meshflow")
@@ -128,7 +128,7 @@ def _write_folder(
 
 
 def _built_shape(model: Any) -> Any:
-    from meshflow.keras.engine.layer_helpers import as_tuples
+    from meshflow.keras.engine.layer.helpers import as_tuples
 
     shape = getattr(model, "_build_input_shape", None)
     return as_tuples(shape) if shape is not None else None

@@ -1,6 +1,9 @@
 """`tf.keras.utils`."""
 
-from meshflow.keras.engine.data_adapter import pack_x_y_sample_weight, unpack_x_y_sample_weight
+from meshflow.keras.engine.training.data_adapter import (
+    pack_x_y_sample_weight,
+    unpack_x_y_sample_weight,
+)
 from meshflow.keras.registry import (
     custom_object_scope,
     deserialize_keras_object,

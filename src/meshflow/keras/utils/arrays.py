@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.random import set_seed
+from meshflow.core.variables.random import set_seed
 
 
 def set_random_seed(seed: int) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.specs import TensorSpec
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.specs import TensorSpec
 from meshflow.data import Dataset
 from meshflow.data.transformations import HostMap
 from meshflow.files import gfile

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshflow.files.paths import is_remote, text
 from meshflow.files.replacing import replacing
-from meshflow.keras.engine.summary import chosen_layers
+from meshflow.keras.engine.models.summary import chosen_layers
 
 __all__ = ["model_to_dot", "plot_model"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.tensor import Tensor
 
 _interactive = [True]
 

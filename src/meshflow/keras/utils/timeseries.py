@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec
 from meshflow.data import Dataset, structure
 from meshflow.data.sources import Indexed
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.keras.engine.model import Model
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.losses import CategoricalCrossentropy, categorical_crossentropy
 from meshflow.keras.utils import to_categorical
 

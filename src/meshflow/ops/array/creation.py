@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import convert, dtypes
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply, op
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import check_whole, static_value
-from meshflow.core.operation import Op
-from meshflow.core.shapes import TensorShape
-from meshflow.core.symbolic import also_symbolic
-from meshflow.core.symbolic_sizes import any_symbolic
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import apply, op
+from meshflow.core.dispatch.operands import check_whole, static_value
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import convert, dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = [
     "eye",

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import variable_rows
-from meshflow.core.composite import picked_rows
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
-from meshflow.core.indexing import picked
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import picked_rows
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables import variable_rows
+from meshflow.core.variables.indexing import picked
 from meshflow.ops.array.row_parts import check_range, integers, rows_of_tables
 
 __all__ = [

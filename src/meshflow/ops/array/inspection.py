@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.composite import on_rows, passes_rows
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.shapes import TensorShape
-from meshflow.core.symbolic_sizes import any_symbolic, sizes_tensor
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import on_rows, passes_rows
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.symbolic_sizes import any_symbolic, sizes_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = [
     "ensure_shape",

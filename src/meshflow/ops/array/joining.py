@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import convert, dtypes
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import convert, dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import axis_within
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]

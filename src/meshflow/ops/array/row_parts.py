@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.errors import DtypeMismatchError, InvalidArgumentError
-from meshflow.core.operation import Op
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError
 from meshflow.core.sharded_variable import local_numbers
-from meshflow.core.tensor import Tensor
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["check_range", "integers", "rows_of_tables"]
 
@@ -60,9 +60,7 @@ def integers(indices: Any) -> Tensor:
 
 
 # Rows of one part; zeros for numbers past its end, whose rows are in other parts.
-_rows_here = Op(
-    "gather", lambda o, _: o[0].at[o[1]].get(mode="fill", fill_value=0), constant=False
-)
+_rows_here = Op("gather", lambda o, _: o[0].at[o[1]].get(mode="fill", fill_value=0), constant=False)
 
 
 def _kept(operands: Any, count: int) -> Any:

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.symbolic_sizes import any_symbolic
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["bitcast", "expand_dims", "newaxis", "reshape", "squeeze", "transpose"]
 

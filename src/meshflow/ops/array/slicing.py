@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.indexing import getitem
-from meshflow.core.operands import static_value
-from meshflow.core.operation import Op
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.indexing import getitem
 from meshflow.ops.array.joining import unstack
 
 __all__ = ["slice", "strided_slice"]

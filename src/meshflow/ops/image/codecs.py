@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import as_dtype, uint8
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype, uint8
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import jpeg
+from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.files import host_bytes, names_file
 from meshflow.ops.image.opening import check_size, decoding, opened, pillow
-from meshflow.ops.pending import waits
 
 __all__ = [
     "adjust_jpeg_quality",

@@ -8,12 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import as_dtype, float32
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.math import cast, saturate_cast
-from meshflow.ops.pending import waits
 
 __all__ = [
     "adjust_brightness",

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.random import op_key
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random import op_key
 from meshflow.ops import random as random_ops
 
 __all__ = ["sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box"]

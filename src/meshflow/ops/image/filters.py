@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import float32
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import float32
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.image.color import as_range, convert_image_dtype
 
 __all__ = [

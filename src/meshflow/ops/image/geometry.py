@@ -7,17 +7,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import float32
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
-from meshflow.core.specs import TensorSpec
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.logic import is_symbolic
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import float32
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.deferred_host_values import Pending, Unrecordable, waits
 from meshflow.ops.image.resampling import METHODS, resized, weights
-from meshflow.ops.pending import Pending, Unrecordable, waits
 
 __all__ = [
     "ResizeMethod",

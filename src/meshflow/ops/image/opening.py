@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from meshflow.core.errors import (
+from meshflow.core.runtime.errors import (
     InvalidArgumentError,
     OpError,
     ResourceExhaustedError,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import op_key
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random import op_key
 from meshflow.ops import random as random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
@@ -220,7 +220,7 @@ def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tens
 
 
 def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
-    from meshflow.core.operands import static_value
+    from meshflow.core.dispatch.operands import static_value
     from meshflow.ops.math import cast, floor
 
     value = convert_to_tensor(value)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.kernels import resize
 
 __all__ = ["METHODS", "resized", "weights"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from meshflow.core.dispatch import op
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["FILL_MODES", "INTERPOLATIONS", "warp"]
 

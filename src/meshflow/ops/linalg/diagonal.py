@@ -13,9 +13,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = [
     "band_part",

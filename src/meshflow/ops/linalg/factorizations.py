@@ -6,9 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.linalg.products import conjugate_transpose
 
 __all__ = [

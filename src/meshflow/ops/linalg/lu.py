@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import int32
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.dtypes import int32
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast
 
 __all__ = ["lu", "lu_matrix_inverse", "lu_reconstruct", "lu_solve"]
@@ -58,7 +58,7 @@ def lu(input: TensorLike, output_idx_type: Any = int32, name: str | None = None)
 
 
 def _shape(value: Any) -> Any:
-    from meshflow.core.convert import convert_to_tensor
+    from meshflow.core.values.convert import convert_to_tensor
 
     return convert_to_tensor(value).shape
 

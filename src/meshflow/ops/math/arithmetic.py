@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from meshflow.core.composite import IndexedSlices
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math.division import is_integer, known_array
 
 __all__ = [

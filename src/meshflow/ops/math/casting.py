@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.composite import IndexedSlices, SparseTensor, passes_rows
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import DType, as_dtype, string
-from meshflow.core.errors import UnimplementedError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, passes_rows
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, as_dtype, string
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["cast", "complex", "saturate_cast"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.composite import IndexedSlices, on_rows
-from meshflow.core.dispatch import op
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import IndexedSlices, on_rows
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
 

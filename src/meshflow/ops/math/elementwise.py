@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.composite import SparseTensor, passes_rows
-from meshflow.core.dispatch import op
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import SparseTensor, passes_rows
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.signatures import Elementwise
 
 __all__ = [

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math.casting import cast
 
 __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["cross", "matmul", "tensordot"]
 

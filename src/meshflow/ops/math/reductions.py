@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import as_dtype, int64
-from meshflow.core.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.dtypes import as_dtype, int64
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.signatures import Reduction
 
 __all__ = [
@@ -374,7 +374,7 @@ def count_nonzero(
       >>> print(tf.math.count_nonzero(["", "a"]).numpy())
       1
     """
-    from meshflow.core.convert import convert_to_tensor
+    from meshflow.core.values.convert import convert_to_tensor
     from meshflow.ops.math.casting import cast
     from meshflow.ops.math.comparison import not_equal
 
@@ -478,7 +478,7 @@ def bincount(
       [[1 0 1 0]
        [0 2 0 0]]
     """
-    from meshflow.core.convert import convert_to_tensor
+    from meshflow.core.values.convert import convert_to_tensor
     from meshflow.ops.math.casting import cast
 
     arr = convert_to_tensor(arr)
@@ -532,7 +532,7 @@ def confusion_matrix(
       [[1 0]
        [1 1]]
     """
-    from meshflow.core.convert import convert_to_tensor
+    from meshflow.core.values.convert import convert_to_tensor
     from meshflow.ops.array import reshape, where
     from meshflow.ops.math.casting import cast
 
@@ -589,7 +589,7 @@ def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
       >>> print(tf.math.polyval([2.0, 0.0, 1.0], tf.constant([3.0, 4.0])).numpy())  # 2 x^2 + 1
       [19. 33.]
     """
-    from meshflow.core.convert import convert_to_tensor
+    from meshflow.core.values.convert import convert_to_tensor
 
     if not isinstance(coeffs, list):
         raise ValueError(f"Argument coeffs must be a list, got {type(coeffs).__name__}.")

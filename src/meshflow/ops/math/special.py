@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch import op
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math.elementwise import bessel_i0, bessel_i0e, bessel_i1, bessel_i1e
 from meshflow.ops.signatures import Elementwise
 

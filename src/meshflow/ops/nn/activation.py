@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
-from meshflow.core.random import op_key, random_key
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random import op_key, random_key
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
 
 __all__ = [

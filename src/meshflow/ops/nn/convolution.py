@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidValueError, UnimplementedError
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["atrous_conv2d", "conv1d", "conv2d", "conv3d", "convolution"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["ctc_beam_search_decoder", "ctc_greedy_decoder"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
     channels_first,
     conv,
@@ -152,7 +152,7 @@ def depthwise_conv2d_backprop_filter(
 
 
 def _pull(function: Any, at: Tensor, seed: Any) -> Any:
-    from meshflow.core.tape import GradientTape
+    from meshflow.core.gradients.tape import GradientTape
 
     with GradientTape() as tape:
         tape.watch(at)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import SparseTensor
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.array import gather
 from meshflow.ops.array.row_parts import rows_of_tables

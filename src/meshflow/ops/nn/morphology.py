@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array
 
 __all__ = ["dilation2d", "erosion2d"]

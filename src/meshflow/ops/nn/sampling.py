@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import float32, int64
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
-from meshflow.core.random import op_key, random_key
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import float32, int64
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random import op_key, random_key
 from meshflow.files.gfile import GFile
 from meshflow.ops import array, math
 from meshflow.ops.nn.cross_entropy import (

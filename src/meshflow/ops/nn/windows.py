@@ -24,7 +24,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from meshflow.kernels import pooling
-from meshflow.kernels.composed import in_front
+from meshflow.kernels.composite_primitives import in_front
 
 UNROLLED = 32
 

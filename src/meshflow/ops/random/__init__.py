@@ -1,6 +1,6 @@
 """`tf.random`: distributions, generators, seeds."""
 
-from meshflow.core.random import set_seed
+from meshflow.core.variables.random import set_seed
 from meshflow.ops.random.from_keys import (
     binomial_from_key,
     bits_from_key,

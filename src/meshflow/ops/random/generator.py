@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core import determinism
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.random import SeedStream, global_seed, seed_words
-from meshflow.core.tensor import Tensor
-from meshflow.core.variable import Variable
+from meshflow.core.runtime import determinism
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.random import SeedStream, global_seed, seed_words
+from meshflow.core.variables.variable import Variable
 from meshflow.ops.random import from_keys
 
 __all__ = [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core import dtypes
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.random import op_key
-from meshflow.core.symbolic import also_symbolic
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.symbolic import also_symbolic
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random import op_key
 from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.random.from_keys import (
     categorical_from_key,

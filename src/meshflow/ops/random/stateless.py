@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core import dtypes
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.random import random_key
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random import random_key
 from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.random.from_keys import (
     binomial_from_key,

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.dtypes import DType, complex64, float32
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, complex64, float32
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import roll
 from meshflow.ops.signatures import ComplexTransform, RealTransform
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor, from_python
-from meshflow.core.dtypes import as_dtype, float32
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.values.convert import convert_to_tensor, from_python
+from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.signal.cosine import dct
 
 __all__ = ["linear_to_mel_weight_matrix", "mfccs_from_log_mel_spectrograms"]

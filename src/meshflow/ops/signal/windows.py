@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import from_python
-from meshflow.core.dtypes import DType, as_dtype, float32
-from meshflow.core.errors import InvalidValueError
-from meshflow.core.operands import static_value
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import from_python
+from meshflow.core.values.dtypes import DType, as_dtype, float32
+from meshflow.core.values.tensor import Tensor
 
 __all__ = [
     "hamming_window",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.autograph.jumps import VALUE
+from meshflow.core.autograph.control_flow_lowering import VALUE
 from meshflow.core.autograph.runtime.layout import Layout, label, place_of
 from meshflow.core.staging.branches import Merge, select
 from meshflow.core.staging.logic import is_symbolic, scalar_bool

@@ -17,12 +17,12 @@ from meshflow.core.autograph.runtime.iterables import (
     is_staged,
     note_range,
 )
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.operands import unify
-from meshflow.core.operation import CAST, Op
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operands import unify
+from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.staging.logic import is_symbolic, scalar_bool
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 
 
 def fn(callee: Any) -> Any:

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.core.context import context
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import apply
-from meshflow.core.dtypes import as_dtype
-from meshflow.core.errors import InvalidArgumentError, ValueNeededError
-from meshflow.core.operation import CAST, Op
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import CAST, Op
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.staging.loops import Elements, Stream
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.tensor import Tensor
 
 _item = Op(
     "getitem", lambda o, _: lax.dynamic_index_in_dim(o[0], o[1], 0, keepdims=False), heavy=True

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from meshflow.core import nest
-from meshflow.core.autograph.jumps import RETURNED, VALUE
+from meshflow.core.autograph.control_flow_lowering import RETURNED, VALUE
 from meshflow.core.staging.structure import undefined
-from meshflow.core.tensor import Tensor
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
 
 # What reading an attribute or item that does not exist may raise.
 _ABSENT = (NameError, AttributeError, LookupError, TypeError)

@@ -10,13 +10,13 @@ import numpy as np
 from meshflow.core.autograph.runtime.branches import if_stmt
 from meshflow.core.autograph.runtime.iterables import staged_elements
 from meshflow.core.autograph.runtime.layout import Layout, label, place_of, plain
-from meshflow.core.context import context
-from meshflow.core.operands import static_value
+from meshflow.core.dispatch.operands import static_value
+from meshflow.core.runtime.context import context
 from meshflow.core.staging import loops
 from meshflow.core.staging.logic import is_symbolic, scalar_bool
 from meshflow.core.staging.loop_state import Invariants
 from meshflow.core.staging.structure import undefined
-from meshflow.core.tensor import Tensor
+from meshflow.core.values.tensor import Tensor
 
 # A `while` on a tensor whose value is known while tracing runs in Python, so that it may change
 # shapes, but not for longer than this: a counter made by `tf.constant(0)` must not unroll

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor, is_tensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.keras import backend
-from meshflow.keras.engine.base_layer import Layer
-from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.safe_mode import refuse
 
 __all__ = ["PreprocessingLayer"]

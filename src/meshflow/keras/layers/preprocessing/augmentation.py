@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshflow.core.random import SeedStream
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor
-from meshflow.keras.engine.base_layer import Layer
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.random import SeedStream
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.layers.preprocessing.images import as_images
 from meshflow.ops import array
 from meshflow.ops import random as random_ops

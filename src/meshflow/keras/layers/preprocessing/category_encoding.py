@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.keras import backend
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer
 from meshflow.keras.layers.preprocessing.encoding import (

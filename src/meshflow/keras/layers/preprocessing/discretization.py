@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import constant
-from meshflow.core.trace import init_scope
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values.convert import constant
 from meshflow.keras import backend
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 
 __all__ = ["encoded", "encoded_shape", "mode_of", "refuse_sparse"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dtypes import string
-from meshflow.core.errors import InvalidArgumentError
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.dtypes import string
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import backend
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (

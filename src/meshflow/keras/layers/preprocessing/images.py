@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import backend
-from meshflow.keras.engine.base_layer import Layer
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.utils.images import smart_resize
 from meshflow.ops import image, math
 from meshflow.ops.image.resampling import METHODS

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.core.tensor import Tensor
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import backend
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (

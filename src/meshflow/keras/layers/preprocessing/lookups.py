@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.convert import constant, convert_to_tensor
-from meshflow.core.dispatch import op
-from meshflow.core.errors import InvalidArgumentError, UnimplementedError
-from meshflow.core.tensor import Tensor, TensorLike
+from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
+from meshflow.core.values.convert import constant, convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.layers.preprocessing.adapting import host_values
 from meshflow.keras.layers.preprocessing.lookup import IndexLookup
 from meshflow.ops import array, hashing, math

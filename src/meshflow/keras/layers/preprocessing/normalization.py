@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.convert import constant
-from meshflow.core.shapes import TensorShape
+from meshflow.core.values.convert import constant
+from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import backend
 from meshflow.keras.layers.preprocessing.adapting import PreprocessingLayer, host_values
 from meshflow.ops import array, math

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.shapes import TensorShape
-from meshflow.core.specs import TensorSpec
-from meshflow.keras.engine.keras_tensor import KerasTensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.preprocessing.augmentation import RandomImageLayer, limits
 from meshflow.keras.layers.preprocessing.images import interpolation_of, with_size
 from meshflow.ops import image, math

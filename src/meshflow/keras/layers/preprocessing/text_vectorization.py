@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.composite import RAGGED_HELP
-from meshflow.core.convert import convert_to_tensor
-from meshflow.core.shapes import TensorShape
-from meshflow.core.tensor import Tensor
+from meshflow.core.dispatch.composite import RAGGED_HELP
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import backend, registry
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import mode_of

@@ -1,0 +1,1 @@
+"""`tf.config`: devices, threads, the optimizer, graph mode."""

@@ -1,0 +1,227 @@
+"""Devices as `tf.config` shows them, and process-wide switches."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from meshflow.core.functions.concrete_function import Settings
+from meshflow.core.runtime.devices import (
+    LogicalDevice,
+    PhysicalDevice,
+    Placement,
+    count_of,
+    devices_of,
+    kinds,
+    make_virtual_cpus,
+)
+
+
+class LogicalDeviceConfiguration(NamedTuple):
+    """One logical device of a physical one.
+
+    `memory_limit` (in MB), `experimental_priority` and `experimental_device_ordinal` are accepted and
+    have no effect.
+    """
+
+    memory_limit: int | None = None
+    experimental_priority: int | None = None
+    experimental_device_ordinal: int | None = None
+
+
+class State:
+    """What was set through `tf.config`."""
+
+    logical_cpus: list[LogicalDeviceConfiguration] | None = None
+    visible: dict[str, list[PhysicalDevice]] = {}
+
+
+def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """Devices of this machine; all virtual CPUs are one physical CPU.
+
+    Args:
+      device_type: 'CPU', 'GPU' or 'TPU'; default all.
+
+    Returns:
+      A list of `PhysicalDevice`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.list_physical_devices("CPU")
+      [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
+    """
+    found = (
+        [PhysicalDevice("/physical_device:CPU:0", "CPU")] if device_type in (None, "CPU") else []
+    )
+    if device_type == "CPU":
+        return found
+    for kind in ("GPU", "TPU"):
+        if device_type in (None, kind):
+            found += [
+                PhysicalDevice(f"/physical_device:{kind}:{i}", kind) for i in range(count_of(kind))
+            ]
+    return found
+
+
+def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
+    """Devices that ops can be placed on.
+
+    Args:
+      device_type: 'CPU', 'GPU' or 'TPU'; default all.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [device.device_type for device in tf.config.list_logical_devices("CPU")][0]
+      'CPU'
+    """
+    result = []
+    for kind in kinds():
+        if device_type in (None, kind):
+            result += [
+                LogicalDevice(f"/device:{kind}:{i}", kind) for i in range(len(devices_of(kind)))
+            ]
+    return result
+
+
+def set_logical_device_configuration(device: PhysicalDevice, logical_devices: Any) -> None:
+    """Splits a physical CPU into several logical ones; before the first op.
+
+    Args:
+      device: a physical CPU.
+      logical_devices: a `LogicalDeviceConfiguration` for each.
+
+    Raises:
+      RuntimeError: when devices are in use already.
+      ValueError: for other devices, whose memory XLA manages.
+    """
+    if device.device_type != "CPU":
+        if len(logical_devices) == 1:
+            return
+        raise ValueError(f"Only CPUs can be split into logical devices, got {device.name}.")
+    make_virtual_cpus(len(logical_devices))
+    State.logical_cpus = list(logical_devices)
+
+
+def get_logical_device_configuration(device: PhysicalDevice) -> Any:
+    """What `set_logical_device_configuration` set, or None."""
+    return State.logical_cpus if device.device_type == "CPU" else None
+
+
+def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
+    """Says which devices the program may use; hiding is not enforced.
+
+    Args:
+      devices: physical devices.
+      device_type: the type that the list is about.
+    """
+    for kind in [device_type] if device_type else ["CPU", "GPU", "TPU"]:
+        State.visible[kind] = [d for d in devices if d.device_type == kind]
+
+
+def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """Devices that the program may use.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.get_visible_devices("CPU")[0].device_type
+      'CPU'
+    """
+    kinds = [device_type] if device_type else ["CPU", "GPU", "TPU"]
+    return [d for k in kinds for d in State.visible.get(k, list_physical_devices(k))]
+
+
+def run_functions_eagerly(run_eagerly: bool) -> None:
+    """Makes `tf.function`s run as plain Python, for debugging.
+
+    Args:
+      run_eagerly: whether they do.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.run_functions_eagerly(True)
+      >>> tf.function(lambda x: print("seen:", x.numpy().item()))(tf.constant(3))
+      seen: 3
+      >>> tf.config.run_functions_eagerly(False)
+    """
+    Settings.run_eagerly = bool(run_eagerly)
+
+
+def functions_run_eagerly() -> bool:
+    """Whether `tf.function`s run as plain Python.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.functions_run_eagerly()
+      False
+    """
+    return Settings.run_eagerly
+
+
+def set_soft_device_placement(enabled: bool) -> None:
+    """Whether what `tf.device` asks of a device that is not there runs on another; it does from the start.
+
+    Args:
+      enabled: False makes it an error.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.device("/GPU:99"):
+      ...     tf.zeros([2]).numpy()
+      array([0., 0.], dtype=float32)
+    """
+    Placement.soft = bool(enabled)
+
+
+def get_soft_device_placement() -> bool:
+    """What `set_soft_device_placement` set.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.config.get_soft_device_placement() in (True, False)
+      True
+    """
+    return Placement.soft
+
+
+experimental_run_functions_eagerly = run_functions_eagerly
+experimental_functions_run_eagerly = functions_run_eagerly
+
+
+def experimental_connect_to_host(remote_host: str | None = None, job_name: str = "worker") -> None:
+    """Not available.
+
+    Raises:
+      NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        f"Connecting to a running process ({remote_host!r}) is not available: start one process per host with "
+        "jax.distributed.initialize or a tf.distribute strategy of several workers."
+    )
+
+
+def experimental_connect_to_cluster(
+    cluster_spec_or_resolver: Any,
+    job_name: str = "localhost",
+    task_index: int = 0,
+    protocol: str | None = None,
+    make_master_device_default: bool = True,
+    cluster_device_filters: Any = None,
+) -> None:
+    """Connects to the TPUs that a resolver found, which are this machine's: nothing is left to do.
+
+    Args:
+      cluster_spec_or_resolver: a `TPUClusterResolver`.
+      job_name: accepted.
+      task_index: accepted.
+      protocol: accepted.
+      make_master_device_default: accepted.
+      cluster_device_filters: accepted.
+
+    Raises:
+      NotImplementedError: for the cluster of another resolver.
+    """
+    if getattr(cluster_spec_or_resolver, "environment", "") == "tpu":
+        return
+    raise NotImplementedError(
+        "Connecting to a cluster from one process is not available: start one process per host with "
+        "`meshflow launch`, jax.distributed.initialize or a tf.distribute strategy of several workers."
+    )

@@ -1,0 +1,32 @@
+"""Names of TensorFlow's that Meshflow does not have: each with what to use instead."""
+
+from __future__ import annotations
+
+from meshflow.core.dispatch.composite import RAGGED_HELP
+from meshflow.core.runtime.errors import NotAvailableError
+
+_FORMATS = "use tf.keras.models.save_model, Model.save_weights or jax.export."
+
+NAMES: dict[str, str] = {
+    "RaggedTensorSpec": RAGGED_HELP,
+    "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
+    "graph_util": "there are no graphs; see tf.function(...).get_concrete_function().graph.",
+    "lite": _FORMATS,
+    "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
+    "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
+    "mlir": "see the MLIR of jax.jit(...).lower(...).",
+    "queue": "use Python's queue or tf.data.",
+    "ragged": RAGGED_HELP,
+    "raw_ops": "use the public function of the same op.",
+    "xla": "everything is compiled by XLA: tf.function(jit_compile=True) is the default.",
+}
+
+
+def raise_for(name: str, package: str = "tf") -> None:
+    """Raises for a name of TensorFlow's that is not available; returns for any other.
+
+    Raises:
+      NotAvailableError: an AttributeError that says what to use instead.
+    """
+    if name in NAMES:
+        raise NotAvailableError(f"{package}.{name}: {NAMES[name]}")

@@ -1,0 +1,233 @@
+"""From the arguments of an op to tensors of fitting dtypes and hashable static values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.dispatch.shape_probing import foreseen
+from meshflow.core.runtime import errors
+from meshflow.core.values import convert
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, float32, string
+from meshflow.core.values.tensor import Tensor
+
+
+def flat_tensors(operands: Iterable[Any]) -> list[Tensor]:
+    """The tensors of an operand list, in JAX's pytree order."""
+    found: list[Tensor] = []
+    for operand in operands:
+        if isinstance(operand, (list, tuple)):
+            found.extend(flat_tensors(operand))
+        elif operand is not None:
+            found.append(operand)
+    return found
+
+
+def mismatch(name: str, index: int, expected: DType, got: DType) -> errors.DtypeMismatchError:
+    """The error for operands of different dtypes, naming both."""
+    return errors.DtypeMismatchError(
+        f"cannot compute {name} as input #{index}(zero-based) was expected to be a {expected.name} "
+        f"tensor but is a {got.name} tensor [Op:{name}]. Use tf.cast to convert one of them."
+    )
+
+
+def known_strings(value: Any, use: str, what: str) -> np.ndarray:
+    """The strings of an operand, on the host.
+
+    Args:
+      value: the operand.
+      use: what they are needed for, for the error where they are not known.
+      what: the operand, for the error where it is not strings.
+
+    Raises:
+      InvalidArgumentError: for an operand of another dtype.
+      OperatorNotAllowedInGraphError: for one that is only known at run time.
+    """
+    tensor = convert_to_tensor(value, dtype_hint=string)
+    if tensor.dtype is not string:
+        raise errors.InvalidValueError(
+            f"{what} was expected to be a string tensor but is a {tensor.dtype.name} tensor. "
+            "tf.strings.as_string makes strings of numbers."
+        )
+    return tensor._concrete(use)
+
+
+class NumpyRules:
+    """What the NumPy front end changes of Python's operators and of indexing while it is enabled.
+
+    Attributes:
+      promote: called with an operator's operands before conversion, returns them in one dtype.
+      indexing: whether an index may hold masks and arrays of positions.
+    """
+
+    promote: Callable[[list[Any]], list[Any]] | None = None
+    indexing = False
+
+
+# Python numbers below this are float32 numbers after rounding.
+FITS_FLOAT32 = 1e38
+
+
+def unify(name: str, operands: list[Any], same: Sequence[int]) -> list[Any]:
+    """Converts operands to tensors; those at the positions `same` must share one dtype.
+
+    Python numbers take the dtype of the first tensor among them.
+    """
+    for i, operand in enumerate(operands):
+        if type(operand) is not Tensor and hasattr(operand, "_as_tensor"):
+            operands[i] = operand._as_tensor()
+    hint = next((d for d in (_known_dtype(operands[i]) for i in same) if d is not None), None)
+    for i, operand in enumerate(operands):
+        if type(operand) is not Tensor and operand is not None:
+            operands[i] = _convert(operand, hint if i in same else None)
+            if hint is None and i in same:
+                hint = operands[i].dtype
+    if len(same) > 1 and hint is not None:
+        for i in same:
+            tensor = operands[i]
+            if tensor is not None and tensor._value.dtype != hint.dtype:
+                raise mismatch(name, i, hint, tensor.dtype)
+    return operands
+
+
+def _known_dtype(operand: Any) -> DType | None:
+    if type(operand) is Tensor:
+        return operand.dtype
+    if isinstance(operand, (list, tuple)):
+        return next((d for d in map(_known_dtype, operand) if d is not None), None)
+    return operand.dtype if hasattr(operand, "_as_tensor") else None
+
+
+def _convert(operand: Any, hint: DType | None) -> Tensor:
+    if type(operand) is float and hint is float32 and abs(operand) < FITS_FLOAT32:
+        return Tensor(np.asarray(operand, np.float32))
+    if hint is not None and isinstance(operand, (bool, int, float, complex)):
+        return convert.from_python(operand, hint)
+    return convert_to_tensor(operand, dtype_hint=hint)
+
+
+def static_value(value: Any, name: str = "argument") -> Any:
+    """A hashable Python value for a static argument; known tensors become numbers and tuples.
+
+    Raises:
+      ValueNeededError: when the value is a tensor that is only known at run time.
+    """
+    kind = type(value)
+    if value is None or kind in (int, str, bool, float, DType):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(static_value(v, name) for v in value)
+    if hasattr(value, "_as_tensor"):
+        value = value._as_tensor()
+    if isinstance(value, Tensor):
+        if isinstance(value._value, jax.core.Tracer):
+            if hasattr(value, "_sizes"):
+                return value._sizes
+            known = foreseen(value)
+            if known is None:
+                raise errors.ValueNeededError(
+                    f"`{name}` must be known when the function is traced (shapes and axes are static "
+                    f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
+                    f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
+                )
+            return static_value(known, name)
+        value = np.asarray(value._value)
+    if isinstance(value, (np.ndarray, jax.Array)):
+        value = np.asarray(value).tolist()
+        return static_value(value, name) if isinstance(value, list) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "as_list") and not callable(value):
+        return tuple(value.as_list())
+    return value
+
+
+# Arguments of ops that are whole numbers, or lists of them.
+WHOLE = frozenset(("axis", "axes", "dims", "multiples", "perm", "shape", "size"))
+
+
+def check_whole(value: Any, name: str, op_name: str = "") -> None:
+    """Checks an argument that holds whole numbers: an axis, a shape.
+
+    Args:
+      value: what `static_value` gave.
+      name: the argument.
+      op_name: the op, where the argument's name alone would not say which.
+
+    Raises:
+      InvalidArgumentError: for text and fractions; it is a `TypeError` and a `ValueError` too.
+    """
+    for item in value if type(value) is tuple else (value,):
+        if type(item) is tuple:
+            check_whole(item, name, op_name)
+        elif isinstance(item, (str, bytes, float)):
+            where = f"{op_name}: " if op_name else ""
+            raise errors.InvalidValueError(
+                f"{where}`{name}` must be an integer or a list of integers, got {value!r}."
+            )
+
+
+def as_operand_list(op_name: str, name: str, value: Any) -> list[Any]:
+    """The items of an argument that is a list of operands; the rows of a tensor.
+
+    Raises:
+      TypeError: for anything else.
+    """
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, Tensor) or hasattr(value, "_as_tensor") or isinstance(value, np.ndarray):
+        return list(convert_to_tensor(value)) if value.shape else [value]
+    raise TypeError(f"{op_name}: `{name}` must be a list of tensors, got {type(value).__name__}.")
+
+
+def unify_lists(
+    op_name: str, operands: list[Any], same: Sequence[int], list_at: set[int]
+) -> list[Any]:
+    """`unify` where some operands are lists: their items are unified like separate operands."""
+    flat: list[Any] = []
+    flat_same: list[int] = []
+    for k, operand in enumerate(operands):
+        items = operand if k in list_at else [operand]
+        if k in same:
+            flat_same.extend(range(len(flat), len(flat) + len(items)))
+        flat.extend(items)
+    flat = unify(op_name, flat, flat_same)
+    supply = iter(flat)
+    return [
+        [next(supply) for _ in operand] if k in list_at else next(supply)
+        for k, operand in enumerate(operands)
+    ]
+
+
+def check_kinds(op_name: str, operands: Sequence[Any], same: Sequence[int], kinds: str) -> None:
+    """Raises DtypeMismatchError when an operand is of none of the kinds that the op takes."""
+    for i in same:
+        operand = operands[i]
+        for tensor in operand if isinstance(operand, list) else (operand,):
+            if tensor is not None and _kind(tensor.dtype) not in kinds:
+                words = [_KIND_WORDS[k] for k in kinds]
+                raise errors.DtypeMismatchError(
+                    f"{op_name}: input #{i} has dtype {tensor.dtype.name}, expected "
+                    f"{' or '.join(words)}. Use tf.cast to convert it. [Op:{op_name}]"
+                )
+
+
+_KIND_WORDS = {
+    "b": "bool",
+    "s": "string",
+    "i": "an integer type",
+    "f": "a floating-point type",
+    "c": "a complex type",
+}
+
+
+def _kind(dtype: DType) -> str:
+    if dtype.is_floating:
+        return "f"
+    if dtype.is_integer:
+        return "i"
+    return {"bool": "b", "string": "s"}.get(dtype.name, "c")

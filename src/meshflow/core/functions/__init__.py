@@ -1,0 +1,1 @@
+"""`tf.function`: signatures, compiled programs, the weights they keep prepared."""

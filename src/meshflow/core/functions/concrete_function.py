@@ -1,0 +1,348 @@
+"""`ConcreteFunction`: a traced function for one input signature, compiled.
+
+It owns a `Traced` and its compiled form, in which variables that the function writes are donated,
+so that XLA updates them in place.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.functions.prepacked_weights import Keeper, divided
+from meshflow.core.functions.signatures import describe, heading, match, named_specs
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.context import context, writing
+from meshflow.core.runtime.device_to_host import lost_worker
+from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
+from meshflow.core.runtime.exhaustion import exhausted
+from meshflow.core.runtime.forks import Fork, after_fork
+from meshflow.core.runtime.placement_errors import about_places, different_places
+from meshflow.core.tracing import host_callbacks
+from meshflow.core.tracing.pass_pipeline import Rewriting, ready
+from meshflow.core.tracing.trace import Traced, is_array_like
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+
+
+class Settings:
+    """Process-wide switches of `tf.config`.
+
+    Attributes:
+      run_eagerly: functions run as plain Python.
+      progress: called whenever a compiled function was started; set by who watches this process.
+    """
+
+    run_eagerly = False
+    progress: Callable[[], None] | None = None
+
+
+_compiling = threading.RLock()
+
+
+class Signed:
+    """A function for one signature: how it is called and printed.
+
+    Attributes:
+      name: the function's name.
+      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
+    """
+
+    name: str
+    structured_input_signature: tuple[Any, Any]
+    _parameters: Sequence[str] = ()
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result structure with specs for tensors."""
+        raise NotImplementedError
+
+    @property
+    def _any_traced(self) -> Traced:
+        """The traced function, or one of several that differ in sizes only."""
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> list[Any]:
+        """Specs of the tensor arguments, then the captures."""
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
+        return [*specs, *self.captured_inputs]
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        """Specs of the result tensors."""
+        return [s for s in nest.flatten(self.structured_outputs) if isinstance(s, TensorSpec)]
+
+    @property
+    def output_shapes(self) -> Any:
+        """Shapes of the results."""
+        return nest.map_structure(
+            lambda s: s.shape if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
+
+    @property
+    def output_dtypes(self) -> Any:
+        """Dtypes of the results."""
+        return nest.map_structure(
+            lambda s: s.dtype if isinstance(s, TensorSpec) else s, self.structured_outputs
+        )
+
+    @property
+    def captured_inputs(self) -> list[Any]:
+        """Outer tensors and variables that the function uses."""
+        return list(self._any_traced.captures)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Variables that the function reads or writes."""
+        return tuple(c for c in self.captured_inputs if isinstance(c, Variable))
+
+    @property
+    def trainable_variables(self) -> tuple[Variable, ...]:
+        """The trainable ones among `variables`."""
+        return tuple(v for v in self.variables if v.trainable)
+
+    @property
+    def graph(self) -> Any:
+        """The computation as a JAX `ClosedJaxpr`."""
+        return self._any_traced.closed
+
+    def _tensor_arguments(self, specs: Sequence[Any], args: Any, kwargs: Any) -> list[Any]:
+        """The values of a call for the specs: written like the original call, or tensors only."""
+        try:
+            return match(self.name, self.structured_input_signature, self._parameters, args, kwargs)
+        except TypeError:
+            given = nest.flatten(args)
+            for spec in specs[len(given) :]:
+                if spec.name in kwargs:
+                    given.append(kwargs[spec.name])
+            counts = (len(specs), len(nest.flatten(args)) + len(kwargs))
+            if counts != (len(given),) * 2 or not all(
+                is_array_like(v) or isinstance(v, Variable) for v in given
+            ):
+                raise
+            return given
+
+    def pretty_printed_signature(self, verbose: bool = True) -> str:
+        """What the function takes and returns, in several lines, or only its first when not verbose."""
+        signature = self.structured_input_signature
+        if not verbose:
+            return heading(self.name, signature, self._parameters)
+        return describe(self.name, signature, self._parameters, self.structured_outputs)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConcreteFunction {self.pretty_printed_signature(verbose=False)} at 0x{id(self):X}>"
+        )
+
+    def __str__(self) -> str:
+        return f"ConcreteFunction {self.pretty_printed_signature()}"
+
+
+class ConcreteFunction(Signed):
+    """A function traced for one input signature.
+
+    Attributes:
+      name: the function's name.
+      structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
+      structured_outputs: the result structure with `TensorSpec`s for tensors.
+
+    Example:
+      >>> import meshflow as tf
+      >>> double = tf.function(lambda x: 2 * x).get_concrete_function(tf.TensorSpec([2], tf.float32))
+      >>> print(double.structured_outputs.shape, double(tf.constant([1.0, 2.0])).numpy())
+      (2,) [2. 4.]
+    """
+
+    def __init__(
+        self, traced: Traced, signature: tuple[Any, Any], parameters: Sequence[str] = ()
+    ) -> None:
+        self.name = traced.name
+        self.traced = traced
+        # When its function last called it, in calls; and the arguments that it is found by the identity of.
+        self.used = 0
+        self.found_by: list[Any] = []
+        self._parameters = parameters
+        self.structured_input_signature = named_specs(signature, parameters)
+        written = {id(v) for v in traced.writes}
+        offset = len(traced.closed.in_avals) - len(traced.captures)
+        donated = [offset + i for i, c in enumerate(traced.captures) if id(c) in written]
+        self._donated = [c for c in traced.captures if id(c) in written]
+        # Variables whose shape may change, with the shape that was traced.
+        self.sized = [
+            (c, c._shape)
+            for c in traced.captures
+            if isinstance(c, Variable) and not c.shape.is_fully_defined()
+        ]
+        # Checks and other calls of Python: when one fails, the variables keep their values.
+        self._calls_python = bool(traced.closed.effects)
+        if self._calls_python:
+            donated, self._donated = [], []
+        self._donated_at = tuple(donated)
+        self._keeper: Keeper | None = None
+        # Compiled when it is first called: variables may have no values yet.
+        self._version = -1
+
+    @property
+    def _any_traced(self) -> Traced:
+        return self.traced
+
+    def _compile(self, ordered: bool = True) -> None:
+        version = Rewriting.version
+        with _compiling:
+            # Another thread may have come first.
+            if self._version != version or not ordered:
+                self._make_program(ordered)
+                self._version = version
+
+    def _make_program(self, ordered: bool) -> None:
+        traced = self.traced
+        closed = ready(traced.closed)
+        if not ordered:
+            closed = host_callbacks.unordered(closed)
+        if not self._calls_python:
+            written = {id(v) for v in traced.writes}
+            closed, self._keeper = divided(closed, traced.captures, written, traced.name)
+        program = _named(closed, traced.name, traced.count)
+        self._compiled = jax.jit(program, donate_argnums=self._donated_at)
+
+    def lowered(self, arrays: Sequence[Any], captured: Sequence[Any]) -> Any:
+        """The compiled program before XLA's passes, a `jax.stages.Lowered`.
+
+        Args:
+          arrays: the arguments, or their shapes and dtypes.
+          captured: the captures' arrays.
+        """
+        if self._version != Rewriting.version:
+            self._compile()
+        return self._compiled.lower(*self._operands(arrays, captured))
+
+    def _operands(self, arrays: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        kept = self._keeper(captured) if self._keeper is not None else ()
+        return [*arrays, *captured, *kept]
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The result structure with specs for tensors."""
+        structure = self.traced.rebuild(self.traced.out_specs)
+
+        def described(leaf: Any) -> Any:
+            if isinstance(leaf, IndexedSlices):
+                return leaf._type_spec
+            return TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+        return nest.map_structure(described, structure)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on arguments that fit its signature.
+
+        Raises:
+          TypeError: when the arguments do not fit.
+        """
+        specs = [
+            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)
+        ]
+        given = self._tensor_arguments(specs, args, kwargs)
+        tensors = []
+        for spec, value in zip(specs, given, strict=True):
+            tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
+            if not spec.is_compatible_with(tensor):
+                raise DtypeMismatchError(
+                    f"{self.name} was traced for {spec}, got a tensor of shape {tensor.shape} and dtype "
+                    f"{tensor.dtype.name}."
+                )
+            tensors.append(tensor)
+        return self.run(tensors)
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """Runs on tensors that are known to fit."""
+        if context.trace is not None or context.tapes:
+            return self.traced.call(tensors)
+        return self.run_arrays([t._value for t in tensors])
+
+    def run_arrays(self, arrays: list[Any]) -> Any:
+        """The short way: no tape, no enclosing trace."""
+        if Fork.late:
+            raise after_fork()
+        if self._version != Rewriting.version:
+            self._compile()
+        if Settings.progress is not None:
+            Settings.progress()
+        traced = self.traced
+        if self._donated:
+            with writing:
+                keep_shared(self._donated)
+                results = self._launch(arrays, [c._value for c in traced.captures])
+        else:
+            with writing:
+                captured = [c._value for c in traced.captures]
+            results = self._launch(arrays, captured)
+        if context.placing is not None:
+            results = [context.placing(o) for o in results]
+        return traced.rebuild([Tensor(o) for o in results])
+
+    def _launch(self, arrays: list[Any], captured: list[Any]) -> list[Any]:
+        """Runs the program and writes what it writes; its results."""
+        traced = self.traced
+        try:
+            if self._calls_python:
+                outputs = self._finish([*arrays, *captured])
+            else:
+                outputs = self._compiled(*self._operands(arrays, captured))
+        except FloatingPointError as error:
+            raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
+        except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:
+            if about_places(error):
+                names = [f"argument {i}" for i in range(len(arrays))]
+                names += [getattr(c, "_shared_name", "") for c in traced.captures]
+                values = list(zip(names, [*arrays, *captured], strict=True))
+                raise different_places(self.name, values) from None
+            known = exhausted(error, f"function {self.name}") or lost_worker(error)
+            if known is None:
+                raise
+            raise known from error
+        count = len(traced.writes)
+        with writing:
+            for variable, value in zip(traced.writes, outputs, strict=False):
+                variable._value = value
+        return list(outputs[count:])
+
+    def _finish(self, arrays: list[Any]) -> Any:
+        try:
+            return host_callbacks.finish(self._compiled, *arrays)
+        except ValueError as error:
+            # Nothing ran: where the arguments lie is known only now.
+            if not host_callbacks.needs_no_order(error):
+                raise
+        self._compile(ordered=False)
+        return host_callbacks.finish(self._compiled, *arrays)
+
+
+def keep_shared(variables: Iterable[Variable]) -> None:
+    """Copies buffers that somebody else holds too (a tensor read earlier), before they are given to a program."""
+    for variable in variables:
+        if sys.getrefcount(variable._value) > 2:
+            variable._value = transfers.duplicate(variable._value)
+
+
+def _named(closed: ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:
+    """A program with its name: new values of variables, which take the donated buffers, then `count` results."""
+    run = jaxpr_as_fun(closed)
+
+    def compiled(*arrays: Any) -> Any:
+        outputs = run(*arrays)
+        return [*outputs[count:], *outputs[:count]]
+
+    compiled.__name__ = compiled.__qualname__ = name
+    return compiled

@@ -1,0 +1,35 @@
+"""What `tf.function` gives, as editors and type checkers see it: the function's own signature stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from meshflow.core.functions.concrete_function import ConcreteFunction
+
+Parameters = ParamSpec("Parameters")
+_Rest = ParamSpec("_Rest")
+Result = TypeVar("Result", covariant=True)
+
+
+class Polymorphic(Protocol[Parameters, Result]):
+    """A compiled function; `core.function.Function` is what there is at run time."""
+
+    input_signature: tuple[Any, ...] | None
+
+    @property
+    def python_function(self) -> Callable[..., Any]: ...
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result: ...
+
+    def __get__(
+        self: Polymorphic[Concatenate[Any, _Rest], Result],
+        instance: Any,
+        owner: type | None = None,
+    ) -> Polymorphic[_Rest, Result]: ...
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction: ...
+
+    def experimental_get_tracing_count(self) -> int: ...
+
+    def pretty_printed_signatures(self) -> str: ...

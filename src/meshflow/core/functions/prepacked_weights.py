@@ -1,0 +1,82 @@
+"""What a compiled function keeps from call to call: casts and rearrangements of weights that stayed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.passes.constant_hoisting import kept
+
+
+class Keeper:
+    """The part of a program that reads only variables which the program does not write.
+
+    It runs when one of them holds another array than before: arrays never change, variables
+    change their array.
+
+    Args:
+      early: that part.
+      reads: the numbers of the captures that it takes.
+      name: the program's name; this part has it in profiles.
+    """
+
+    def __init__(self, early: ClosedJaxpr, reads: Sequence[int], name: str) -> None:
+        run = jaxpr_as_fun(early)
+
+        def weights(*arrays: Any) -> list[Any]:
+            return run(*arrays)
+
+        weights.__name__ = weights.__qualname__ = f"{name}_weights"
+        self._run = jax.jit(weights)
+        self._reads = reads
+        # What was read, without holding it, and what was made of it.
+        self._last: tuple[list[Any], list[Any]] = [], []
+
+    def __call__(self, captured: Sequence[Any]) -> list[Any]:
+        """What is made of the captures' arrays."""
+        arrays = [captured[i] for i in self._reads]
+        seen, made = self._last
+        if len(seen) != len(arrays) or any(
+            ref() is not array for ref, array in zip(seen, arrays, strict=True)
+        ):
+            # Both at once would be twice the memory.
+            self._last, made = ([], []), []
+            made = self._run(*arrays)
+            self._last = [weakref.ref(array) for array in arrays], made
+        return made
+
+
+def divided(
+    closed: ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
+) -> tuple[ClosedJaxpr, Keeper | None]:
+    """A program that takes what a keeper gives behind its operands, and the keeper if there is one.
+
+    Args:
+      closed: the program, whose last operands are the captures.
+      captures: tensors, variables and elements of iterators.
+      written: identities of those that the program writes.
+      name: the program's name.
+    """
+    offset = len(closed.in_avals) - len(captures)
+    # Other captures give another value whenever they are asked: the next element of an iterator.
+    stays = [
+        i
+        for i, c in enumerate(captures)
+        if isinstance(c, Variable | Tensor) and id(c) not in written
+    ]
+    if not all(_on_one_device(captures[i]._value) for i in stays):
+        return closed, None
+    parts = kept(closed, [offset + i for i in stays])
+    if parts is None:
+        return closed, None
+    return parts.rest, Keeper(parts.early, [i - offset for i in parts.reads], name)
+
+
+def _on_one_device(array: Any) -> bool:
+    return not isinstance(array, jax.Array) or len(array.sharding.device_set) == 1

@@ -1,0 +1,1 @@
+"""Tapes, forward accumulators, Jacobians, custom gradients."""

@@ -1,0 +1,228 @@
+"""`custom_gradient` and `recompute_grad`: saying how a function is differentiated."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.gradients.nodes import FunctionNode, is_differentiable, whole
+from meshflow.core.gradients.tape import no_tapes
+from meshflow.core.runtime.context import context
+from meshflow.core.tracing.trace import Traced, is_array_like, trace
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+
+
+def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
+    """Gives a function a gradient of its own.
+
+    Args:
+      f: takes tensors, returns `(y, grad_fn)`; `grad_fn` maps gradients of y to gradients of the
+        arguments. When f uses trainable variables, `grad_fn` takes a keyword `variables` and returns
+        a pair: gradients of the arguments, and a list of gradients of the variables.
+
+    Returns:
+      A function that returns y.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.custom_gradient
+      ... def double_gradient(x):
+      ...     return x, lambda dy: 2.0 * dy
+      >>> x = tf.constant(1.0)
+      >>> with tf.GradientTape() as tape:
+      ...     tape.watch(x)
+      ...     y = double_gradient(x)
+      >>> float(tape.gradient(y, x))
+      2.0
+    """
+    return custom_gradient if f is None else _WithGradient(f)
+
+
+class _WithGradient:
+    """A function, or method, with a gradient of its own."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self._f = f
+        functools.update_wrapper(self, f)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _WithGradient:
+        # The instance is no argument that could have a gradient.
+        return self if instance is None else _WithGradient(self._f.__get__(instance, owner))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
+        packed = nest.pack_sequence_as(args, tensors)
+        if context.trace is not None and not context.tapes:
+            return _traced(self._f, args, tensors, kwargs)
+        return _recorded(self._f, packed, tensors, kwargs)
+
+
+def _run_quietly(
+    f: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Any, Callable[..., Any], list[Variable]]:
+    """Runs f unseen by the tapes: result, gradient function, trainable variables it read."""
+    from meshflow.core.gradients.tape import GradientTape
+
+    with no_tapes():
+        with GradientTape() as seen:
+            result, grad_fn = f(*args, **kwargs)
+        return result, grad_fn, list(seen.watched_variables())
+
+
+def _call_grad(
+    grad_fn: Callable[..., Any], cotangents: Sequence[Any], variables: list[Variable], count: int
+) -> list[Any]:
+    if variables:
+        takes = inspect.signature(grad_fn).parameters
+        if "variables" not in takes and not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+            raise TypeError(
+                f"@tf.custom_gradient: the function uses the variables {[v.name for v in variables]}, so its grad_fn must "
+                "take a keyword argument `variables` and return a pair (gradients, variable gradients)."
+            )
+        own, of_variables = grad_fn(*cotangents, variables=variables)
+    else:
+        own, of_variables = grad_fn(*cotangents), []
+    flat = [own] if count == 1 and not isinstance(own, (list, tuple)) else nest.flatten(own)
+    if len(flat) != count:
+        raise ValueError(
+            f"custom_gradient function expected to return {count} gradients, but returned {len(flat)} instead."
+        )
+    return [*flat, *of_variables]
+
+
+def _recorded(f: Callable[..., Any], args: Any, tensors: list[Tensor], kwargs: Any) -> Any:
+    result, grad_fn, variables = _run_quietly(f, args, kwargs)
+    # New tensors, so that what the tape records has an identity of its own.
+    outputs = nest.map_structure(lambda t: Tensor(convert_to_tensor(t)._value), result)
+    flat = nest.flatten(outputs)
+    inputs = [*tensors, *variables]
+
+    def backward(cotangents: list[Any]) -> list[Any]:
+        full = [_zeros(o) if c is None else c for o, c in zip(flat, cotangents, strict=True)]
+        return _call_grad(grad_fn, full, variables, len(tensors))
+
+    for tape in context.tapes:
+        for variable in variables:
+            tape.variable_read(variable, variable._as_tensor())
+        if any(tape.watches(t) for t in tensors) or variables:
+            tape.record(FunctionNode(inputs, [o for o in flat if is_differentiable(o)], backward))
+    return outputs
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    return Tensor(jax.numpy.zeros(tensor._value.shape, tensor._value.dtype))
+
+
+def _traced(f: Callable[..., Any], args: Any, tensors: list[Tensor], kwargs: Any) -> Any:
+    """Inside a function that may be differentiated from outside: a `jax.custom_vjp` op."""
+    forward = trace(
+        lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs)[0], tuple(tensors)
+    )
+    if forward.writes:
+        raise NotImplementedError("A function with a custom gradient may not assign variables.")
+    captured = forward.captured_tensors()
+
+    def gradient(flat: list[Any], cotangents: list[Any]) -> Any:
+        packed = nest.pack_sequence_as(args, list(flat))
+        _, grad_fn, variables = _run_quietly(f, packed, kwargs)
+        found = _call_grad(grad_fn, cotangents, variables, len(flat))
+        by_variable = {id(v): g for v, g in zip(variables, found[len(flat) :], strict=True)}
+        zeros = [_zeros(t) for t in flat]
+        own = [z if g is None else whole(g) for g, z in zip(found[: len(flat)], zeros, strict=True)]
+        return own, [whole(by_variable.get(id(c))) for c in forward.captures]
+
+    backward = trace(gradient, (tensors, list(forward.out_specs)))
+    extra = [(c, t) for c, t in zip(backward.captures, backward.captured_tensors(), strict=True)]
+    op = Op(f"custom_{forward.name}", _vjp_call(forward, backward, len(tensors), len(captured)))
+    outputs = apply(op, (tensors, captured, [t for _, t in extra]))
+    return forward.rebuild(outputs)
+
+
+def _vjp_call(forward: Traced, backward: Traced, count: int, captured: int) -> Callable[..., Any]:
+    structure = backward.structure
+
+    @jax.custom_vjp
+    def call(arguments: Any, captures: Any, extra: Any) -> Any:
+        return forward.arrays(arguments, captures)
+
+    def run_forward(arguments: Any, captures: Any, extra: Any) -> Any:
+        return forward.arrays(arguments, captures), (arguments, captures, extra)
+
+    def run_backward(residuals: Any, cotangents: Any) -> Any:
+        arguments, captures, extra = residuals
+        values = backward.arrays([*arguments, *cotangents], extra)
+        own_slots, capture_slots = structure
+        own = [values[s.index] for s in own_slots]
+        of_captures = [
+            jax.numpy.zeros(c.shape, c.dtype) if s is None else values[s.index]
+            for s, c in zip(capture_slots, captures, strict=True)
+        ]
+        return own, of_captures, [jax.numpy.zeros_like(e) for e in extra]
+
+    call.defvjp(run_forward, run_backward)
+    return lambda operands, _: call(*operands)
+
+
+def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Computes a function again for its gradient instead of keeping intermediate values.
+
+    Args:
+      f: a function of tensors; other arguments (numbers, None, objects) reach it as they are.
+
+    Returns:
+      A function with the same values and gradients that needs less memory in training.
+
+    Example:
+      >>> import meshflow as tf
+      >>> f = tf.recompute_grad(lambda x: tf.sin(x) ** 2)
+      >>> x = tf.Variable(0.0)
+      >>> with tf.GradientTape() as tape:
+      ...     y = f(x)
+      >>> tape.gradient(y, x).numpy().item()
+      0.0
+    """
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves = nest.flatten(args)
+        tensors = [leaf for leaf in leaves if is_array_like(leaf)]
+
+        def rerun(*symbolic: Any) -> Any:
+            supply = iter(symbolic)
+            full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
+            return f(*nest.pack_sequence_as(args, full), **kwargs)
+
+        tensors = [convert_to_tensor(t) for t in tensors]
+        traced = trace(rerun, tuple(tensors))
+        again = jax.checkpoint(traced.arrays)
+        op = Op(
+            f"recomputed_{traced.name}",
+            lambda operands, _: again(*operands),
+            heavy=True,
+            whole=True,
+        )
+        outputs = apply(op, (tensors, traced.captured_tensors()))
+        traced.assign(outputs[traced.count :])
+        return traced.rebuild(outputs[: traced.count])
+
+    return wrapped
+
+
+def no_gradient(op_type: str) -> None:
+    """Not available: ops have no global registry of gradients.
+
+    Raises:
+      NotImplementedError: always.
+    """
+    raise NotImplementedError(
+        f"tf.no_gradient({op_type!r}) is not supported; use tf.stop_gradient or tf.custom_gradient."
+    )

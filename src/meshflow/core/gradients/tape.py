@@ -1,0 +1,321 @@
+"""`GradientTape`: records ops as they run, then walks them backwards.
+
+A tape holds *nodes*, one for every op that had a watched operand. A tensor is watched when it
+was asked for (`watch`), when it was read from a trainable variable, or when it came out of a
+recorded op. `gradient` visits the nodes from last to first and adds up, for each tensor, the
+gradients that arrive; every step of that walk is an op too, so an outer tape that is recording
+sees it and higher-order gradients need nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.gradients.jacobians import Jacobians
+from meshflow.core.runtime.context import context
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
+
+if TYPE_CHECKING:
+    from meshflow.core.runtime.context import Recorder
+    from meshflow.core.variables.variable import Variable
+from meshflow.core.gradients.gradient_targets import (
+    UnconnectedGradients,
+    as_target,
+    as_unconnected,
+    starting_gradient,
+    zeros_like,
+)
+from meshflow.core.gradients.nodes import FunctionNode, Node, ReadNode, is_differentiable, whole
+
+_log = logging.getLogger("meshflow")
+
+
+class GradientTape(Jacobians):
+    """Records operations for automatic differentiation.
+
+    Trainable variables are watched when they are read; tensors are watched with `watch`.
+
+    Args:
+      persistent: whether `gradient` may be called more than once.
+      watch_accessed_variables: whether trainable variables are watched automatically.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.constant(3.0)
+      >>> with tf.GradientTape() as outer:
+      ...     outer.watch(x)
+      ...     with tf.GradientTape() as inner:
+      ...         inner.watch(x)
+      ...         y = x * x * x
+      ...     dy = inner.gradient(y, x)
+      >>> float(dy), float(outer.gradient(dy, x))
+      (27.0, 18.0)
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self._persistent = persistent
+        self._watch_accessed = watch_accessed_variables
+        self._clear()
+        self._recording = False
+        self._used = False
+        self._stack: list[Recorder] | None = None
+
+    def _clear(self) -> None:
+        self._nodes: list[Node | FunctionNode | ReadNode] = []
+        # Watched objects by id; holding them keeps the ids from being used again.
+        self._watched: dict[int, Any] = {}
+        self._variables: dict[int, Variable] = {}
+
+    # ---- recording -------------------------------------------------------------------------
+
+    def __enter__(self) -> GradientTape:
+        if self._recording:
+            raise ValueError("Tape is still recording; this tape is already active.")
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._recording:
+            self._stop()
+
+    def _start(self) -> None:
+        self._stack = context.tapes
+        self._stack.append(self)
+        self._recording = True
+
+    def _stop(self) -> None:
+        if self._stack is not None and self in self._stack:
+            self._stack.remove(self)
+        self._recording = False
+
+    def watch(self, tensor: Any) -> None:
+        """Starts recording what happens to a tensor, variable, or nested structure of them.
+
+        Args:
+          tensor: tensors or variables with a floating or complex dtype.
+
+        Raises:
+          ValueError: for something that is not a tensor.
+        """
+        for item in nest.flatten(tensor):
+            if hasattr(item, "_components"):
+                self.watch(item._components())
+            elif hasattr(item, "_watch_on"):
+                item._watch_on(self)
+            elif isinstance(item, Tensor):
+                if not is_differentiable(item):
+                    _log.warning(
+                        "The dtype of the watched tensor must be floating (e.g. tf.float32), got %r",
+                        item.dtype,
+                    )
+                    continue
+                self._watched[id(item)] = item
+            else:
+                raise ValueError(
+                    f"Passed in object {item!r} of type {type(item).__name__!r}, not tf.Tensor or "
+                    "tf.Variable."
+                )
+
+    def watch_variable(self, variable: Variable) -> None:
+        """Watches a variable, whether or not it is trainable."""
+        self._variables[id(variable)] = variable
+
+    def variable_read(self, variable: Variable, value: Tensor) -> None:
+        """Records that `value` was read from `variable`."""
+        if id(variable) not in self._variables:
+            if not (self._watch_accessed and variable.trainable):
+                return
+            self._variables[id(variable)] = variable
+        if is_differentiable(value) and id(value) not in self._watched:
+            self._watched[id(value)] = value
+            self._nodes.append(ReadNode(variable, value))
+
+    def watches(self, tensor: Any) -> bool:
+        """Whether the tensor is watched."""
+        return id(tensor) in self._watched
+
+    def is_watching(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether any of the tensors is watched."""
+        watched = self._watched
+        return any(id(t) in watched for t in tensors)
+
+    def record(self, node: Node | FunctionNode | ReadNode) -> None:
+        """Adds a node and watches its outputs."""
+        self._nodes.append(node)
+        for output in node.outputs:
+            self._watched[id(output)] = output
+
+    @contextlib.contextmanager
+    def stop_recording(self) -> Iterator[None]:
+        """Pauses recording inside a `with` block.
+
+        Raises:
+          RuntimeError: when the tape is not recording.
+        """
+        if not self._recording:
+            raise RuntimeError("Tape is not recording, so recording cannot be paused.")
+        stack = self._stack
+        self._stop()
+        try:
+            yield
+        finally:
+            self._stack = stack
+            stack.append(self)  # type: ignore[union-attr]
+            self._recording = True
+
+    def reset(self) -> None:
+        """Forgets everything recorded and watched so far."""
+        self._clear()
+        self._used = False
+
+    def watched_variables(self) -> tuple[Variable, ...]:
+        """The variables watched so far, in the order they were first read."""
+        return tuple(self._variables.values())
+
+    # ---- gradients -------------------------------------------------------------------------
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> Any:
+        """Derivative of the sum of `target` with respect to `sources`.
+
+        Args:
+          target: a tensor or nested structure of tensors to differentiate.
+          sources: tensors or variables, in any nested structure.
+          output_gradients: a structure like `target` of gradients to start from; default ones.
+          unconnected_gradients: `NONE` or `ZERO`, for sources that `target` does not depend on.
+
+        Returns:
+          Gradients in the structure of `sources`: tensors, or `tf.IndexedSlices` where a source was used only to
+          pick rows of it (`tf.gather` along the first dimension, `tf.nn.embedding_lookup`).
+
+        Raises:
+          RuntimeError: when a non-persistent tape is used twice.
+          TypeError: when target is None.
+          ValueError: when output_gradients has another structure than target.
+        """
+        self._use()
+        result = self._gradient(
+            target, sources, output_gradients, as_unconnected(unconnected_gradients)
+        )
+        if not self._persistent:
+            self._nodes = []
+            self._watched = {}
+        return result
+
+    def _use(self) -> None:
+        """Notes that gradients are asked for, which a tape allows once unless it is persistent."""
+        if self._used and not self._persistent:
+            raise RuntimeError(
+                "A non-persistent GradientTape can only be used to compute one set of gradients "
+                "(or jacobians). Use GradientTape(persistent=True), and delete it when done."
+            )
+        if self._recording and not self._persistent:
+            self._stop()
+        self._used = True
+
+    def _gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any,
+        unconnected: UnconnectedGradients,
+        stopped: Collection[int] = (),
+    ) -> Any:
+        flat_sources = nest.flatten(sources)
+        chosen = {id(s) for s in flat_sources}
+        # A variable that is target and source at once is differentiated as itself.
+        targets = [t if id(t) in chosen else as_target(t) for t in nest.flatten(target)]
+        for source in flat_sources:
+            if not (isinstance(source, Tensor) or hasattr(source, "_watch_on")):
+                raise ValueError(
+                    f"Cannot differentiate with respect to {source!r} of type "
+                    f"{type(source).__name__}: expected a tf.Tensor or tf.Variable."
+                )
+        if output_gradients is None:
+            seeds: list[Any] = [None] * len(targets)
+        else:
+            nest.assert_same_structure(target, output_gradients)
+            seeds = nest.flatten(output_gradients)
+        found = self._walk(targets, seeds, flat_sources, stopped)
+        results = []
+        for source in flat_sources:
+            gradient = found.get(id(source))
+            if gradient is None and unconnected is UnconnectedGradients.ZERO:
+                gradient = zeros_like(source)
+            results.append(gradient)
+        return nest.pack_sequence_as(sources, results)
+
+    def _walk(
+        self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
+    ) -> dict[int, Any]:
+        """Visits the nodes backwards; returns the gradient for each id reached.
+
+        Gradients are not handed on from tensors with an id in `stopped`.
+        """
+        gradients: dict[int, Any] = {}
+        for target, seed in zip(targets, seeds, strict=True):
+            if not is_differentiable(target):
+                _log.warning(
+                    "The dtype of the target tensor must be floating (e.g. tf.float32) when calling "
+                    "GradientTape.gradient, got %r",
+                    target.dtype,
+                )
+                continue
+            _accumulate(gradients, target, starting_gradient(target, seed))
+        keep = {id(s) for s in sources}
+        # What the walk computes is recorded too, when this tape is recording.
+        for node in reversed(list(self._nodes)):
+            outputs = node.outputs
+            # Gradients of a source stay; all others are handed on and dropped.
+            arriving = [
+                gradients.get(id(o)) if id(o) in keep else gradients.pop(id(o), None)
+                for o in outputs
+            ]
+            if stopped:
+                arriving = [
+                    None if id(o) in stopped else a for o, a in zip(outputs, arriving, strict=True)
+                ]
+            if any(a is not None for a in arriving):
+                for tensor, gradient in zip(node.inputs, node.backward(arriving), strict=True):
+                    if gradient is not None:
+                        _accumulate(gradients, tensor, gradient)
+        return gradients
+
+
+def _accumulate(gradients: dict[int, Any], tensor: Any, gradient: Any) -> None:
+    known = gradients.get(id(tensor))
+    if known is None:
+        gradients[id(tensor)] = gradient
+    elif isinstance(known, IndexedSlices) and isinstance(gradient, IndexedSlices):
+        # The walk is backwards: what was used first comes first.
+        gradients[id(tensor)] = gradient.followed_by(known)
+    else:
+        gradients[id(tensor)] = apply(_add, (whole(known), whole(gradient)))
+
+
+_add = Op("add_gradients", lambda operands, _: jax.numpy.add(*operands))
+
+
+@contextlib.contextmanager
+def no_tapes() -> Iterator[None]:
+    """Runs a block that no tape of this level sees."""
+    saved = context.tapes
+    context.tapes = []
+    try:
+        yield
+    finally:
+        context.tapes = saved

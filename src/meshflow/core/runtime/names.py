@@ -1,0 +1,58 @@
+"""`tf.name_scope`: prefixes for the names of variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.runtime.context import context
+
+
+class name_scope:
+    """Prefixes the names of variables made inside a `with` block.
+
+    Args:
+      name: the prefix.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.name_scope("encoder"):
+      ...     tf.Variable(1.0, name="w").name
+      'encoder/w:0'
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise ValueError(f"name for name_scope must be a string, got {name!r}.")
+        self._name = name
+        self._outer: list[list[str]] = []
+
+    @property
+    def name(self) -> str:
+        """The prefix."""
+        return self._name
+
+    def __enter__(self) -> str:
+        self._outer.append(list(context.names))
+        if self._name.endswith("/"):
+            # A name with a slash at its end is a whole prefix, as `with` gives it: entered again.
+            context.names[:] = [self._name.rstrip("/")]
+        elif self._name:
+            context.names.append(self._name)
+        else:
+            context.names.clear()
+        return "/".join(context.names) + "/" if context.names else ""
+
+    def __exit__(self, *_: Any) -> None:
+        context.names[:] = self._outer.pop()
+
+
+def get_current_name_scope() -> str:
+    """The open name scopes, joined by slashes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.name_scope("a"), tf.name_scope("b"):
+      ...     tf.get_current_name_scope()
+      'a/b'
+    """
+    return "/".join(context.names)

@@ -1,0 +1,60 @@
+"""JAX settings that Meshflow relies on, made before the first op."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+from meshflow.core.runtime import determinism, forks
+from meshflow.core.runtime.devices import emulated_tpus, make_virtual_cpus, size_thread_pool
+from meshflow.kernels import (
+    cross_entropy,
+    epilogues,
+    kernel_and_bias_gradient,
+    library,
+    lowerings,
+    packing,
+)
+
+
+def configure() -> None:
+    """Configures JAX; touches no backend.
+
+    * Compiled programs are kept in the user's cache folder, so that a script started a second
+      time does not compile again. `MESHFLOW_CACHE_DIR` moves the folder; empty turns it off.
+    * Convolutions and matrix products on the CPU go to oneDNN where it is installed.
+    * `MESHFLOW_MAX_ISA` limits the vector extensions that XLA uses on the CPU, as it does for the kernels.
+    * A process forked after the devices were used raises an error instead of waiting for their threads.
+    * Under `MESHFLOW_EMULATE_TPU` there are virtual devices that stand for TPUs.
+    """
+    forks.watch()
+    if emulated_tpus():
+        make_virtual_cpus(1)
+    size_thread_pool()
+    limited = library.limit()
+    if limited not in (None, library.LEVELS[-1]):
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa={limited}".strip()
+    lowerings.register()
+    epilogues.register()
+    packing.register()
+    cross_entropy.register()
+    kernel_and_bias_gradient.register()
+    determinism.from_environment()
+    folder = os.environ.get("MESHFLOW_CACHE_DIR")
+    if folder is None:
+        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = str(Path(root) / "meshflow" / "compiled")
+    # JAX defines its options at run time.
+    if folder and jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+        # Convolutions on meshes call Python while they are compiled; their programs tell what it does.
+        jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
+
+
+def allow_64_bits() -> None:
+    """Makes 64-bit types exist: TensorFlow has them, and dtypes are decided by our own rules."""
+    jax.config.update("jax_enable_x64", True)

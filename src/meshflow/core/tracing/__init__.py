@@ -1,0 +1,1 @@
+"""A Python function run once into a jaxpr, with its captures and writes; calls back to the host; the passes in force."""

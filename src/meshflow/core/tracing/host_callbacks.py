@@ -1,0 +1,117 @@
+"""Errors of Python code that a compiled program calls (checks, `py_function`).
+
+XLA reports a failed callback as an error of its own that quotes a traceback. The callbacks keep
+the original exception here, and whoever runs the program raises that instead.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+from meshflow.core.runtime.context import context
+
+_failures: collections.deque[BaseException] = collections.deque(maxlen=8)
+
+
+def keeping_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """A callback whose exception `finish` can raise again."""
+
+    @functools.wraps(callback)
+    def wrapped(*args: Any) -> Any:
+        try:
+            return callback(*args)
+        except Exception as error:
+            _failures.append(error)
+            raise
+
+    return wrapped
+
+
+def host_calls_are_ordered() -> bool:
+    """Whether what is traced calls Python in program order: JAX does so on one device only."""
+    return context.replicas is None
+
+
+def keep_error(error: BaseException) -> None:
+    """Keeps an error that `finish` raises when the program has ended."""
+    _failures.append(error)
+
+
+def finish(run: Callable[..., Any], *args: Any) -> Any:
+    """Runs a program that calls Python and waits for its end, as its checks are part of it.
+
+    Raises:
+      Exception: the first one that the called Python code raised.
+    """
+    _failures.clear()
+    try:
+        outputs = run(*args)
+        jax.block_until_ready(outputs)
+        jax.effects_barrier()
+    except jax.errors.JaxRuntimeError:
+        if _failures:
+            raise _failures[0] from None
+        raise
+    if _failures:
+        raise _failures[0]
+    return outputs
+
+
+_NOT_ORDERED = "ordered effects are not supported"
+
+
+def needs_no_order(error: Exception) -> bool:
+    """Whether JAX refuses a program because it calls Python in order, on several devices."""
+    return isinstance(error, ValueError) and _NOT_ORDERED in str(error)
+
+
+def unordered(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+    """A program that calls Python in any order, as one on several devices must."""
+    return closed.replace(jaxpr=_unordered(closed.jaxpr))
+
+
+@functools.cache
+def _without_order() -> dict[str, Any]:
+    """Calls without order, by the name of their primitive."""
+
+    def program() -> None:
+        jax.debug.callback(lambda: None)
+        jax.experimental.io_callback(lambda: None, None)
+
+    found = jax.make_jaxpr(program)().eqns
+    return {str(equation.primitive): equation for equation in found}
+
+
+def _unordered(jaxpr: Any) -> Any:
+    if isinstance(jaxpr, jex_core.ClosedJaxpr):
+        return unordered(jaxpr)
+    equations = [_without(e) if e.effects else e for e in jaxpr.eqns]
+    effects = set().union(*(e.effects for e in equations))
+    return jaxpr.replace(eqns=equations, effects=effects)
+
+
+def _without(equation: Any) -> Any:
+    calls = _without_order()
+    if str(equation.primitive) in calls:
+        free = calls[str(equation.primitive)]
+        order = {k: v for k, v in free.params.items() if k in ("ordered", "effect")}
+        return equation.replace(params={**equation.params, **order}, effects=free.effects)
+
+    def inner(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(inner(v) for v in value)
+        inside = isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr))
+        return _unordered(value) if inside else value
+
+    params = {name: inner(value) for name, value in equation.params.items()}
+    found = [
+        v for value in params.values() for v in (value if isinstance(value, tuple) else [value])
+    ]
+    effects = set().union(*(getattr(v, "effects", ()) for v in found))
+    return equation.replace(params=params, effects=effects or equation.effects)

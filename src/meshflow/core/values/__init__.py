@@ -1,0 +1,1 @@
+"""What programs hold: dtypes, shapes, specs, tensors, and how other values become tensors."""

@@ -1,0 +1,149 @@
+"""Type specifications: what a tensor looks like from outside (shape, dtype, name)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from meshflow.core.values import dtypes
+from meshflow.core.values.shapes import TensorShape, as_shape
+
+
+class TypeSpec:
+    """Base of the descriptions that stand for values: `TensorSpec` and the symbolic ones of Keras.
+
+    Example:
+      >>> import meshflow as tf
+      >>> isinstance(tf.TensorSpec([2], tf.float32), tf.TypeSpec)
+      True
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        # Of every spec but those of datasets and of None.
+        @property
+        def dtype(self) -> Any: ...
+        @property
+        def name(self) -> str | None: ...
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether `value` (or another spec) satisfies this description."""
+        raise NotImplementedError(f"{type(self).__name__} does not define is_compatible_with.")
+
+
+class TensorSpec(TypeSpec):
+    """Shape and dtype of a tensor, for `tf.function(input_signature=...)` and `element_spec`.
+
+    Args:
+      shape: a shape, possibly with None sizes.
+      dtype: the element type; default `tf.float32`.
+      name: an optional name for the argument.
+
+    Example:
+      >>> import meshflow as tf
+      >>> spec = tf.TensorSpec([None, 2])
+      >>> spec.is_compatible_with(tf.zeros([5, 2]))
+      True
+    """
+
+    __slots__ = ("_dtype", "_name", "_shape")
+
+    def __init__(self, shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> None:
+        self._shape = as_shape(shape)
+        self._dtype = dtypes.as_dtype(dtype)
+        self._name = name
+
+    @property
+    def shape(self) -> TensorShape:
+        """The static shape."""
+        return self._shape
+
+    @property
+    def dtype(self) -> dtypes.DType:
+        """The element type."""
+        return self._dtype
+
+    @property
+    def name(self) -> str | None:
+        """The name, or None."""
+        return self._name
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
+        """The spec that describes `tensor` exactly."""
+        return cls(tensor.shape, tensor.dtype, name)
+
+    @classmethod
+    def from_spec(cls, spec: Any, name: str | None = None) -> TensorSpec:
+        """A copy of `spec`, optionally renamed."""
+        return cls(spec.shape, spec.dtype, name or spec.name)
+
+    def is_compatible_with(self, spec_or_tensor: Any) -> bool:
+        """Whether a tensor or spec has this dtype and a shape compatible with this one."""
+        dtype = getattr(spec_or_tensor, "dtype", None)
+        return self._dtype == dtype and self._shape.is_compatible_with(spec_or_tensor.shape)
+
+    def is_subtype_of(self, other: Any) -> bool:
+        """Whether everything this spec describes is described by `other` too."""
+        return self._dtype == other.dtype and self._shape.is_subtype_of(other.shape)
+
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes, `tf.Tensor`."""
+        from meshflow.core.values.tensor import Tensor
+
+        return Tensor
+
+    def most_specific_compatible_type(self, other: Any) -> TensorSpec:
+        """The narrowest spec that covers both.
+
+        Raises:
+          ValueError: when the dtypes differ.
+        """
+        if not isinstance(other, TensorSpec) or other._dtype is not self._dtype:
+            raise ValueError(f"No TensorSpec is compatible with both {self} and {other}.")
+        return TensorSpec(self._shape.most_specific_compatible_shape(other.shape), self._dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorSpec) and (self._shape, self._dtype, self._name) == (
+            other._shape,
+            other._dtype,
+            other._name,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._shape, self._dtype))
+
+    def __repr__(self) -> str:
+        return f"TensorSpec(shape={self._shape}, dtype={self._dtype!r}, name={self._name!r})"
+
+    def __reduce__(self) -> Any:
+        return TensorSpec, (self._shape, self._dtype, self._name)
+
+
+def type_spec_from_value(value: Any) -> TypeSpec:
+    """The spec that describes a tensor, variable, array, number or text, dataset or iterator.
+
+    Args:
+      value: a tensor, variable, NumPy array, Python number or string, a dataset, an iterator over one, or a
+        `tf.experimental.Optional`.
+
+    Raises:
+      TypeError: for anything else.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.type_spec_from_value(tf.zeros([2]))
+      TensorSpec(shape=(2,), dtype=tf.float32, name=None)
+    """
+    if isinstance(value, TypeSpec):
+        return value
+    if hasattr(value, "_type_spec"):
+        return value._type_spec
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return TensorSpec(value.shape, value.dtype)
+    if isinstance(value, (bool, int, float, complex, str, bytes)):
+        from meshflow.core.values.convert import convert_to_tensor
+
+        return TensorSpec((), convert_to_tensor(value).dtype)
+    raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")

@@ -1,0 +1,1 @@
+"""Mutable cells: variables, modules that own them, random generators, updates of parts."""

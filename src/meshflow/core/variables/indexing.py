@@ -1,0 +1,268 @@
+"""Indexing tensors and variables: Python's slices with tensors allowed where Python has numbers."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operands import NumpyRules
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime import errors
+from meshflow.core.runtime.context import as_stored
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import part_of
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+
+
+class _Hole:
+    """The place of a dynamic index in an index template."""
+
+    def __repr__(self) -> str:
+        return "index"
+
+
+_HOLE = _Hole()
+
+
+def _get(operands: Any, template: tuple[Any, ...]) -> Any:
+    array, *dynamic = operands
+    return array[_filled(template, dynamic)]
+
+
+def _set(operands: Any, template: tuple[Any, ...]) -> Any:
+    array, value, *dynamic = operands
+    return jax.numpy.asarray(array).at[_filled(template, dynamic)].set(value)
+
+
+def _filled(template: tuple[Any, ...], dynamic: list[Any]) -> tuple[Any, ...]:
+    supply = iter(dynamic)
+    return tuple(
+        next(supply) if item is _HOLE else slice(*item[1:]) if isinstance(item, tuple) else item
+        for item in template
+    )
+
+
+_getitem = Op("strided_slice", _get, strings="moves")
+_setitem = Op("strided_slice_assign", _set)
+
+
+def parse(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """Splits an index into a hashable template and the tensors whose values are not known.
+
+    Raises:
+      InvalidArgumentError: for an integer out of range or too many indices.
+      TypeError: for an index that is not an integer, slice, Ellipsis, None or integer tensor.
+    """
+    as_several = isinstance(key, tuple) or (isinstance(key, list) and not NumpyRules.indexing)
+    items = tuple(key) if as_several else (key,)
+    if builtins.sum(1 for i in items if i is Ellipsis) > 1:
+        raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed")
+    template: list[Any] = []
+    dynamic: list[Tensor] = []
+    used = builtins.sum(1 for i in items if i is not None and i is not Ellipsis)
+    if used > len(shape):
+        raise errors.InvalidValueError(
+            f"Index out of range using input dim {len(shape)}; input has only {len(shape)} dims"
+        )
+    if builtins.sum(1 for i in items if i is Ellipsis) > 1:
+        raise errors.InvalidValueError("Multiple ellipses in slice spec not allowed.")
+    dim = 0
+    for item in items:
+        if item is Ellipsis:
+            dim += len(shape) - used
+            template.append(Ellipsis)
+        elif item is None:
+            template.append(None)
+        elif isinstance(item, slice):
+            bounds = [_bound(b) for b in (item.start, item.stop, item.step)]
+            if bounds[2] == 0:
+                raise errors.InvalidValueError(f"strides[{dim}] must be non-zero")
+            template.append(("slice", *bounds))
+            dim += 1
+        else:
+            entry = _integer(item)
+            if isinstance(entry, int):
+                template.append(_in_range(entry, shape[dim], dim))
+            else:
+                template.append(_HOLE)
+                dynamic.append(entry)
+            dim += 1
+    return tuple(template), dynamic
+
+
+def _bound(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, Variable) or hasattr(value, "_as_tensor"):
+        value = value._as_tensor()
+    if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
+        value = value._concrete(
+            "a bound of a slice, which decides the shape of the result (tf.slice takes a computed begin with a "
+            "known size),"
+        )
+    if isinstance(value, (float, str)):
+        raise TypeError(f"Slice bounds must be integers or None, got {value!r}.")
+    return int(value)
+
+
+def _integer(item: Any) -> int | Tensor:
+    if isinstance(item, bool):
+        raise TypeError(
+            f"Only integers, slices, ellipsis, tf.newaxis and scalar integer tensors are valid indices, got {item!r}."
+        )
+    if isinstance(item, (int, np.integer)):
+        return int(item)
+    if isinstance(item, np.ndarray) and not item.ndim and item.dtype.kind in "iu":
+        return int(item)
+    if hasattr(item, "_as_tensor"):
+        item = item._as_tensor()
+    if isinstance(item, Tensor) and item.dtype.is_integer:
+        if item.ndim == 0:
+            return item if isinstance(item._value, jax.core.Tracer) else int(item)
+        if NumpyRules.indexing:
+            return item
+    if NumpyRules.indexing:
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`), tnp.newaxis (`None`) and integer or boolean arrays "
+            f"are valid indices, got {item!r}"
+        )
+    raise TypeError(
+        "Only integers, slices (`:`), ellipsis (`...`), tf.newaxis (`None`) and scalar tf.int32/tf.int64 "
+        f"tensors are valid indices, got {item!r}. Use tf.gather for a list of positions and "
+        "tf.boolean_mask for a mask."
+    )
+
+
+def _in_range(index: int, size: int, dim: int) -> int:
+    if not -size <= index < size:
+        raise errors.InvalidValueError(f"slice index {index} of dimension {dim} out of bounds.")
+    return index
+
+
+def getitem(tensor: Tensor, key: Any) -> Tensor:
+    """`tensor[key]`; a key of booleans picks the elements where it is True."""
+    mask = _as_mask(key)
+    if mask is not None:
+        return picked(tensor, mask)
+    if NumpyRules.indexing:
+        key = _with_positions(tensor._value.shape, key)
+    sizes = part_of(tensor, key)
+    if sizes is not None:
+        return sizes
+    template, dynamic = parse(tensor._value.shape, key)
+    return apply(_getitem, (tensor, *dynamic), template)
+
+
+def picked(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
+    """The elements where a mask of known values is True.
+
+    Args:
+      tensor: the tensor to pick from.
+      mask: booleans in the shape of the dimensions from `axis` on.
+      axis: the first dimension that the mask covers.
+
+    Returns:
+      A tensor with one dimension in place of the masked ones.
+
+    Raises:
+      InvalidValueError: when the shapes do not fit.
+    """
+    shape = tensor._value.shape[axis : axis + mask.ndim]
+    if mask.shape != shape:
+        raise errors.InvalidValueError(
+            f"Shapes {shape} and {mask.shape} are incompatible: a mask has the dimensions of what it picks "
+            f"from, from axis {axis} on."
+        )
+    positions = [Tensor(p) for p in np.nonzero(mask)]
+    template = (("slice", None, None, None),) * axis + (_HOLE,) * mask.ndim
+    return apply(_getitem, (tensor, *positions), template)
+
+
+def _as_mask(key: Any) -> np.ndarray | None:
+    if isinstance(key, np.ndarray):
+        return key if key.dtype == bool and key.ndim else None
+    if isinstance(key, Variable) and key.dtype.is_bool:
+        key = key._as_tensor()
+    if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim:
+        return key._concrete("a mask that decides how many elements there are (use tf.where)")
+    return None
+
+
+def _with_positions(shape: tuple[int, ...], key: Any) -> Any:
+    """A NumPy index with arrays of checked positions in place of its lists and masks."""
+    items = key if isinstance(key, tuple) else (key,)
+    found: list[Any] = []
+    used = builtins.sum(_covered(i) for i in items)
+    dim = 0
+    for item in items:
+        if isinstance(item, list):
+            # An empty list holds no positions, where NumPy takes it for one of floats.
+            item = np.array(item) if item else np.zeros(0, np.int64)
+        mask = _as_mask(item)
+        if mask is not None:
+            if mask.shape != shape[dim : dim + mask.ndim]:
+                raise errors.InvalidValueError(
+                    f"boolean index of shape {mask.shape} did not match dimensions {shape[dim : dim + mask.ndim]} "
+                    f"of the indexed tensor, from dimension {dim} on."
+                )
+            found.extend(Tensor(p) for p in np.nonzero(mask))
+        elif isinstance(item, np.ndarray) and item.ndim and item.dtype.kind in "iu":
+            found.append(convert_to_tensor(item))
+        else:
+            found.append(item)
+        if isinstance(item, (np.ndarray, Tensor)) and mask is None and dim < len(shape):
+            check_positions(item, shape[dim], dim)
+        dim += len(shape) - used if item is Ellipsis else _covered(item)
+    return tuple(found) if isinstance(key, tuple) or len(found) > 1 else found[0]
+
+
+def _covered(item: Any) -> int:
+    """How many dimensions one part of an index takes."""
+    if item is None or item is Ellipsis:
+        return 0
+    if isinstance(item, list):
+        item = np.array(item)
+    dtype = getattr(item, "dtype", None)
+    is_mask = dtype is not None and (
+        dtype == np.bool_ if isinstance(item, np.ndarray) else dtype.is_bool
+    )
+    return item.ndim if is_mask else 1
+
+
+def check_positions(positions: Any, size: int, dim: int) -> None:
+    """Raises InvalidArgumentError for known positions that a dimension does not have."""
+    value = positions._value if isinstance(positions, Tensor) else positions
+    if isinstance(value, jax.core.Tracer) or value.dtype.kind not in "iu":
+        return
+    known = np.asarray(value)
+    bad = known[(known < -size) | (known >= size)]
+    if bad.size:
+        raise errors.InvalidValueError(
+            f"index {bad[0]} is out of bounds for dimension {dim} with size {size}."
+        )
+
+
+def variable_getitem(variable: Variable, key: Any) -> Tensor:
+    """`variable[key]`, a tensor with an `assign` method that writes that part of the variable."""
+    result = getitem(variable._as_tensor(), key)
+    if result._value is variable._value:
+        result = Tensor(result._value)
+
+    def assign(value: Any, name: str | None = None, **_: Any) -> Variable:
+        template, dynamic = parse(variable._shape, key)
+        tensor = variable._checked(value, "assign a slice")
+        with as_stored():
+            variable._write(apply(_setitem, (variable._as_tensor(), tensor, *dynamic), template))
+        return variable
+
+    result._assign_slice = assign
+    return result
+
+
+Tensor.__getitem__ = getitem  # type: ignore[method-assign, assignment]
+Variable.__getitem__ = variable_getitem  # type: ignore[method-assign, assignment]

@@ -1,0 +1,112 @@
+"""How variables come to be: creators that stand in for the constructor, names, initial values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.context import context
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+
+if TYPE_CHECKING:
+    from meshflow.core.variables.variable import Variable
+
+
+class VariableNeedsEagerError(Exception):
+    """A variable's initial value depends on ops being traced; the first call must run eagerly."""
+
+
+def initial_array(initial_value: Any, dtype: dtypes.DType | None) -> tuple[Any, Tensor | None]:
+    """The initial value as a device array, computed outside any trace.
+
+    Returns:
+      The array; and None, or the value that the program which is traced gives the variable when it
+      runs: the array is then zeros.
+
+    Raises:
+      VariableNeedsEagerError: when the value is computed by a program that may not run, or run again.
+    """
+    with init_scope():
+        value = initial_value() if callable(initial_value) else initial_value
+    if isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer):
+        scope = context.trace
+        if scope is None or not scope.runs:
+            raise VariableNeedsEagerError(
+                "A tf.Variable made inside a traced function has an initial value computed by traced "
+                "ops. Pass a function (tf.Variable(lambda: ...)) or create the variable outside."
+            )
+        scope.initialize()
+        # Once more as a part of the program.
+        traced = convert_to_tensor(
+            initial_value() if callable(initial_value) else value, dtype=dtype
+        )
+        with init_scope():
+            return jax.numpy.zeros(traced._value.shape, traced._value.dtype), traced
+    with init_scope():
+        tensor = convert_to_tensor(value, dtype=dtype)
+        array = tensor._value
+        if tensor.dtype is dtypes.string:
+            return array, None
+        # A fresh buffer: a compiled step may reuse it in place.
+        on_host = isinstance(array, np.ndarray)
+        return (transfers.transfer if on_host else transfers.duplicate)(array), None
+
+
+def scoped_name(name: str) -> str:
+    """`name` inside the open name scopes, as in `"outer/inner/name"`."""
+    return "/".join([*context.names, name])
+
+
+def create_through(
+    constructor: Callable[..., Variable], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Variable:
+    """Calls the innermost creator with a `next_creator` that leads outwards to the constructor."""
+    creators = list(context.variable_creators)
+
+    def default(**final: Any) -> Variable:
+        saved, context.variable_creators = context.variable_creators, []
+        try:
+            return constructor(**final)
+        finally:
+            context.variable_creators = saved
+
+    create: Callable[..., Variable] = default
+    for creator in creators:
+        create = _link(creator, create)
+    names = ("initial_value", "trainable", "validate_shape", "caching_device", "name")
+    named = dict(zip(names, args, strict=False))
+    return create(**named, **kwargs)
+
+
+def _link(creator: Any, following: Callable[..., Variable]) -> Callable[..., Variable]:
+    return lambda **kwargs: creator(following, **kwargs)
+
+
+@contextlib.contextmanager
+def variable_creator_scope(variable_creator: Callable[..., Variable]) -> Iterator[None]:
+    """Lets a function stand in for `tf.Variable`'s constructor.
+
+    Args:
+      variable_creator: called as `variable_creator(next_creator, **kwargs)`; returns a variable.
+
+    Example:
+      >>> import meshflow as tf
+      >>> def frozen(next_creator, **kwargs):
+      ...     return next_creator(**{**kwargs, "trainable": False})
+      >>> with tf.variable_creator_scope(frozen):
+      ...     tf.Variable(1.0).trainable
+      False
+    """
+    context.variable_creators = [*context.variable_creators, variable_creator]
+    try:
+        yield
+    finally:
+        context.variable_creators = context.variable_creators[:-1]

@@ -1,0 +1,117 @@
+"""What users say about padding: shapes and values, for each component of an element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
+from meshflow.data import structure
+
+
+def flat_up_to(spec: Any, shapes: Any) -> list[Any]:
+    """Shapes, one for each leaf of a spec; a shape may be a list, a TensorShape or a tensor.
+
+    Raises:
+      ValueError: when they have another structure.
+    """
+    if isinstance(spec, tuple):
+        if not isinstance(shapes, (tuple, list)) or len(shapes) != len(spec):
+            raise ValueError(f"padded_shapes {shapes} does not have the structure of {spec}.")
+        return [x for s, v in zip(spec, shapes, strict=True) for x in flat_up_to(s, v)]
+    if isinstance(spec, dict):
+        if not isinstance(shapes, dict) or set(shapes) != set(spec):
+            raise ValueError(f"padded_shapes {shapes} does not have the structure of {spec}.")
+        return [x for k in sorted(spec) for x in flat_up_to(spec[k], shapes[k])]
+    return [shapes]
+
+
+def sizes(shape: Any, spec: TensorSpec | None = None) -> list[Any] | None:
+    """A shape as a list, in which None stands for the largest size of a batch.
+
+    Args:
+      shape: a list, TensorShape, tensor or array of integers; -1 means None.
+      spec: what is padded to it.
+
+    Raises:
+      ValueError: when it is no shape, or does not fit the spec.
+      TypeError: for a tensor that does not hold integers.
+    """
+    if shape is None:
+        return None
+    if hasattr(shape, "as_list"):
+        found = None if shape.rank is None else shape.as_list()
+    elif isinstance(shape, int):
+        found = [shape]
+    else:
+        found = _listed(shape)
+    if found is not None:
+        found = [None if n in (None, -1) else int(n) for n in found]
+        if spec is not None and spec.shape.rank is not None:
+            _check(found, spec)
+    return found
+
+
+def _listed(shape: Any) -> list[Any]:
+    if hasattr(shape, "numpy") or isinstance(shape, np.ndarray):
+        array = np.asarray(structure.to_array(shape))
+    else:
+        array = np.array([-1 if n is None else n for n in shape])
+    if array.ndim != 1:
+        raise ValueError(
+            f"Padded shape {shape} must be a `tf.int64` vector tensor, but its shape was {array.shape}."
+        )
+    if array.size and array.dtype.kind != "i":
+        raise TypeError(
+            f"Padded shape {shape} must be a `tf.int64` vector tensor, but its element type was {array.dtype}."
+        )
+    return array.tolist()
+
+
+def _check(shape: list[Any], spec: TensorSpec) -> None:
+    """Raises an error when elements cannot be padded to a shape."""
+    own = spec.shape.as_list()
+    fits = len(own) == len(shape) and all(
+        n is None or m is None or m <= n for n, m in zip(shape, own, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"The padded shape {tuple(shape)} is not compatible with the shape {tuple(own)} of the "
+            "corresponding input component."
+        )
+
+
+def flat_values(spec: Any, values: Any) -> list[Any]:
+    """Padding values, one for each leaf of a spec; None where there is none, one for all if not nested."""
+    if isinstance(spec, tuple) and isinstance(values, tuple) and len(values) == len(spec):
+        return [x for s, v in zip(spec, values, strict=True) for x in flat_values(s, v)]
+    if isinstance(spec, dict) and isinstance(values, dict) and set(values) == set(spec):
+        return [x for k in sorted(spec) for x in flat_values(spec[k], values[k])]
+    if isinstance(values, (tuple, dict)):
+        raise ValueError(f"padding_values {values} does not have the structure of {spec}.")
+    return [values] * len(nest.flatten(spec))
+
+
+def padding_value(value: Any, spec: TensorSpec) -> Any:
+    """The number or string that a component is padded with; default 0 or an empty one.
+
+    Raises:
+      ValueError: when it is no scalar.
+      TypeError: when it has another dtype than the component.
+    """
+    if value is None:
+        return b"" if spec.dtype is dtypes.string else spec.dtype.as_numpy_dtype(0)
+    tensor = convert_to_tensor(value)
+    if tensor.shape.rank != 0:
+        raise ValueError(
+            f"Invalid `padding_values`. `padding_values` values should be scalars, but got {tuple(tensor.shape)}."
+        )
+    if tensor.dtype is not spec.dtype:
+        raise TypeError(
+            f"Invalid `padding_values`. `padding_values` values type {tensor.dtype.name} does not match type "
+            f"{spec.dtype.name} of the corresponding input component: {value!r}."
+        )
+    return structure.to_array(tensor)[()]

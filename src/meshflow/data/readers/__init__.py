@@ -1,0 +1,1 @@
+"""Datasets of files and of other libraries: records, CSV, Arrow, SQL, tar."""

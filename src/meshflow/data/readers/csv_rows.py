@@ -1,0 +1,380 @@
+"""Datasets of the rows of CSV files."""
+
+from __future__ import annotations
+
+import collections
+import glob
+import io
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, NotFoundError
+from meshflow.core.values import dtypes
+from meshflow.core.values.specs import TensorSpec
+from meshflow.data.dataset import AUTOTUNE, UNKNOWN_CARDINALITY, Dataset, integer
+from meshflow.data.epoch import Run
+from meshflow.data.execution.resumable import Failed, Raising
+from meshflow.data.readers.records import file_names
+from meshflow.data.transformations import Arranged
+from meshflow.files import gfile
+from meshflow.io.records import compression_of, opened
+from meshflow.ops.tables import columns_of, reader, row_values, selected
+
+__all__ = ["CsvDataset", "make_csv_dataset"]
+
+
+class CsvDataset(Dataset):
+    """The rows of CSV files, each a tuple of scalars.
+
+    Args:
+      filenames: a name, or names.
+      record_defaults: for each column that is read its default, or its dtype when a value is
+        required: float32, float64, int32, int64 or string.
+      compression_type: '', 'GZIP' or 'ZLIB'.
+      buffer_size: bytes read at once.
+      header: whether the first row of each file names the columns, and is left out.
+      field_delim: what separates fields.
+      use_quote_delim: whether quotation marks group.
+      na_value: text that means a missing value.
+      select_cols: numbers of the columns to read, ascending; default all.
+      exclude_cols: numbers of the columns to leave out, instead of `select_cols`.
+
+    Raises:
+      InvalidArgumentError: while iterating, for a row with another number of fields, a missing
+        required value or a text that is no number, naming file and line.
+      NotFoundError: while iterating, for a file that is not there.
+
+    Example:
+      >>> import tempfile, os
+      >>> import meshflow as tf
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
+      >>> tf.io.write_file(path, "x,name\\n1,one\\n2,two\\n")
+      >>> rows = tf.data.experimental.CsvDataset(path, [tf.int32, tf.string], header=True)
+      >>> [(int(x), name.numpy()) for x, name in rows]
+      [(1, b'one'), (2, b'two')]
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        record_defaults: Any,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        header: bool = False,
+        field_delim: str = ",",
+        use_quote_delim: bool = True,
+        na_value: str = "",
+        select_cols: Any = None,
+        exclude_cols: Any = None,
+    ) -> None:
+        self._names = file_names(filenames)
+        self._columns = columns_of(record_defaults)
+        if not self._columns:
+            raise InvalidArgumentError("record_defaults must have at least one column.")
+        if select_cols is not None and exclude_cols is not None:
+            raise InvalidArgumentError("Either select_cols or exclude_cols should be empty.")
+        self._select = selected(select_cols, len(self._columns))
+        excluded = () if exclude_cols is None else np.asarray(exclude_cols).reshape(-1).tolist()
+        self._excluded = frozenset(excluded)
+        self._compression = compression_of(compression_type)
+        self._buffer = None if buffer_size is None else integer(buffer_size, "buffer_size")
+        self._header, self._na_value = bool(header), na_value
+        self._reader: Callable[[Any], Any] = lambda text: reader(text, field_delim, use_quote_delim)
+
+    def _known_spec(self) -> Any:
+        return tuple(TensorSpec([], c.kind) for c in self._columns)
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _file_names(self) -> list[str] | None:
+        return self._names
+
+    def _of_files(self, names: list[str]) -> Dataset:
+        made = self._copied()
+        made._names = names
+        return made
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(self._items())
+
+    def _items(self) -> Iterator[Any]:
+        for path in self._names:
+            if not gfile.exists(path):
+                raise NotFoundError(f"{path}; No such file or directory")
+            file = opened(path, self._compression, self._buffer)
+            with io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="") as text:
+                yield from self._rows_of(path, self._reader(text))
+
+    def _rows_of(self, path: str, rows: Any) -> Iterator[Any]:
+        for number, fields in enumerate(rows):
+            if number == 0 and self._header:
+                continue
+            if self._excluded:
+                fields = [f for i, f in enumerate(fields or [""]) if i not in self._excluded]
+            try:
+                values = row_values(
+                    fields,
+                    self._columns,
+                    self._select,
+                    self._na_value,
+                    f"record {number}: {path}, line {rows.line_num}",
+                )
+            except InvalidArgumentError as error:
+                yield Failed(error)
+                continue
+            yield tuple(np.array(v, object) if type(v) is bytes else np.asarray(v) for v in values)
+
+
+def make_csv_dataset(
+    file_pattern: Any,
+    batch_size: Any,
+    column_names: Sequence[str] | None = None,
+    column_defaults: Any = None,
+    label_name: str | None = None,
+    select_columns: Any = None,
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    na_value: str = "",
+    header: bool = True,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    shuffle_buffer_size: int = 10000,
+    shuffle_seed: int | None = None,
+    prefetch_buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+    sloppy: bool = False,
+    num_rows_for_inference: int | None = 100,
+    compression_type: Any = None,
+    ignore_errors: bool = False,
+    encoding: str = "utf-8",
+) -> Dataset:
+    """Batches of the rows of CSV files: dictionaries from names of columns to vectors.
+
+    Args:
+      file_pattern: files or patterns with wildcards.
+      batch_size: rows of a batch.
+      column_names: names of all columns; default those in the first row.
+      column_defaults: for each column that is read its default, or its dtype when a value is
+        required; by default dtypes are those of the first rows (int32, int64, float32, float64,
+        else string), and missing values are 0 or ''.
+      label_name: a column to give beside the dictionary.
+      select_columns: names or numbers of the columns to read; default all.
+      field_delim: what separates fields.
+      use_quote_delim: whether quotation marks group.
+      na_value: text that means a missing value.
+      header: whether the first row of each file names the columns.
+      num_epochs: how often rows are repeated; default without end.
+      shuffle: whether files and rows come in random order.
+      shuffle_buffer_size: as for `Dataset.shuffle`.
+      shuffle_seed: as for `Dataset.shuffle`.
+      prefetch_buffer_size: batches made ahead.
+      num_parallel_reads: how many files give their rows in turn.
+      sloppy: accepted; the order is always kept.
+      num_rows_for_inference: how many rows tell the dtypes; None for all.
+      compression_type: '', 'GZIP' or 'ZLIB'.
+      ignore_errors: whether to leave out rows that cannot be read.
+      encoding: encoding of the names of columns.
+
+    Raises:
+      ValueError: when no file matches, or names, defaults and columns do not fit.
+
+    Example:
+      >>> import tempfile, os
+      >>> import meshflow as tf
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
+      >>> tf.io.write_file(path, "x,y\\n1,0.5\\n2,1.5\\n3,2.5\\n")
+      >>> data = tf.data.experimental.make_csv_dataset(
+      ...     path, 2, label_name="y", num_epochs=1, shuffle=False)
+      >>> [(f["x"].numpy().tolist(), y.numpy().tolist()) for f, y in data]
+      [([1, 2], [0.5, 1.5]), ([3], [2.5])]
+    """
+    files = _matching(file_pattern)
+    kind = compression_of(compression_type)
+
+    def rows(path: str) -> Iterator[list[str]]:
+        with io.TextIOWrapper(opened(path, kind), encoding, "surrogateescape", newline="") as text:
+            lines = reader(text, field_delim, use_quote_delim)
+            for fields in lines:
+                # Escapes tell in which line the bytes are, which the decoder's error does not.
+                if not all(field.isascii() for field in fields):
+                    _check_text(path, lines.line_num, fields, encoding)
+                yield fields
+
+    if column_names is None:
+        if not header:
+            raise InvalidValueError(
+                "Give `column_names`, or `header=True` for files that name columns."
+            )
+        column_names = _header_names(files, rows)
+    names = [str(n) for n in column_names]
+    if len(set(names)) != len(names):
+        twice = {n for n in names if names.count(n) > 1}
+        raise InvalidValueError(f"Names of columns must differ; there is more than one of {twice}.")
+    select = None if select_columns is None else _numbers(select_columns, names)
+    if column_defaults is None:
+        column_defaults = _inferred(
+            files, rows, len(names), select, na_value, header, num_rows_for_inference
+        )
+    wanted = names if select is None else [names[i] for i in select]
+    if len(column_defaults) != len(wanted):
+        raise InvalidValueError(
+            f"`column_defaults` has {len(column_defaults)} columns, but {len(wanted)} are read: {wanted}."
+        )
+    if label_name is not None and label_name not in wanted:
+        raise InvalidValueError(
+            f"`label_name` must be one of the columns {wanted}, got {label_name!r}."
+        )
+
+    def opened_file(name: Any) -> Dataset:
+        dataset: Dataset = CsvDataset(
+            name,
+            column_defaults,
+            compression_type=kind,
+            header=header,
+            field_delim=field_delim,
+            use_quote_delim=use_quote_delim,
+            na_value=na_value,
+            select_cols=select,
+        )
+        return dataset.ignore_errors() if ignore_errors else dataset
+
+    def arranged(columns: tuple[Any, ...]) -> Any:
+        features = collections.OrderedDict(zip(wanted, columns, strict=True))
+        if label_name is None:
+            return features
+        label = features.pop(label_name)
+        return features, label
+
+    dataset = Dataset.from_tensor_slices(files)
+    if shuffle:
+        dataset = dataset.shuffle(len(files), shuffle_seed)
+    reads = 1 if num_parallel_reads is None else num_parallel_reads
+    dataset = dataset.interleave(opened_file, len(files) if reads == AUTOTUNE else reads, 1)
+    if shuffle:
+        dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed)
+    if num_epochs != 1:
+        dataset = dataset.repeat(num_epochs)
+    dataset = Arranged(dataset.batch(batch_size, drop_remainder=num_epochs is None), arranged)
+    return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)
+
+
+def _matching(patterns: Any) -> list[str]:
+    """The files of patterns, sorted.
+
+    Raises:
+      ValueError: when there is none.
+    """
+    names = file_names(patterns)
+    if not names:
+        raise InvalidValueError("File pattern is empty.")
+    found = sorted(f for pattern in names for f in glob.glob(pattern))
+    if not found:
+        raise InvalidValueError(f"No files match `file_pattern` {patterns}.")
+    return found
+
+
+def _check_text(path: str, line: int, fields: list[str], encoding: str) -> None:
+    for field in fields:
+        bad = next((c for c in field if "\udc80" <= c <= "\udcff"), None)
+        if bad is not None:
+            raise InvalidValueError(
+                f"{path}, line {line}: byte 0x{ord(bad) - 0xDC00:02x} is no text in {encoding}. Give `encoding` the "
+                "encoding of the file."
+            )
+
+
+def _header_names(files: list[str], rows: Callable[[str], Iterator[list[str]]]) -> list[str]:
+    first = next(rows(files[0]), None)
+    if not first:
+        raise InvalidValueError(
+            f"Received an empty file: {files[0]} has no row that names columns."
+        )
+    for path in files[1:]:
+        if next(rows(path), None) != first:
+            raise InvalidValueError(
+                f"All CSV files must have the same header; {path} has another one."
+            )
+    return first
+
+
+def _numbers(select: Any, names: list[str]) -> list[int]:
+    """Numbers of the selected columns, ascending.
+
+    Raises:
+      ValueError: for a column that is not there, or one named twice.
+    """
+    found = []
+    for item in select:
+        if isinstance(item, str):
+            if item not in names:
+                raise InvalidValueError(
+                    f"`select_columns`: there is no column {item!r}; columns: {names}."
+                )
+            found.append(names.index(item))
+        elif not 0 <= item < len(names):
+            raise InvalidValueError(
+                f"`select_columns`: there is no column {item}; there are {len(names)}."
+            )
+        else:
+            found.append(int(item))
+    if len(set(found)) != len(found):
+        raise InvalidValueError(f"`select_columns` names a column twice: {list(select)}.")
+    return sorted(found)
+
+
+def _inferred(
+    files: list[str],
+    rows: Callable[[str], Iterator[list[str]]],
+    count: int,
+    select: list[int] | None,
+    na_value: str,
+    header: bool,
+    limit: int | None,
+) -> list[Any]:
+    """Defaults of the dtypes that the first rows show."""
+    wanted = list(range(count)) if select is None else select
+    levels = [-1] * len(wanted)
+    seen = 0
+    for path in files:
+        for number, fields in enumerate(rows(path)):
+            if number == 0 and header:
+                continue
+            if limit is not None and seen >= limit:
+                break
+            if len(fields) != count:
+                raise InvalidValueError(
+                    f"Problem inferring types: row {number} of {path} has {len(fields)} fields, expected {count}."
+                )
+            seen += 1
+            for place, column in enumerate(wanted):
+                if fields[column] not in ("", na_value):
+                    levels[place] = max(levels[place], _level(fields[column]))
+    return [_KINDS[level][1] for level in levels]
+
+
+_FLOAT32 = float(np.finfo(np.float32).max)
+# dtypes from narrow to wide, and the default of each; the last also for columns without values.
+_KINDS = [
+    (
+        kind,
+        np.zeros((), kind.as_numpy_dtype) if kind is not dtypes.string else np.array(b"", object),
+    )
+    for kind in (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64, dtypes.string)
+]
+
+
+def _level(field: str) -> int:
+    """The narrowest dtype that holds a field."""
+    try:
+        number = int(field)
+        if -(1 << 63) <= number < 1 << 63:
+            return 0 if -(1 << 31) <= number < 1 << 31 else 1
+    except ValueError:
+        pass
+    try:
+        return 2 if -_FLOAT32 <= float(field) <= _FLOAT32 else 3
+    except ValueError:
+        return 4

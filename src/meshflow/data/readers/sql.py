@@ -1,0 +1,212 @@
+"""Datasets of the rows of SQL databases, and of parsed record files."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnknownError
+from meshflow.core.values import dtypes
+from meshflow.core.values.specs import TensorSpec
+from meshflow.data.dataset import AUTOTUNE, UNKNOWN_CARDINALITY, Dataset
+from meshflow.data.epoch import Run
+from meshflow.data.readers.records import TFRecordDataset
+from meshflow.data.transformations.base import Arranged
+from meshflow.data.transformations.elementwise import Map
+
+__all__ = ["SqlDataset", "make_batched_features_dataset", "parse_example_dataset"]
+
+
+class SqlDataset(Dataset):
+    """The rows that a query of an SQLite database gives, each a tuple of scalars.
+
+    Args:
+      driver_name: 'sqlite'.
+      data_source_name: the database's file.
+      query: a SELECT statement.
+      output_types: a dtype for each column: integers, float64, bool or string.
+
+    Raises:
+      InvalidArgumentError: for another driver; while iterating, for another number
+        of columns.
+
+    Example:
+      >>> import os, sqlite3, tempfile
+      >>> import meshflow as tf
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.db")
+      >>> with sqlite3.connect(path) as database:
+      ...     _ = database.execute("CREATE TABLE people (name TEXT, age INTEGER)")
+      ...     _ = database.execute("INSERT INTO people VALUES ('Ann', 40), ('Bob', 30)")
+      >>> database.close()
+      >>> rows = tf.data.experimental.SqlDataset(
+      ...     "sqlite", path, "SELECT name, age FROM people ORDER BY age", (tf.string, tf.int32))
+      >>> [(name.numpy(), int(age)) for name, age in rows]
+      [(b'Bob', 30), (b'Ann', 40)]
+    """
+
+    def __init__(
+        self, driver_name: Any, data_source_name: Any, query: Any, output_types: Any
+    ) -> None:
+        driver, self._path, self._query = map(_text, (driver_name, data_source_name, query))
+        if driver != "sqlite":
+            raise InvalidArgumentError(f"driver_name must be 'sqlite', got {driver!r}.")
+        types = output_types if isinstance(output_types, (tuple, list)) else (output_types,)
+        self._kinds = [dtypes.as_dtype(t) for t in types]
+        for kind in self._kinds:
+            if kind.is_complex or kind.name in ("float32", "float16", "bfloat16"):
+                raise InvalidValueError(
+                    f"output_types: {kind.name} is no type of SQLite's columns; read float64 and use tf.cast."
+                )
+
+    def _known_spec(self) -> Any:
+        return tuple(TensorSpec([], kind) for kind in self._kinds)
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        # A prefetching thread may end what another began.
+        connection = sqlite3.connect(self._path, check_same_thread=False)
+        try:
+            for row in connection.execute(self._query):
+                if len(row) != len(self._kinds):
+                    raise InvalidArgumentError(
+                        f"The query gives {len(row)} columns, output_types {len(self._kinds)}: {self._query}"
+                    )
+                yield tuple(_value(v, k) for v, k in zip(row, self._kinds, strict=True))
+        except sqlite3.Error as error:
+            raise UnknownError(f"{self._path}: {error}: {self._query}") from None
+        finally:
+            connection.close()
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _value(value: Any, kind: dtypes.DType) -> np.ndarray:
+    """A column's value; NULL is 0 or ''."""
+    if kind is dtypes.string:
+        text = b"" if value is None else value if isinstance(value, bytes) else str(value).encode()
+        return np.array(text, object)
+    return np.asarray(0 if value is None else value).astype(kind.as_numpy_dtype)
+
+
+def parse_example_dataset(
+    features: Mapping[str, Any], num_parallel_calls: Any = 1, deterministic: bool | None = None
+) -> Callable[[Dataset], Dataset]:
+    """A function to `apply` that parses batches of serialized `tf.train.Example`s.
+
+    Args:
+      features: as for `tf.io.parse_example`.
+      num_parallel_calls: as for `Dataset.map`.
+      deterministic: accepted.
+
+    Raises:
+      ValueError: without features.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+      >>> parse = tf.data.experimental.parse_example_dataset({"x": tf.io.FixedLenFeature([], tf.int64)})
+      >>> parsed = tf.data.Dataset.from_tensor_slices([record, record]).batch(2).apply(parse)
+      >>> next(iter(parsed))["x"].numpy().tolist()
+      [7, 7]
+    """
+    from meshflow.io.parsing import feature_specs, parse_example
+
+    if not features:
+        raise ValueError("Missing: `features` was None or empty.")
+
+    def parsed(dataset: Dataset) -> Dataset:
+        given = dataset.element_spec
+        if (
+            not (isinstance(given, TensorSpec) and given.dtype is dtypes.string)
+            or given.shape.rank != 1
+        ):
+            raise TypeError(
+                f"Input dataset should be a dataset of vectors of strings. Instead it is {given}."
+            )
+        spec = lambda given: feature_specs(features, given.shape.as_list())
+        return Map(dataset, lambda x: parse_example(x, features), num_parallel_calls, spec)
+
+    return parsed
+
+
+def make_batched_features_dataset(
+    file_pattern: Any,
+    batch_size: Any,
+    features: Mapping[str, Any],
+    reader: Any = None,
+    label_key: str | None = None,
+    reader_args: Any = None,
+    num_epochs: int | None = None,
+    shuffle: bool = True,
+    shuffle_buffer_size: int = 10000,
+    shuffle_seed: int | None = None,
+    prefetch_buffer_size: Any = None,
+    reader_num_threads: int | None = None,
+    parser_num_threads: int | None = None,
+    sloppy_ordering: bool = False,
+    drop_final_batch: bool = False,
+) -> Dataset:
+    """Batches of parsed features of files of `tf.train.Example`s.
+
+    Args:
+      file_pattern: files or patterns with wildcards.
+      batch_size: records of a batch.
+      features: as for `tf.io.parse_example`; every record must have what is not sparse.
+      reader: from a file's name to a dataset of strings; default `tf.data.TFRecordDataset`.
+      label_key: a feature to give beside the dictionary.
+      reader_args: further arguments of the reader.
+      num_epochs: how often records are repeated; default without end.
+      shuffle: whether files and records come in random order.
+      shuffle_buffer_size: as for `Dataset.shuffle`.
+      shuffle_seed: as for `Dataset.shuffle`.
+      prefetch_buffer_size: batches made ahead.
+      reader_num_threads: how many files give their records in turn.
+      parser_num_threads: as for `Dataset.map`.
+      sloppy_ordering: accepted; the order is always kept.
+      drop_final_batch: whether a smaller last batch is left out.
+
+    Raises:
+      ValueError: when `label_key` is no feature.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+      >>> record = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = os.path.join(folder, "records")
+      ...     with tf.io.TFRecordWriter(path) as writer:
+      ...         writer.write(record)
+      ...     spec = {"x": tf.io.FixedLenFeature([], tf.int64)}
+      ...     data = tf.data.experimental.make_batched_features_dataset(path, 2, spec, num_epochs=2)
+      ...     next(iter(data))["x"].numpy().tolist()
+      [7, 7]
+    """
+    if label_key is not None and label_key not in features:
+        raise ValueError(f"The `label_key` {label_key!r} must be one of the `features`.")
+    read, arguments = reader or TFRecordDataset, reader_args or []
+    dataset = Dataset.list_files(file_pattern, shuffle=shuffle, seed=shuffle_seed)
+    dataset = dataset.interleave(lambda name: read(name, *arguments), reader_num_threads or 1, 1)
+    if shuffle:
+        dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed)
+    if num_epochs != 1:
+        dataset = dataset.repeat(num_epochs)
+    dataset = dataset.batch(batch_size, drop_final_batch or num_epochs is None)
+    dataset = dataset.apply(parse_example_dataset(features, parser_num_threads or 2))
+    if label_key is not None:
+
+        def with_label(found: dict[str, Any]) -> Any:
+            return {k: v for k, v in found.items() if k != label_key}, found[label_key]
+
+        dataset = Arranged(dataset, with_label)
+    return dataset.prefetch(AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size)

@@ -1,0 +1,1 @@
+"""Elements in files: what caches, saved datasets and snapshots stand on."""

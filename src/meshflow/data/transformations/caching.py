@@ -1,0 +1,195 @@
+"""Elements kept, made ahead, counted, or left out where making them fails."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.data.dataset import (
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Dataset,
+    Vector,
+    integer,
+)
+from meshflow.data.epoch import Run, ahead
+from meshflow.data.execution import chunks
+from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.storage.element_files import ElementWriter, read_elements
+from meshflow.data.transformations.base import Fixed, Stacked, Unary
+from meshflow.files import gfile
+from meshflow.files.replacing import replacing
+
+
+class Cache(Unary):
+    """Elements kept from the first whole pass, in memory or in a file."""
+
+    def __init__(self, parent: Dataset, filename: str) -> None:
+        super().__init__(parent)
+        self._name = filename
+        self._file = f"{filename}.meshflow" if filename else None
+        self._kept: Dataset | None = None
+
+    def _forget(self, part: str) -> None:
+        """Makes this the cache of a part of the data."""
+        self._kept = None
+        if self._file is not None:
+            self._name = f"{self._name}.{part}"
+            self._file = f"{self._name}.meshflow"
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        return Raising(self._items(run)) if rows is None else rows
+
+    def _vector(self, run: Run) -> Vector | None:
+        return None if self._kept is None else self._kept._vector(run)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        if self._file is not None or self._kept is not None:
+            return None
+        if not chunks.stackable(self.element_spec):
+            return None
+        parent = self._parent._in_chunks(run)
+        return None if parent is None else self._keep(parent)
+
+    def _items(self, run: Run) -> Iterator[Any]:
+        if self._kept is not None:
+            yield from self._kept._elements(run)
+        elif self._file is not None and gfile.exists(self._file):
+            yield from read_elements(self._file, self.element_spec)
+        elif self._file is not None:
+            yield from self._write(caught(self._parent._elements(run)))
+        elif chunks.stackable(self.element_spec):
+            # Kept stacked, so that later passes go by indices.
+            elements = chunks.singles(caught(self._parent._elements(run)))
+            yield from chunks.rows(self._keep(elements), self.element_spec)
+        else:
+            yield from self._keep_elements(caught(self._parent._elements(run)))
+
+    def _keep_elements(self, items: Iterator[Any]) -> Iterator[Any]:
+        kept, whole = [], True
+        for item in items:
+            kept.append(item)
+            whole = whole and type(item) is not Failed
+            yield item
+        if whole:
+            self._kept = Fixed(kept, self.element_spec)
+
+    def _keep(self, parts: Iterator[Any]) -> Iterator[Any]:
+        kept, whole = [], True
+        for chunk in parts:
+            kept.append(chunk)
+            whole = whole and type(chunk) is not Failed
+            yield chunk
+        if whole and kept:
+            self._kept = Stacked(kept, self.element_spec)
+
+    def _write(self, items: Iterator[Any]) -> Iterator[Any]:
+        assert self._file is not None
+        with contextlib.suppress(_HasHoleError), replacing(self._file) as file:
+            writer = ElementWriter(file, self.element_spec)
+            whole = True
+            for item in items:
+                if type(item) is Failed:
+                    whole = False
+                else:
+                    writer.write(item)
+                yield item
+            writer.finish()
+            if not whole:
+                raise _HasHoleError
+
+
+class _HasHoleError(Exception):
+    """Ends the writing of a file of which an element is missing."""
+
+
+class Prefetch(Unary):
+    """Elements made ahead by a thread."""
+
+    _apart = True
+
+    def __init__(self, parent: Dataset, buffer_size: Any) -> None:
+        super().__init__(parent)
+        size = 2 if buffer_size is None else integer(buffer_size, "buffer_size")
+        if size < -1:
+            raise InvalidArgumentError(
+                f"buffer_size must be >= 0, or -1 for auto-tuning, got {size}."
+            )
+        self._size = 2 if size < 0 else size
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        elements = self._parent._elements(run)
+        return elements if self._size == 0 else ahead(elements, self._size)
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run)
+        return parent if parent is None or self._size == 0 else ahead(parent, 1)
+
+    def _vector(self, run: Run) -> Vector | None:
+        return self._parent._vector(run)
+
+
+class AssertCardinality(Unary):
+    """A dataset that must have so many elements."""
+
+    def __init__(self, parent: Dataset, expected: Any) -> None:
+        super().__init__(parent)
+        self._expected = integer(expected, "expected_cardinality")
+
+    def _count(self) -> int:
+        return self._expected
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        return Raising(self._counted(caught(self._parent._elements(run))))
+
+    def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
+        number = 0
+        for item in items:
+            number += type(item) is not Failed
+            if 0 <= self._expected < number:
+                raise _unexpected(self._expected, f"at least {number}")
+            yield item
+        if number != self._expected and self._expected >= INFINITE_CARDINALITY:
+            raise _unexpected(self._expected, str(number))
+
+
+def _unexpected(expected: int, found: str) -> Exception:
+    return FailedPreconditionError(
+        f"Input dataset was expected to contain {expected} elements but contained {found} elements."
+    )
+
+
+class IgnoreErrors(Unary):
+    """Elements that could be made; those that raise are left out."""
+
+    def __init__(self, parent: Dataset, log_warning: bool) -> None:
+        super().__init__(parent)
+        self._warn = log_warning
+
+    def _count(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def _elements(self, run: Run) -> Generator[Any, None, None]:
+        rows = self._rows(run)
+        return Raising(self._left(caught(self._parent._elements(run)))) if rows is None else rows
+
+    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(run)
+        return None if parent is None else self._left(parent)
+
+    def _left(self, items: Iterator[Any]) -> Iterator[Any]:
+        for item in items:
+            if type(item) is Failed:
+                _report(item.error, self._warn)
+            else:
+                yield item
+
+
+def _report(error: BaseException, warn: bool) -> None:
+    if warn:
+        import logging
+
+        logging.getLogger("meshflow").warning("An element was left out: %s", error)

@@ -1,0 +1,167 @@
+"""Values of replicas brought together: reduced to one, or joined along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.distribute.collectives import ReduceOp, divisible, gatherable
+from meshflow.distribute.replica import spanning
+from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
+from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+
+
+class Joining:
+    """The methods of `Strategy` that make one value of the replicas'; a base class of it."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas compute a step together."""
+        raise NotImplementedError
+
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+        """Sum or mean of the replicas' values.
+
+        Args:
+          reduce_op: `ReduceOp` or its name.
+          value: what `run` returned.
+          axis: an axis, or several, to reduce within each replica too; a mean is then over all elements.
+
+        Returns:
+          The same structure with one tensor for each `PerReplica`. A mean of integers is a float.
+
+        Raises:
+          InvalidArgumentError: when `axis` is None and the replicas' shapes differ.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+          >>> losses = strategy.run(lambda: tf.constant([1.0, 5.0]))
+          >>> strategy.reduce("SUM", losses, axis=None).numpy().tolist()
+          [2.0, 10.0]
+          >>> float(strategy.reduce("MEAN", losses, axis=0))
+          3.0
+        """
+        from meshflow.ops.math import add_n, reduce_mean, reduce_sum
+
+        require_cross_replica("reduce")
+        mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
+        reducer = reduce_mean if mean else reduce_sum
+
+        def reduced(leaf: Any) -> Any:
+            if not isinstance(leaf, PerReplica):
+                tensor = convert_to_tensor(leaf)
+                if axis is not None:
+                    tensor = reducer(divisible(tensor) if mean else tensor, axis)
+                # The same value on every replica counts once for each.
+                if self.num_replicas_in_sync > 1 and not mean and axis is None:
+                    tensor = tensor * np.asarray(self.num_replicas_in_sync, tensor.dtype.dtype)
+                return tensor
+            if isinstance(leaf, Stacked):
+                stacked = divisible(leaf.stacked) if mean else leaf.stacked
+                return reducer(stacked, replica_axes(axis))
+            values = [convert_to_tensor(v) for v in leaf.values]
+            if axis is not None:
+                # Replicas may have different numbers of elements: all of them count alike.
+                values = [divisible(v) if mean else v for v in values]
+                total = add_n([reduce_sum(v, axis) for v in values])
+                count = sum(_count(v, axis) for v in values)
+                return total / np.asarray(count, total.dtype.dtype) if mean else total
+            whole = stack(values)
+            if not isinstance(whole, Stacked):
+                raise InvalidArgumentError(
+                    f"Strategy.reduce: the replicas' values have different shapes "
+                    f"{[tuple(v.shape.as_list()) for v in values]}; pass axis=0 to reduce each first."
+                )
+            return reducer(divisible(whole.stacked) if mean else whole.stacked, 0)
+
+        return map_replicas(reduced, value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """The replicas' values joined along an axis.
+
+        Args:
+          value: what `run` returned.
+          axis: the axis.
+
+        Returns:
+          The same structure with one tensor for each `PerReplica`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+          >>> values = strategy.run(lambda: tf.constant([1, 2]))
+          >>> strategy.gather(values, axis=0).numpy().tolist()
+          [1, 2, 1, 2]
+        """
+        from meshflow.ops.array import concat
+
+        require_cross_replica("gather")
+
+        def joined(leaf: Any) -> Any:
+            if not isinstance(leaf, PerReplica):
+                tensor = gatherable(leaf, "gather")
+                return concat([tensor] * self.num_replicas_in_sync, axis)
+            values = [gatherable(v, "gather") for v in leaf.values]
+            _check_joinable(values, axis)
+            return concat(values, axis)
+
+        return map_replicas(joined, value)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """This process's replicas' values as a tuple.
+
+        Args:
+          value: what `run` returned.
+
+        Example:
+          >>> import meshflow as tf
+          >>> strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+          >>> strategy.experimental_local_results(strategy.run(lambda: tf.constant(1)))[1].numpy().tolist()
+          1
+        """
+        several = (PerReplica, MirroredVariable, SyncOnReadVariable)
+        return value.values if isinstance(value, several) else (value,)
+
+    unwrap = experimental_local_results
+
+
+def require_cross_replica(method: str) -> None:
+    """Raises RuntimeError, naming the method, while a replica runs."""
+    if spanning() is not None:
+        raise RuntimeError(
+            f"Strategy.{method}: Method requires being in cross-replica context, use "
+            "get_replica_context().merge_call(), or ReplicaContext.all_reduce and all_gather."
+        )
+
+
+def replica_axes(axis: Any) -> list[int]:
+    """Axes of stacked values of replicas: that of the replicas, and those within each."""
+    inner = [] if axis is None else np.atleast_1d(axis).tolist()
+    return [0, *(a + 1 if a >= 0 else a for a in inner)]
+
+
+def _count(tensor: Any, axis: Any) -> int:
+    """The number of elements that a reduction over some axes makes one of."""
+    sizes = tensor.shape.as_list()
+    axes = {int(a) % len(sizes) for a in np.atleast_1d(axis)} if sizes else set()
+    return int(np.prod([sizes[a] for a in axes], dtype=np.int64))
+
+
+def _check_joinable(values: Sequence[Any], axis: int) -> None:
+    shapes = [tuple(v.shape.as_list()) for v in values]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise InvalidArgumentError(
+            f"Strategy.gather: Ranks of all input tensors should match, got replicas' shapes {shapes}."
+        )
+    rank = len(shapes[0])
+    for dim in range(rank):
+        if dim != axis % max(rank, 1) and len({shape[dim] for shape in shapes}) > 1:
+            raise InvalidArgumentError(
+                f"Strategy.gather: Dimension {dim} in both shapes must be equal, but the replicas' shapes "
+                f"are {shapes}, joined along axis {axis}."
+            )

@@ -1,0 +1,1 @@
+"""Functional models as graphs: input layers, nodes, ops as layers."""

@@ -1,0 +1,144 @@
+"""`Input`: where a Functional model begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.values import dtypes
+from meshflow.core.values.specs import TensorSpec
+from meshflow.keras import backend
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+
+
+class InputLayer(Layer):
+    """The layer that stands for a model input.
+
+    Args:
+      input_shape: shape without the batch dimension.
+      batch_size: the batch size, None for any.
+      dtype: dtype of the input; default `floatx()`.
+      input_tensor: not supported.
+      sparse: not supported.
+      name: name of the input.
+      ragged: not supported.
+      type_spec: a `TensorSpec` that gives shape and dtype instead.
+      **kwargs: `batch_input_shape`.
+
+    Raises:
+      ValueError: when no shape is given.
+      NotImplementedError: for sparse and ragged inputs, which XLA cannot represent.
+
+    Example:
+      >>> import meshflow as tf
+      >>> first = tf.keras.layers.InputLayer(input_shape=(3,))
+      >>> model = tf.keras.Sequential([first, tf.keras.layers.Dense(2)])
+      >>> model.input_shape, model.output_shape
+      ((None, 3), (None, 2))
+    """
+
+    def __init__(
+        self,
+        input_shape: Any = None,
+        batch_size: int | None = None,
+        dtype: Any = None,
+        input_tensor: Any = None,
+        sparse: bool = False,
+        name: str | None = None,
+        ragged: bool = False,
+        type_spec: TensorSpec | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if sparse or ragged or input_tensor is not None:
+            raise NotImplementedError(
+                "Input(sparse=True), Input(ragged=True) and Input(tensor=...) are not supported: XLA needs dense "
+                "tensors. Pass dense inputs, with a mask where sizes vary."
+            )
+        if type_spec is not None:
+            batch_shape = tuple(type_spec.shape.as_list())
+            dtype = type_spec.dtype
+        elif kwargs.get("batch_input_shape") is not None:
+            batch_shape = tuple(kwargs["batch_input_shape"])
+        elif input_shape is not None:
+            inner = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
+            batch_shape = (batch_size, *inner)
+        else:
+            raise ValueError(
+                "Please provide to Input a `shape` or a `tensor` or a `type_spec` argument."
+            )
+        name = name or backend.unique_name("input", zero_based=False)
+        kind = dtypes.as_dtype(dtype or backend.floatx())
+        super().__init__(name=name, dtype=kind.name)
+        self._batch_input_shape = batch_shape
+        self.built = True
+        self.is_placeholder = True
+        output = KerasTensor(TensorSpec(batch_shape, kind, name), name=name)
+        Node(self, (), {}, output)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration."""
+        return {
+            "batch_input_shape": self._batch_input_shape,
+            "dtype": self.dtype,
+            "sparse": False,
+            "ragged": False,
+            "name": self.name,
+        }
+
+
+def Input(
+    shape: Any = None,
+    batch_size: int | None = None,
+    name: str | None = None,
+    dtype: Any = None,
+    sparse: bool | None = None,
+    tensor: Any = None,
+    ragged: bool | None = None,
+    type_spec: TensorSpec | None = None,
+    **kwargs: Any,
+) -> KerasTensor:
+    """Makes a symbolic input of a model.
+
+    Args:
+      shape: shape without the batch dimension; None for sizes that vary.
+      batch_size: the batch size, None for any.
+      name: name of the input, the key when inputs are given as a dictionary.
+      dtype: dtype; default `floatx()`.
+      sparse: not supported.
+      tensor: not supported.
+      ragged: not supported.
+      type_spec: a `TensorSpec` that gives shape and dtype instead.
+      **kwargs: `batch_shape` or `batch_input_shape`, the shape with the batch dimension.
+
+    Returns:
+      A symbolic tensor.
+
+    Raises:
+      ValueError: when both or neither of `shape` and `batch_shape` are given.
+
+    Example:
+      >>> import meshflow as tf
+      >>> x = tf.keras.Input(shape=(3,))
+      >>> y = tf.nn.relu(x * 2.0)
+      >>> y.shape
+      TensorShape([None, 3])
+    """
+    batch_shape = kwargs.pop("batch_shape", None) or kwargs.pop("batch_input_shape", None)
+    if kwargs:
+        raise ValueError(f"Unrecognized keyword arguments to Input: {sorted(kwargs)}")
+    if shape is not None and batch_shape is not None:
+        raise ValueError(
+            "Only provide the `shape` OR `batch_input_shape` argument to Input, not both at the same time."
+        )
+    layer = InputLayer(
+        input_shape=shape,
+        batch_size=batch_size,
+        dtype=dtype,
+        input_tensor=tensor,
+        sparse=bool(sparse),
+        name=name,
+        ragged=bool(ragged),
+        type_spec=type_spec,
+        **({"batch_input_shape": batch_shape} if batch_shape is not None else {}),
+    )
+    return layer._inbound_nodes[0].outputs

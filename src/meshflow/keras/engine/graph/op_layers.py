@@ -1,0 +1,185 @@
+"""Ops on symbolic tensors become layers.
+
+One API call makes one layer: `tf.nn.relu(x)` on a symbolic `x` is a `TFOpLambda` that calls
+`tf.nn.relu`, and its configuration is the function's public name. Indexing makes a
+`SlicingOpLambda`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.dispatch import symbolic
+from meshflow.core.values import nest
+from meshflow.core.variables.indexing import getitem
+from meshflow.core.variables.variable import Variable
+from meshflow.keras import backend
+from meshflow.keras.engine.graph import op_table
+from meshflow.keras.engine.layer import shape_inference
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+from meshflow.keras.safe_mode import HeldName
+from meshflow.ops.operators import install
+
+# Ops whose layers Keras names after another of their names.
+_KERAS_NAMES = {
+    "linalg.einsum": "einsum",
+    "linalg.l2_normalize": "math.l2_normalize",
+    "linalg.norm": "compat.v1.norm",
+    "math.cast": "cast",
+    "math.clip_by_value": "clip_by_value",
+    "math.floordiv": "compat.v1.floor_div",
+    "floormod": "math.floormod",
+    "math.logical_or_bitwise_and": "math.logical_and",
+    "math.logical_or_bitwise_not": "math.logical_not",
+    "math.logical_or_bitwise_or": "math.logical_or",
+    "nn.avg_pool": "nn.avg_pool2d",
+    "nn.max_pool": "nn.max_pool2d",
+    "nn.sigmoid": "math.sigmoid",
+    "nn.softplus": "math.softplus",
+    "nn.swish": "nn.silu",
+    "nn.tanh": "math.tanh",
+    "nn.top_k": "math.top_k",
+    "pad_constant": "compat.v1.pad",
+    "select": "where",
+    "shape_of_symbolic": "compat.v1.shape",
+    "size_of_symbolic": "compat.v1.size",
+    **{name: f"compat.v1.{name}" for name in ("gather", "pad", "squeeze", "transpose")},
+}
+
+
+def _layer_name(function: Callable[..., Any], symbol: str) -> str:
+    """The name that Keras gives the layer of an op, such as 'tf.math.reduce_mean'."""
+    operator = op_table.operator_name(symbol)
+    if operator is not None:
+        return f"tf.{operator}"
+    if not op_table.is_public(function):
+        # The op behind a public function, which is the one to name the layer after.
+        symbol = op_table.public_name_like(function.__name__.strip("_").replace("_or_bitwise", ""))
+    return f"tf.{_KERAS_NAMES.get(symbol, symbol)}"
+
+
+class TFOpLambda(Layer):
+    """A layer that calls one op; made when the op is called on a symbolic tensor.
+
+    Args:
+      function: the op or its public name.
+      **kwargs: `name` and the other arguments of `Layer`.
+    """
+
+    def __init__(self, function: Any, **kwargs: Any) -> None:
+        if isinstance(function, HeldName):
+            function = function.value
+        self._function = op_table.find_function(function) if isinstance(function, str) else function
+        self._symbol = op_table.public_name(self._function)
+        if "name" not in kwargs:
+            kwargs["name"] = backend.unseen_name(_layer_name(self._function, self._symbol))
+        kwargs["autocast"] = False
+        super().__init__(**kwargs)
+        self.built = True
+
+    def call_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the op."""
+        return self._function(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the op, or adds the call to the graph when an argument is symbolic."""
+        if not symbolic.has_symbolic(args, kwargs):
+            return self.call_function(*args, **kwargs)
+        outputs = shape_inference.infer(self.call_function, args, kwargs)
+        Node(self, args, kwargs, outputs)
+        return outputs
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: the layer's name and the op's."""
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": self.dtype,
+            "function": HeldName(self._symbol, self._function),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TFOpLambda:
+        """The layer with a configuration."""
+        config = dict(config)
+        return cls(config.pop("function"), **config)
+
+
+class SlicingOpLambda(TFOpLambda):
+    """A layer that indexes its input, `x[...]`.
+
+    Args:
+      function: ignored; kept so that configurations look alike.
+      **kwargs: `name` and the other arguments of `Layer`.
+    """
+
+    def __init__(self, function: Any = None, **kwargs: Any) -> None:
+        if "name" not in kwargs:
+            kwargs["name"] = backend.unseen_name("tf.__operators__.getitem")
+        super().__init__(_index, **kwargs)
+        self._symbol = "__operators__.getitem"
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SlicingOpLambda:
+        """The layer with a configuration."""
+        return cls(**{k: v for k, v in config.items() if k != "function"})
+
+
+def _index(x: Any, slice_spec: Any) -> Any:
+    return getitem(x, decode_index(slice_spec))
+
+
+def encode_index(key: Any) -> Any:
+    """An index as plain lists and dictionaries, which a configuration can hold."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    encoded: list[Any] = []
+    for item in items:
+        if isinstance(item, slice):
+            encoded.append({"start": item.start, "step": item.step, "stop": item.stop})
+        elif item is Ellipsis:
+            encoded.append("...")
+        else:
+            encoded.append(item)
+    return encoded
+
+
+def decode_index(encoded: Any) -> tuple[Any, ...]:
+    """The index that `encode_index` described."""
+    return tuple(
+        slice(item["start"], item["stop"], item["step"])
+        if isinstance(item, dict)
+        else Ellipsis
+        if isinstance(item, str) and item == "..."
+        else item
+        for item in encoded
+    )
+
+
+def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the dispatcher calls when an op meets a symbolic tensor."""
+    captured = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Variable)]
+    if captured:
+        import warnings
+
+        warnings.warn(
+            f"The following Variables were used in a Lambda layer's call (tf.{op_table.public_name(function)}), but are not "
+            f"present in its tracked objects: {[v.name for v in captured]}. This is a strong indication that the "
+            "Lambda layer should be rewritten as a subclassed Layer.",
+            stacklevel=3,
+        )
+    name = kwargs.pop("name", None)
+    layer = TFOpLambda(function, **({"name": name} if name else {}))
+    return layer(*args, **kwargs)
+
+
+def _getitem(self: KerasTensor, key: Any) -> Any:
+    return SlicingOpLambda()(self, slice_spec=encode_index(key))
+
+
+KerasTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]
+_unhashable = KerasTensor.__hash__
+install(KerasTensor)
+KerasTensor.__hash__ = _unhashable  # type: ignore[method-assign]
+symbolic.register_symbolic(KerasTensor, call_op)

@@ -1,0 +1,207 @@
+"""Names of ops in configurations, and the ops of these names.
+
+The names are TensorFlow's public ones. Which functions have one is settled here and where ops are made
+(`meshflow.core.dispatch.op_names`), before any file is read: a name that is not in the table means nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.dispatch import op_names
+
+__all__ = [
+    "SPACES",
+    "find_function",
+    "is_public",
+    "operator_name",
+    "ops_of",
+    "public_name",
+    "public_name_like",
+]
+
+# Python operators that Keras names after themselves, not after the function they call.
+_OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
+
+# Where functions have public names; a later name of a function is the one that configurations have.
+_NAMING_SPACES = ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random")
+SPACES = (*_NAMING_SPACES, "audio", "debugging", "io", "quantization", "experimental.numpy")
+
+# Functions made of ops, besides the ops themselves. What takes a function, asserts, prints, keeps state,
+# reads a file or a clock is not among them.
+_MADE_OF_OPS = {
+    "": """
+        accumulate_n argmax argmin bitcast boolean_mask broadcast_dynamic_shape broadcast_static_shape cast
+        clip_by_global_norm concat constant convert_to_tensor divide dynamic_partition dynamic_stitch
+        edit_distance eig eigvals einsum ensure_shape eye fill fingerprint gather gather_nd guarantee_const
+        histogram_fixed_width histogram_fixed_width_bins identity_n linspace matvec meshgrid norm one_hot ones
+        ones_like pad parallel_stack pow range rank required_space_to_batch_paddings roll saturate_cast
+        scalar_mul scatter_nd searchsorted sequence_mask shape shape_n size slice split stack strided_slice
+        tensor_scatter_nd_add tensor_scatter_nd_max tensor_scatter_nd_min tensor_scatter_nd_sub
+        tensor_scatter_nd_update truncatediv truncatemod tuple unique unique_with_counts unstack where zeros
+        zeros_like as_string""",
+    "math": """
+        accumulate_n approx_max_k approx_min_k bincount cast clip_by_global_norm confusion_matrix count_nonzero
+        divide floordiv floormod global_norm invert_permutation mod polyval pow saturate_cast scalar_mul
+        segment_max segment_mean segment_min segment_prod segment_sum sobol_sample top_k truncatediv truncatemod
+        unsorted_segment_max unsorted_segment_mean unsorted_segment_min unsorted_segment_prod
+        unsorted_segment_sqrt_n unsorted_segment_sum""",
+    "nn": """
+        atrous_conv2d atrous_conv2d_transpose avg_pool avg_pool1d avg_pool2d avg_pool3d
+        batch_norm_with_global_normalization batch_normalization collapse_repeated compute_accidental_hits
+        compute_average_loss conv1d conv1d_transpose conv2d conv2d_transpose conv3d conv3d_transpose
+        conv_transpose convolution ctc_beam_search_decoder ctc_greedy_decoder ctc_loss ctc_unique_labels
+        depth_to_space depthwise_conv2d depthwise_conv2d_backprop_filter depthwise_conv2d_backprop_input
+        dilation2d dropout embedding_lookup embedding_lookup_sparse erosion2d general_dropout log_poisson_loss
+        max_pool max_pool1d max_pool2d max_pool3d max_pool_with_argmax moments nce_loss normalize_moments pool
+        safe_embedding_lookup_sparse sampled_softmax_loss scale_regularization_loss separable_conv2d
+        sigmoid_cross_entropy_with_logits softmax_cross_entropy_with_logits space_to_depth
+        sparse_softmax_cross_entropy_with_logits stateless_dropout sufficient_statistics top_k
+        weighted_moments""",
+    "linalg": """
+        banded_triangular_solve eig eigh eigh_tridiagonal einsum eye global_norm inv lu matrix_rank matvec
+        normalize qr slogdet solve svd tridiagonal_matmul tridiagonal_solve""",
+    "image": """
+        adjust_brightness adjust_contrast adjust_gamma adjust_hue adjust_jpeg_quality adjust_saturation
+        central_crop combined_non_max_suppression convert_image_dtype crop_and_resize crop_to_bounding_box
+        decode_and_crop_jpeg decode_bmp decode_gif decode_image decode_jpeg decode_png draw_bounding_boxes
+        encode_jpeg encode_png extract_jpeg_shape extract_patches image_gradients is_jpeg non_max_suppression
+        non_max_suppression_overlaps non_max_suppression_padded non_max_suppression_with_scores
+        pad_to_bounding_box psnr random_brightness random_contrast random_crop random_flip_left_right
+        random_flip_up_down random_hue random_jpeg_quality random_saturation resize resize_with_crop_or_pad
+        resize_with_pad rgb_to_grayscale rgb_to_yiq rgb_to_yuv sample_distorted_bounding_box ssim ssim_multiscale
+        stateless_random_brightness stateless_random_contrast stateless_random_crop
+        stateless_random_flip_left_right stateless_random_flip_up_down stateless_random_hue
+        stateless_random_jpeg_quality stateless_random_saturation
+        stateless_sample_distorted_bounding_box yiq_to_rgb yuv_to_rgb""",
+    "io": """
+        decode_and_crop_jpeg decode_base64 decode_bmp decode_compressed decode_csv decode_gif decode_image
+        decode_jpeg decode_png decode_raw encode_base64 encode_jpeg encode_png extract_jpeg_shape is_jpeg""",
+    "audio": "decode_wav encode_wav",
+    "debugging": "check_numerics",
+    "quantization": """
+        fake_quant_with_min_max_args fake_quant_with_min_max_vars
+        fake_quant_with_min_max_vars_per_channel""",
+    "strings": """
+        unicode_decode unicode_decode_with_offsets unicode_encode unicode_split unicode_split_with_offsets
+        unicode_transcode""",
+    "signal": """
+        dct fftshift frame hamming_window hann_window idct ifftshift inverse_mdct inverse_stft
+        inverse_stft_window_fn kaiser_bessel_derived_window kaiser_window linear_to_mel_weight_matrix mdct
+        mfccs_from_log_mel_spectrograms overlap_and_add stft vorbis_window""",
+    "random": """
+        categorical fold_in gamma poisson shuffle split stateless_binomial stateless_categorical stateless_fold_in
+        stateless_gamma stateless_normal stateless_poisson stateless_shuffle stateless_split
+        stateless_truncated_normal stateless_uniform""",
+}
+
+
+def _members(space: str) -> dict[str, Any]:
+    """Functions of a namespace of the package by name."""
+    import meshflow as tf
+
+    module: Any = tf
+    for part in space.split(".") if space else ():
+        module = getattr(module, part, None)
+    found = {} if module is None else vars(module)
+    return {n: v for n, v in found.items() if callable(v) and not isinstance(v, type)}
+
+
+@functools.cache
+def _public_names() -> dict[int, str]:
+    """Public name of each function, such as 'math.add', by its id."""
+    return {
+        id(value): f"{space}.{name}" if space else name
+        for space in _NAMING_SPACES
+        for name, value in _members(space).items()
+    }
+
+
+@functools.cache
+def ops_of(space: str) -> dict[str, Callable[..., Any]]:
+    """The ops of a namespace that files may name.
+
+    Args:
+      space: one of `SPACES`.
+    """
+    allowed = set(_MADE_OF_OPS.get(space, "").split())
+    members = _members(space).items()
+    return {n: f for n, f in members if n in allowed or op_names.is_entered(f)}
+
+
+def _public_op(name: str) -> Callable[..., Any] | None:
+    """The op with a public name, of this version or of version 1."""
+    current = name.removeprefix("compat.v1.")
+    space, _, plain = current.rpartition(".")
+    found = ops_of(space).get(plain) if space in SPACES else None
+    return found if found is None or current == name else _older(current)
+
+
+def _older(name: str) -> Any:
+    """Version 1's op of a name of version 2 that is known to be an op's."""
+    from meshflow.compat import v1
+
+    found: Any = v1
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def public_name(function: Callable[..., Any]) -> str:
+    """The name of a function in configurations.
+
+    Args:
+      function: an op, or any other function.
+    """
+    found = _public_names().get(id(function)) or op_names.name_of(function)
+    return found or f"{function.__module__}.{function.__name__}"
+
+
+def is_public(function: Callable[..., Any]) -> bool:
+    """Whether a function has a public name.
+
+    Args:
+      function: the function.
+    """
+    return id(function) in _public_names()
+
+
+def public_name_like(plain: str) -> str:
+    """The first public name that ends in a name, or that name.
+
+    Args:
+      plain: a name without the namespace.
+    """
+    return next((n for n in _public_names().values() if n.split(".")[-1] == plain), plain)
+
+
+def operator_name(symbol: str) -> str | None:
+    """The name of a Python operator, such as '__operators__.add', or None.
+
+    Args:
+      symbol: the op's name.
+    """
+    return f"__operators__.{_OPERATORS[symbol]}" if symbol in _OPERATORS else None
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """The op with a public name.
+
+    Args:
+      name: what `public_name` gave, or TensorFlow's name.
+
+    Raises:
+      ValueError: when there is none; names of functions that are no ops mean nothing here.
+    """
+    operators = {f"__operators__.{short}": full for full, short in _OPERATORS.items()}
+    key = str(name).removeprefix("tf.").removeprefix("meshflow.")
+    key = operators.get(key, key)
+    found = _public_op(key) or op_names.find(key)
+    if found is None:
+        raise ValueError(
+            f"There is no op tf.{key} that a configuration may name: only ops that compute a result from their "
+            "arguments are found by name. Pass other functions in `custom_objects`."
+        )
+    return found

@@ -1,0 +1,157 @@
+"""Losses and metrics that layers add, and the layers inside a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.keras import backend
+from meshflow.keras.engine.layer.helpers import unique
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.tracking import Tracker
+
+
+class LayerLosses:
+    """What a layer collects of its sublayers; a base class of `Layer`."""
+
+    _losses: list[Any]
+    _own_metrics: list[Any]
+
+    if TYPE_CHECKING:
+        # What the rest of `Layer` gives it.
+        @property
+        def name(self) -> str: ...
+        @property
+        def _tracked(self) -> Tracker: ...
+
+    def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
+        if include_self:
+            yield self
+        for layer in self._tracked.layers:
+            yield from layer._flatten_layers() if recursive else (layer,)
+
+    @property
+    def losses(self) -> list[Any]:
+        """Losses added by this layer and its sublayers: `add_loss` and regularizers."""
+        collected: list[Any] = []
+        for layer in self._unique_layers():
+            collected += [loss for loss in layer._losses if not callable(loss)]
+            collected += [loss() for loss in layer._losses if callable(loss)]
+            collected += [regularize(variable) for variable, regularize in layer._regularized]
+        return collected
+
+    def _unique_layers(self) -> list[Any]:
+        return unique(list(self._flatten_layers()))
+
+    def add_loss(self, losses: Any, **kwargs: Any) -> None:
+        """Adds losses to what training minimizes.
+
+        Args:
+          losses: a scalar tensor or a list of them (inside `call`, depending on the inputs), or
+            functions without arguments.
+          **kwargs: `inputs` is accepted and ignored.
+
+        Raises:
+          TypeError: for another keyword.
+
+        Example:
+          >>> import meshflow as tf
+          >>> class Small(tf.keras.layers.Layer):
+          ...     def call(self, inputs):
+          ...         self.add_loss(0.5 * tf.reduce_sum(tf.abs(inputs)))
+          ...         return inputs
+          >>> layer = Small()
+          >>> _ = layer(tf.constant([[1.0, -3.0]]))
+          >>> [float(loss) for loss in layer.losses]
+          [2.0]
+        """
+        kwargs.pop("inputs", None)
+        if kwargs:
+            raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
+        for loss in nest.flatten(losses):
+            if loss is None:
+                continue
+            if isinstance(loss, KerasTensor):
+                self._add_symbolic_loss(loss)
+            elif callable(loss):
+                self._losses.append(loss)
+            else:
+                self._losses.append(convert_to_tensor(loss, dtype_hint=backend.floatx()))
+
+    def _add_symbolic_loss(self, loss: KerasTensor) -> None:
+        raise ValueError(
+            "Expected a symbolic Tensor only in `Model.add_loss` of a Functional model; layer "
+            f"{self.name} received {loss!r}. Call add_loss inside the layer's `call`."
+        )
+
+    def add_update(self, updates: Any, inputs: Any = None) -> None:
+        """Runs updates that are functions; other updates have happened when they were made.
+
+        Args:
+          updates: a function without arguments, the result of an assignment, or a list of these.
+          inputs: accepted and ignored.
+        """
+        del inputs
+        for update in nest.flatten(updates):
+            if callable(update):
+                update()
+
+    @property
+    def updates(self) -> list[Any]:
+        """Updates that wait to be run: none, as assignments happen at once."""
+        return []
+
+    def _clear_losses(self) -> None:
+        """Drops losses that depend on inputs, before the outermost call makes new ones."""
+        for layer in self._flatten_layers():
+            if layer._losses:
+                layer._losses = [loss for loss in layer._losses if callable(loss)]
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Metrics of this layer and its sublayers."""
+        collected: list[Any] = []
+        for layer in self._unique_layers():
+            collected += layer._own_metrics + layer._tracked.metrics
+        return unique(collected)
+
+    def add_metric(self, value: Any, name: str | None = None, **kwargs: Any) -> None:
+        """Adds a tensor computed in `call` to the metrics that training reports.
+
+        Args:
+          value: a tensor, whose mean over batches is reported; or what a metric of this layer returned when it
+            was called, which reports itself.
+          name: the metric's name; not needed for what a metric returned.
+          **kwargs: `aggregation='mean'` is accepted.
+
+        Raises:
+          ValueError: when no name is given and the value has none.
+        """
+        from meshflow.keras.metrics import Mean
+
+        kwargs.pop("aggregation", None)
+        if kwargs:
+            raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
+        if any(metric._gave(value) for metric in self.metrics):
+            return
+        if name is None:
+            raise ValueError(
+                "Please provide a name for your metric like `self.add_metric(tf.reduce_sum(inputs), name='mean_activation')`"
+            )
+        if isinstance(value, KerasTensor):
+            self._add_symbolic_metric(value, name)
+            return
+        metric = next((m for m in self._own_metrics if m.name == name), None)
+        if metric is None:
+            metric = Mean(name=name)
+            self._own_metrics.append(metric)
+        metric.update_state(value)
+
+    def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
+        raise ValueError(
+            f"Layer {self.name}: add_metric({name!r}) on a symbolic tensor is only for models."
+        )

@@ -1,0 +1,190 @@
+"""What a layer returns, found by tracing its `call` on stand-ins for symbolic tensors.
+
+A result's size that depends on values is unknown too: the two traces make up different values.
+Unknown sizes get a concrete stand-in. When there are any, the call is traced twice with different
+stand-ins; output sizes that change are unknown in the result. The stand-ins divide well, so that
+reshapes and strides inside the layer go through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch.shape_probing import Guess, guessing
+from meshflow.core.tracing.trace import trace_shapes
+from meshflow.core.values import nest
+from meshflow.core.values.dtypes import string
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+
+_STAND_INS = (720, 5040)
+# For calls that fail with large ones, as where positions up to a longest length are cut to the input's.
+_SMALL_STAND_INS = (6, 12)
+
+
+def infer(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    declared: Callable[[], Any] | None = None,
+) -> Any:
+    """The result structure of `call`, with a `KerasTensor` for each tensor.
+
+    Args:
+      call: what is traced.
+      args: its positional arguments, with `KerasTensor`s.
+      kwargs: its named arguments.
+      declared: gives the result when `call` fails with values that were made up.
+    """
+    guesses = Guess(0), Guess(1)
+    try:
+        return _infer(call, args, kwargs, guesses)
+    except Exception:
+        if declared is None or not any(guess.used for guess in guesses):
+            raise
+        return declared()
+
+
+def _infer(call: Callable[..., Any], args: Any, kwargs: Any, guesses: tuple[Guess, Guess]) -> Any:
+    symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+    if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
+        first, _, masks = _specs(call, args, kwargs, _STAND_INS[0], guesses[0])
+        if guesses[0].used:
+            return _with_unknown(call, args, kwargs, _STAND_INS, guesses)
+        return _masked(nest.map_structure(_as_keras_tensor, first), masks)
+    try:
+        return _with_unknown(call, args, kwargs, _STAND_INS, guesses)
+    except Exception as error:
+        if any(t._known for t in symbolic):
+            # Their values are known for the large stand-ins only.
+            raise
+        try:
+            return _with_unknown(call, args, kwargs, _SMALL_STAND_INS, guesses)
+        except Exception:
+            raise error from None
+
+
+def _with_unknown(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    sizes: tuple[int, int],
+    guesses: tuple[Guess, Guess],
+) -> Any:
+    """The result structure of `call`, with the sizes unknown that differ between two stand-ins."""
+    first, known, masks = _specs(call, args, kwargs, sizes[0], guesses[0])
+    second, also_known, also_masks = _specs(call, args, kwargs, sizes[1], guesses[1])
+    result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
+    masks = {i: _common(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
+    for index, tensor in enumerate(nest.flatten(_masked(result, masks))):
+        if index in known and index in also_known:
+            tensor._known = dict(zip(sizes, (known[index], also_known[index]), strict=True))
+    return result
+
+
+def _specs(
+    call: Callable[..., Any], args: Any, kwargs: Any, size: int, guess: Guess
+) -> tuple[Any, dict[int, np.ndarray], dict[int, TensorSpec]]:
+    """Specs of the results for one stand-in, the values of those that are known, and specs of masks.
+
+    Known values are how `tf.shape(x)[0]` can be part of a shape although the batch size is not known.
+    """
+    known: dict[int, np.ndarray] = {}
+    masks: dict[int, TensorSpec] = {}
+    given = {
+        str(i): _filled(v._keras_mask, size)
+        for i, v in enumerate(nest.flatten((args, kwargs)))
+        if isinstance(v, KerasTensor) and v._keras_mask is not None
+    }
+
+    def run(given: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        leaves = nest.flatten((args, kwargs))
+        for place, mask in given.items():
+            leaves[int(place)]._keras_mask = mask
+        args, kwargs = nest.map_structure(
+            lambda v: Tensor(v.value) if isinstance(v, _Known) else v, (args, kwargs)
+        )
+        outputs = call(*args, **kwargs)
+        for index, leaf in enumerate(nest.flatten(outputs)):
+            mask = getattr(leaf, "_keras_mask", None)
+            if mask is not None:
+                masks[index] = TensorSpec(mask.shape, mask.dtype)
+            if (
+                isinstance(leaf, Tensor)
+                and type(leaf._value) is np.ndarray
+                and leaf.dtype.is_integer
+            ):
+                known[index] = leaf._value
+        return outputs
+
+    filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
+    with guessing(guess):
+        return trace_shapes(run, (given, filled_args, filled_kwargs), {}), known, masks
+
+
+def _masked(result: Any, masks: dict[int, TensorSpec]) -> Any:
+    """The symbolic results with their masks, of which later layers are told."""
+    leaves = nest.flatten(result)
+    for index, spec in masks.items():
+        if isinstance(leaves[index], KerasTensor):
+            leaves[index]._keras_mask = KerasTensor(spec)
+    return result
+
+
+class _Known:
+    """A value that is known for a stand-in size."""
+
+    def __init__(self, value: np.ndarray) -> None:
+        self.value = value
+
+
+def _filled(value: Any, size: int) -> Any:
+    if not isinstance(value, KerasTensor):
+        return value
+    if size in value._known:
+        return _Known(value._known[size])
+    if value.dtype is string:
+        # Programs have no strings: these are known while tracing.
+        blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)
+        blank.fill(b"")
+        return Tensor(blank)
+    return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
+
+
+def _common(a: Any, b: Any) -> Any:
+    if isinstance(a, Tensor):
+        a, b = (TensorSpec(t.shape, t.dtype) for t in (a, b))
+    if not isinstance(a, TensorSpec):
+        return a
+    return TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
+
+
+def _as_keras_tensor(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = TensorSpec(value.shape, value.dtype)
+    return KerasTensor(value) if isinstance(value, TensorSpec) else value
+
+
+def output_shape(call: Callable[..., Any], input_shape: Any, dtype: Any) -> Any:
+    """Shape that `call` gives for an input of a (nested) shape."""
+    inputs = map_shapes(lambda s: KerasTensor(TensorSpec(s, dtype)), input_shape)
+    outputs = infer(call, (inputs,), {})
+    return nest.map_structure(lambda t: t.shape, outputs)
+
+
+def map_shapes(function: Callable[[TensorShape], Any], shapes: Any) -> Any:
+    """Applies a function to each shape of a structure in which tuples of sizes are shapes."""
+    if isinstance(shapes, TensorShape):
+        return function(shapes)
+    if isinstance(shapes, dict):
+        return {key: map_shapes(function, value) for key, value in shapes.items()}
+    if isinstance(shapes, (list, tuple)) and not all(
+        d is None or isinstance(d, int) for d in shapes
+    ):
+        return type(shapes)(map_shapes(function, value) for value in shapes)
+    return function(TensorShape(shapes))

@@ -1,0 +1,339 @@
+"""The weights of a layer: how they are made, found, counted and set."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshflow.core.runtime.context import context
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.keras import backend
+from meshflow.keras.dtensor.experimental import layout_for
+from meshflow.keras.engine.layer.helpers import unique
+from meshflow.keras.engine.layer.tracking import Tracker, leads_nowhere
+from meshflow.keras.engine.symbolic.call_signature import call_state
+
+
+class LayerWeights:
+    """What a layer does with its weights; a base class of `Layer`."""
+
+    _TF_MODULE_IGNORED_PROPERTIES = frozenset(("_tracker",))
+
+    built: bool
+    _trainable: bool
+    _own_weights: list[Variable]
+    _regularized: list[tuple[Variable, Any]]
+
+    if TYPE_CHECKING:
+        # What the rest of `Layer` gives it.
+        @property
+        def name(self) -> str: ...
+        @property
+        def variable_dtype(self) -> str | None: ...
+        def _flatten_layers(
+            self, recursive: bool = True, include_self: bool = True
+        ) -> Iterator[Any]: ...
+
+    def add_weight(
+        self,
+        name: str | None = None,
+        shape: Any = None,
+        dtype: Any = None,
+        initializer: Any = None,
+        regularizer: Any = None,
+        trainable: bool | None = None,
+        constraint: Any = None,
+        use_resource: bool | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        **kwargs: Any,
+    ) -> Variable:
+        """Adds a weight to the layer.
+
+        Args:
+          name: name of the weight.
+          shape: its shape; default a scalar.
+          dtype: its dtype; default the policy's variable dtype.
+          initializer: an initializer or its name; default Glorot uniform for floats, zeros otherwise.
+          regularizer: a function of the weight whose result is added to the losses.
+          trainable: whether it is trained; default True unless synchronization is ON_READ.
+          constraint: a function applied to the weight after each update.
+          use_resource: ignored.
+          synchronization: see `tf.VariableSynchronization`.
+          aggregation: see `tf.VariableAggregation`.
+          **kwargs: `experimental_autocast=False` keeps the weight out of mixed-precision casting; `getter`
+            is what makes the variable instead of `tf.Variable`.
+
+        Returns:
+          The variable.
+
+        Raises:
+          ValueError: when there is no default initializer for the dtype, or an ON_READ weight is to
+            be trainable.
+
+        Example:
+          >>> import meshflow as tf
+          >>> class Scale(tf.keras.layers.Layer):
+          ...     def build(self, input_shape):
+          ...         self.factor = self.add_weight("factor", input_shape[-1:], initializer="ones")
+          ...     def call(self, inputs):
+          ...         return inputs * self.factor
+          >>> layer = Scale()
+          >>> _ = layer(tf.ones([2, 3]))
+          >>> [weight.shape for weight in layer.trainable_weights]
+          [TensorShape([3])]
+        """
+        from meshflow.keras import constraints, initializers, regularizers
+
+        if isinstance(name, (tuple, list, TensorShape)):
+            # Keras 3 puts the shape first.
+            name, shape = None, name
+        kind = dtypes.as_dtype(dtype or self.variable_dtype or backend.floatx())
+        if synchronization is VariableSynchronization.ON_READ:
+            if trainable:
+                raise ValueError(
+                    "Synchronization value can be set to VariableSynchronization.ON_READ only for "
+                    "non-trainable variables. You have specified trainable=True and "
+                    "synchronization=VariableSynchronization.ON_READ."
+                )
+            trainable = False
+        trainable = True if trainable is None else trainable
+        if initializer is None:
+            if not (kind.is_floating or kind.is_integer or kind.is_bool or "getter" in kwargs):
+                raise ValueError(
+                    f"An initializer for variable {name} of type {kind.name} is required for layer {self.name}. "
+                    f"Received: {initializer}."
+                )
+            initializer = "glorot_uniform" if kind.is_floating else "zeros"
+        initialize = initializers.get(initializer)
+        sizes = _weight_shape(self.name, name, shape)
+        layout = kwargs.pop("layout", None) or layout_for(self, name, len(sizes))
+        autocast = kwargs.pop("experimental_autocast", True)
+        getter = kwargs.pop("getter", None) or Variable
+        kwargs.pop("collections", None), kwargs.pop("partitioner", None)
+        if kwargs:
+            raise TypeError(
+                f"Unknown keyword argument to add_weight of layer {self.name}: {sorted(kwargs)}"
+            )
+
+        def initial_value() -> Any:
+            return _call_initializer(initialize, sizes, kind)
+
+        with init_scope():
+            variable = getter(
+                initial_value,
+                trainable=trainable,
+                name=_weight_name(self, name),
+                constraint=constraints.get(constraint),
+                synchronization=synchronization,
+                aggregation=aggregation,
+                dtype=kind,
+            )
+        if layout is not None:
+            variable._layout = layout
+        # Of a table in shards, the layer's weights are the shards.
+        for part in getattr(variable, "variables", [variable]):
+            part._autocast = autocast and kind.is_floating
+            self._own_weights.append(part)
+        regularize = regularizers.get(regularizer)
+        if regularize is not None:
+            self._regularized.append((variable, regularize))
+        return variable
+
+    add_variable = add_weight
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.__dict__.get(name)
+        super().__setattr__(name, value)
+        if not leads_nowhere(before, value):
+            self.__dict__.pop("_tracker", None)
+        if before is not value and isinstance(before, Variable):
+            self._forget(before)
+
+    def __delattr__(self, name: str) -> None:
+        before = self.__dict__.get(name)
+        object.__delattr__(self, name)
+        self.__dict__.pop("_tracker", None)
+        if isinstance(before, Variable):
+            self._forget(before)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
+        return {name: value for name, value in state.items() if name != "_tracker"}
+
+    def _forget(self, variable: Variable) -> None:
+        """A weight that is no attribute any more, deleted or replaced, is no weight any more."""
+        if all(v is not variable for v in self.__dict__.values()):
+            self._own_weights = [v for v in self._own_weights if v is not variable]
+            self._regularized = [(v, r) for v, r in self._regularized if v is not variable]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the layer's weights are trained; setting it also sets all sublayers."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        for layer in self._flatten_layers():
+            layer._trainable = bool(value)
+
+    @property
+    def _tracked(self) -> Tracker:
+        found: Tracker | None = self.__dict__.get("_tracker")
+        if found is None or not found.is_current(self):
+            found = self.__dict__["_tracker"] = Tracker(self)
+        return found
+
+    def _own_variables(self, trainable: bool) -> list[Variable]:
+        return [v for v in self._tracked.variables if v.trainable == trainable]
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        """Weights that training updates."""
+        if not self._trainable:
+            return []
+        own = self._own_variables(True)
+        return unique(
+            [*own, *(v for layer in self._tracked.layers for v in layer.trainable_weights)]
+        )
+
+    @property
+    def non_trainable_weights(self) -> list[Variable]:
+        """Weights that training leaves alone, such as moving averages and frozen weights."""
+        own, children = self._own_variables(False), self._tracked.layers
+        if self._trainable:
+            return unique([*own, *(v for layer in children for v in layer.non_trainable_weights)])
+        frozen = [*self._own_variables(True), *own]
+        return unique([*frozen, *(v for layer in children for v in layer.weights)])
+
+    @property
+    def weights(self) -> list[Variable]:
+        """All weights: trainable ones, then the others."""
+        return unique([*self.trainable_weights, *self.non_trainable_weights])
+
+    @property
+    def variables(self) -> list[Variable]:
+        """All weights."""
+        return self.weights
+
+    @property
+    def trainable_variables(self) -> list[Variable]:
+        """Weights that training updates."""
+        return self.trainable_weights
+
+    @property
+    def non_trainable_variables(self) -> list[Variable]:
+        """Weights that training leaves alone."""
+        return self.non_trainable_weights
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Values of all weights as NumPy arrays, in the order of `weights`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> layer = tf.keras.layers.Dense(2, kernel_initializer="ones")
+          >>> layer.build([None, 1])
+          >>> [weight.tolist() for weight in layer.get_weights()]
+          [[[1.0, 1.0]], [0.0, 0.0]]
+        """
+        return [np.asarray(w.numpy()) for w in self.weights]
+
+    def set_weights(self, weights: list[Any]) -> None:
+        """Sets all weights.
+
+        Args:
+          weights: arrays in the order and with the shapes of `get_weights()`.
+
+        Raises:
+          ValueError: when number or shapes differ, naming the layer and the weight.
+
+        Example:
+          >>> import meshflow as tf
+          >>> layer = tf.keras.layers.Dense(2)
+          >>> layer.build([None, 1])
+          >>> layer.set_weights([[[3.0, 4.0]], [0.0, 1.0]])
+          >>> layer(tf.constant([[10.0]])).numpy().tolist()
+          [[30.0, 41.0]]
+        """
+        set_weights(self, self.weights, weights)
+
+    def count_params(self) -> int:
+        """Number of scalars in the weights.
+
+        Raises:
+          ValueError: when the layer has not been built.
+        """
+        if not self.built:
+            raise ValueError(
+                f"You tried to call `count_params` on layer {self.name}, but the layer isn't built. You can build "
+                f"it manually via: `{self.name}.build(batch_input_shape)`."
+            )
+        return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in self.weights)
+
+
+def set_weights(layer: Any, own: list[Variable], weights: list[Any]) -> None:
+    """Sets some weights of a layer.
+
+    Args:
+      layer: the layer, for errors.
+      own: the weights.
+      weights: as many arrays of their shapes.
+
+    Raises:
+      ValueError: when number or shapes differ, naming the layer and the weight.
+    """
+    if len(own) != len(weights):
+        raise ValueError(
+            f'You called `set_weights(weights)` on layer "{layer.name}" with a weight list of length '
+            f"{len(weights)}, but the layer was expecting {len(own)} weights."
+        )
+    for variable, value in zip(own, weights, strict=True):
+        if tuple(np.shape(value)) != tuple(variable.shape):
+            raise ValueError(
+                f'Layer "{layer.name}" weight {variable.name} has shape {tuple(variable.shape)}, which is not '
+                f"compatible with provided weight shape {tuple(np.shape(value))}."
+            )
+    for variable, value in zip(own, weights, strict=True):
+        variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+
+
+def _weight_shape(layer: str, name: str | None, shape: Any) -> tuple[int, ...]:
+    sizes = TensorShape(() if shape is None else shape).as_list()
+    if None in sizes:
+        raise ValueError(
+            f"Layer {layer}: weight {name} has the undefined shape {tuple(sizes)}. The last dimension of the inputs "
+            "must be known when a layer is built; give the model an `input_shape`."
+        )
+    return tuple(sizes)
+
+
+def _weight_name(layer: Any, name: str | None) -> str:
+    # While a layer is being called or built, its name is an open scope already, perhaps with others inside.
+    if layer._name in context.names:
+        return name or "Variable"
+    return f"{layer._name}/{name or 'Variable'}" if call_state.layers else (name or "Variable")
+
+
+def _call_initializer(
+    initialize: Callable[..., Any], shape: tuple[int, ...], dtype: dtypes.DType
+) -> Any:
+    if isinstance(initialize, type):
+        initialize = initialize()
+    if not callable(initialize):
+        return convert_to_tensor(initialize, dtype=dtype)
+    try:
+        parameters = inspect.signature(initialize).parameters
+    except (TypeError, ValueError):
+        return initialize(shape, dtype=dtype)
+    if "dtype" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return initialize(shape, dtype=dtype)
+    if len(parameters) >= 2:
+        return initialize(shape, dtype)
+    return initialize(shape) if parameters else initialize()

@@ -1,0 +1,1 @@
+"""Models: `Model`, functional and sequential ones, summaries."""

@@ -1,0 +1,245 @@
+"""Functional models: a graph of layer calls with a name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.values import nest
+from meshflow.keras import backend, registry
+from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+
+
+class Functional(Model):
+    """A model made of a graph: `tf.keras.Model(inputs, outputs)` gives one.
+
+    Args:
+      inputs: symbolic inputs, in any nested structure.
+      outputs: symbolic outputs, in any nested structure.
+      name: the model's name.
+      trainable: whether its weights are trained.
+      **kwargs: arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> inputs = tf.keras.Input([3])
+      >>> model = tf.keras.Model(inputs, tf.keras.layers.Dense(2)(inputs))
+      >>> isinstance(model, tf.keras.models.Functional), model.output_shape
+      (True, (None, 2))
+    """
+
+    _graph: Graph
+
+    def __init__(
+        self,
+        inputs: Any = None,
+        outputs: Any = None,
+        name: str | None = None,
+        trainable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        name = name or backend.unique_name("model")
+        super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """The graph as plain data: layers, their calls, inputs and outputs."""
+        return graph_config(self._graph, self.name, self.trainable)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Rebuilds a model from `get_config()`, with new weights."""
+        inputs, outputs = graph_from_config(config, custom_objects)
+        model = cls(inputs=inputs, outputs=outputs, name=config.get("name"))
+        if not config.get("trainable", True):
+            model.trainable = False
+        return model
+
+
+def graph_config(graph: Graph, name: str, trainable: bool) -> dict[str, Any]:
+    """A graph as plain data, in Keras 2's form."""
+    included = {id(n) for n in graph.nodes}
+    numbers = _node_numbers(graph)
+    layers = []
+    for layer in graph.layers:
+        calls = [n for n in layer._inbound_nodes if id(n) in included and not n.is_input]
+        layers.append(
+            {
+                "class_name": type(layer).__name__,
+                "config": layer.get_config(),
+                "name": layer.name,
+                "inbound_nodes": [_call_config(n, numbers) for n in calls],
+                **_registered_name(layer),
+            }
+        )
+    return {
+        "name": name,
+        "trainable": trainable,
+        "layers": layers,
+        "input_layers": _places(graph.inputs, numbers),
+        "output_layers": _places(graph.outputs, numbers),
+    }
+
+
+def _places(structure: Any, numbers: dict[int, int]) -> Any:
+    return _plain(nest.map_structure(lambda t: _Reference(_place(t, numbers)), structure))
+
+
+class _Reference:
+    """A place in the graph, kept whole while a structure of them is mapped."""
+
+    def __init__(self, place: list[Any]) -> None:
+        self.place = place
+
+
+def _plain(structure: Any) -> Any:
+    if isinstance(structure, _Reference):
+        return structure.place
+    if isinstance(structure, dict):
+        return {key: _plain(value) for key, value in structure.items()}
+    return [_plain(value) for value in structure]
+
+
+def _registered_name(layer: Any) -> dict[str, Any]:
+    from meshflow.keras import saving
+
+    name = saving.get_registered_name(type(layer))
+    return {"registered_name": name} if name != type(layer).__name__ else {}
+
+
+def _node_numbers(graph: Graph) -> dict[int, int]:
+    """Each call's number among its layer's calls that belong to the graph."""
+    included = {id(n) for n in graph.nodes}
+    numbers: dict[int, int] = {}
+    for layer in graph.layers:
+        calls = [n for n in layer._inbound_nodes if id(n) in included]
+        numbers.update({id(n): i for i, n in enumerate(calls)})
+    for tensor in graph.flat_inputs:
+        numbers.setdefault(id(tensor.node), 0)
+    return numbers
+
+
+def _place(tensor: KerasTensor, numbers: dict[int, int]) -> list[Any]:
+    layer, _, index = tensor._keras_history
+    return [layer.name, numbers[id(tensor.node)], index]
+
+
+def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
+    def encode(value: Any) -> Any:
+        if isinstance(value, KerasTensor):
+            return {"keras_tensor": _place(value, numbers)}
+        if isinstance(value, dict):
+            return {"mapping": {k: encode(v) for k, v in value.items()}}
+        if isinstance(value, (list, tuple)):
+            return {"list" if isinstance(value, list) else "tuple": [encode(v) for v in value]}
+        return _plain_constant(value)
+
+    return {
+        "args": [encode(a) for a in node.args],
+        "kwargs": {k: encode(v) for k, v in node.kwargs.items()},
+    }
+
+
+def _plain_constant(value: Any) -> Any:
+    from meshflow.core.values.dtypes import DType
+    from meshflow.core.values.tensor import is_tensor
+
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if is_tensor(value):
+        return {"constant": value.numpy().tolist(), "of": value.dtype.name}
+    if hasattr(value, "tolist"):
+        return {"constant": value.tolist(), "of": str(value.dtype)}
+    return value
+
+
+def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tuple[Any, Any]:
+    """Symbolic inputs and outputs of the graph that `graph_config` described.
+
+    Raises:
+      ValueError: when the configuration refers to calls that do not exist.
+    """
+    layers: dict[str, Any] = {}
+    results: dict[tuple[str, int], list[KerasTensor]] = {}
+    waiting: list[tuple[str, int, dict[str, Any]]] = []
+    for entry in config["layers"]:
+        layer = registry.LAYERS.deserialize(entry, custom_objects)
+        layers[entry["name"]] = layer
+        if layer._inbound_nodes:
+            results[entry["name"], 0] = layer._inbound_nodes[0].flat_outputs
+        offset = 1 if layer._inbound_nodes and not hasattr(layer, "layers") else 0
+        for number, call in enumerate(entry["inbound_nodes"]):
+            waiting.append((entry["name"], number + offset, _modern_call(call)))
+
+    def decode(value: Any) -> Any:
+        if isinstance(value, dict):
+            if "keras_tensor" in value:
+                return _referred(results, value["keras_tensor"])
+            if "mapping" in value:
+                return {k: decode(v) for k, v in value["mapping"].items()}
+            if "list" in value:
+                return [decode(v) for v in value["list"]]
+            if "tuple" in value:
+                return tuple(decode(v) for v in value["tuple"])
+            if "dtype" in value and len(value) == 1:
+                from meshflow.core.values.dtypes import as_dtype
+
+                return as_dtype(value["dtype"])
+            if "constant" in value:
+                from meshflow.core.values.convert import constant
+
+                return constant(value["constant"], dtype=value["of"])
+        return value
+
+    while waiting:
+        left = []
+        for name, number, call in waiting:
+            try:
+                args = [decode(a) for a in call["args"]]
+                kwargs = {k: decode(v) for k, v in call["kwargs"].items()}
+            except KeyError:
+                left.append((name, number, call))
+                continue
+            outputs = layers[name](*args, **kwargs)
+            results[name, number] = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
+        if len(left) == len(waiting):
+            raise ValueError(
+                f"The configuration of model {config.get('name')!r} has calls whose inputs never appear: "
+                f"{sorted({name for name, _, _ in left})}."
+            )
+        waiting = left
+
+    def tensors(structure: Any) -> Any:
+        if isinstance(structure, dict):
+            return {key: tensors(value) for key, value in structure.items()}
+        if len(structure) == 3 and isinstance(structure[0], str) and isinstance(structure[1], int):
+            return _referred(results, structure)
+        if not isinstance(structure, (list, tuple)):
+            raise ValueError(
+                f"The configuration of model {config.get('name')!r} names no tensor by {structure!r}."
+            )
+        return [tensors(value) for value in structure]
+
+    return _single(tensors(config["input_layers"])), _single(tensors(config["output_layers"]))
+
+
+def _referred(results: dict[tuple[str, int], list[KerasTensor]], place: Any) -> KerasTensor:
+    """The tensor at [layer, call, output]; a KeyError where it is not made yet."""
+    try:
+        name, node, index = place
+        return results[name, node][index]
+    except (TypeError, ValueError, IndexError):
+        raise ValueError(f"A model's configuration names no tensor by {place!r}.") from None
+
+
+def _single(structure: Any) -> Any:
+    return structure[0] if isinstance(structure, list) and len(structure) == 1 else structure
+
+
+def _modern_call(call: Any) -> dict[str, Any]:
+    """A call in our form; Keras 2 files have lists of [layer, node, tensor, kwargs]."""
+    if isinstance(call, dict):
+        return call
+    tensors = [{"keras_tensor": list(c[:3])} for c in call]
+    kwargs = dict(call[0][3]) if call and len(call[0]) > 3 else {}
+    return {"args": [tensors[0] if len(tensors) == 1 else {"list": tensors}], "kwargs": kwargs}

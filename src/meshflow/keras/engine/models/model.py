@@ -1,0 +1,586 @@
+"""`Model`: a layer that can be trained, saved and inspected."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Self
+
+from meshflow.core.runtime.names import name_scope
+from meshflow.core.values import nest
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.layer import shape_inference
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import unique
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.engine.training.training import Trainer
+
+
+class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
+    """Layers grouped into something that trains and predicts.
+
+    Made in one of three ways: from symbolic inputs and outputs (Functional API), by subclassing and
+    defining `call`, or as a `Sequential`.
+
+    Args:
+      *args: `inputs` and `outputs`, structures of symbolic tensors.
+      **kwargs: `inputs`, `outputs`, `name`, `trainable`, and other arguments of `Layer`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> inputs = tf.keras.Input(shape=(3,))
+      >>> model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
+      >>> model.count_params()
+      4
+    """
+
+    _strategy_at_start: Any = None
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """The `tf.distribute.Strategy` in whose scope the model was made, or the default one."""
+        return self._strategy_at_start or get_strategy()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if cls is Model and (len(args) >= 2 or "outputs" in kwargs):
+            from meshflow.keras.engine.models.functional import Functional
+
+            return super().__new__(Functional)  # type: ignore[return-value]
+        made = super().__new__(cls)
+        if _is_plain(args) and _is_plain(kwargs):
+            # A subclass's configuration, unless it has another one.
+            object.__setattr__(made, "_made_with", (args, kwargs))
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        names = ("inputs", "outputs", "name")
+        given = dict(zip(names, args, strict=False))
+        inputs = kwargs.pop("inputs", given.get("inputs"))
+        outputs = kwargs.pop("outputs", given.get("outputs"))
+        if isinstance(inputs, str) and outputs is None:
+            kwargs.setdefault("name", inputs)
+            inputs = None
+        if "name" in given:
+            kwargs.setdefault("name", given["name"])
+        super().__init__(**kwargs)
+        self._strategy_at_start = get_strategy() if has_strategy() else None
+        self._init_training()
+        self._symbolic_losses: list[KerasTensor] = []
+        self._symbolic_metrics: list[tuple[str, KerasTensor, Any]] = []
+        self._graph: Graph | None = None
+        if inputs is not None and outputs is not None:
+            self._graph = Graph(self._name, _without_list(inputs), _without_list(outputs))
+            self.built = True
+
+    def _current_graph(self) -> Graph | None:
+        return self._graph
+
+    # ---- structure -------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The model's direct layers."""
+        if self._graph is not None:
+            own = self._graph.layers
+            return unique([*own, *(layer for layer in self._tracked.layers if layer is not self)])
+        return list(self._tracked.layers)
+
+    def _weighted_groups(self) -> list[list[Any]]:
+        """The direct layers and metrics, those of one list or dictionary among the attributes together."""
+        if self._graph is None:
+            return self._tracked.groups
+        return [[part] for part in (*self.layers, *self._tracked.metrics)]
+
+    def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Any:
+        if include_self:
+            yield self
+        for layer in self.layers:
+            yield from layer._flatten_layers() if recursive else (layer,)
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
+        """A layer by name or position.
+
+        Args:
+          name: a layer's name.
+          index: position in `layers`.
+
+        Returns:
+          The layer.
+
+        Raises:
+          ValueError: when there is no such layer, listing those there are.
+        """
+        if (name is None) == (index is None):
+            raise ValueError("Provide either a layer name or layer index, and not both.")
+        layers = self.layers
+        if index is not None:
+            if index >= len(layers):
+                raise ValueError(
+                    f"Was asked to retrieve layer at index {index} but model only has {len(layers)} layers."
+                )
+            return layers[index]
+        for layer in layers:
+            if layer.name == name:
+                return layer
+        raise ValueError(
+            f"No such layer: {name}. Existing layers are: {[layer.name for layer in layers]}."
+        )
+
+    @property
+    def submodules(self) -> tuple[Any, ...]:
+        """All layers below this model."""
+        return tuple(unique(list(self._flatten_layers(include_self=False))))
+
+    @property
+    def weights(self) -> list[Any]:
+        """All weights, layer by layer, with the variables of metrics among the attributes.
+
+        Of layers in a list or dictionary the trainable ones come first.
+        """
+        own = self._tracked.variables
+        nested: list[Any] = []
+        for group in self._weighted_groups():
+            if len(group) == 1:
+                nested += group[0].weights
+            else:
+                nested += [w for layer in group for w in layer.trainable_weights]
+                nested += [w for layer in group for w in layer.non_trainable_weights]
+        return unique([*nested, *own])
+
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """Weights that training updates."""
+        if not self._trainable:
+            return []
+        nested = [w for layer in self.layers for w in layer.trainable_weights]
+        return unique([*nested, *self._own_variables(True)])
+
+    @property
+    def non_trainable_weights(self) -> list[Any]:
+        """Weights that training leaves alone."""
+        trained = {id(w) for w in self.trainable_weights}
+        if self._trainable:
+            parts = [part for group in self._weighted_groups() for part in group]
+            found = [w for part in parts for w in part.non_trainable_weights]
+            found += self._own_variables(False)
+            return unique([w for w in found if id(w) not in trained])
+        return unique(
+            [*(w for layer in self.layers for w in layer.trainable_weights), *self.weights]
+        )
+
+    @property
+    def _saved_weights(self) -> list[Any]:
+        """The weights without those of metrics, which files do not hold."""
+        of_metrics = {id(w) for metric in self.metrics for w in metric.weights}
+        return [w for w in self.weights if id(w) not in of_metrics]
+
+    def _graph_or_error(self, what: str) -> Graph:
+        graph = self._current_graph()
+        if graph is None:
+            raise AttributeError(
+                f"Model {self.name} has no symbolic {what}: it was not made with the Functional API and has not "
+                "been built."
+            )
+        return graph
+
+    @property
+    def inputs(self) -> Any:
+        """The symbolic inputs as a list; None for a subclassed model."""
+        graph = self._current_graph()
+        return None if graph is None else list(graph.flat_inputs)
+
+    @property
+    def outputs(self) -> Any:
+        """The symbolic outputs as a list; None for a subclassed model."""
+        graph = self._current_graph()
+        return None if graph is None else list(graph.flat_outputs)
+
+    @property
+    def input(self) -> Any:
+        """The symbolic input or inputs."""
+        return self._graph_or_error("inputs").inputs
+
+    @property
+    def output(self) -> Any:
+        """The symbolic output or outputs."""
+        return self._graph_or_error("outputs").outputs
+
+    @property
+    def input_shape(self) -> Any:
+        """Shape of the input as a tuple (or structure of tuples)."""
+        graph = self._current_graph()
+        if graph is None:
+            return super().input_shape
+        return _tuples(graph.inputs)
+
+    @property
+    def output_shape(self) -> Any:
+        """Shape of the output as a tuple (or structure of tuples)."""
+        graph = self._current_graph()
+        if graph is None:
+            return super().output_shape
+        return _tuples(graph.outputs)
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs."""
+        return [t._keras_history.layer.name for t in self._graph_or_error("inputs").flat_inputs]
+
+    @property
+    def output_names(self) -> list[str] | None:
+        """Names of the outputs: those of the layers that make them; None for a subclassed model."""
+        graph = self._current_graph()
+        if graph is None:
+            return self.__dict__.get("_output_names")
+        if isinstance(graph.outputs, dict):
+            return sorted(graph.outputs)
+        names: list[str] = []
+        for tensor in graph.flat_outputs:
+            base = tensor._keras_history.layer.name
+            repeats = sum(1 for n in names if n == base or n.startswith(base + "_"))
+            names.append(base if base not in names else f"{base}_{repeats}")
+        return names
+
+    # ---- running ---------------------------------------------------------------------------
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the weights for inputs of a shape, batch dimension first.
+
+        Args:
+          input_shape: a shape, or a structure of shapes; None for sizes that vary.
+
+        Raises:
+          ValueError: when `call` fails for this shape or needs more than the inputs.
+        """
+        if self._graph is not None:
+            self.built = True
+            return
+        inputs = shape_inference.map_shapes(lambda s: KerasTensor(_spec(s)), input_shape)
+        self._build_input_shape = input_shape
+        self.built = True
+        if type(self).call is Model.call:
+            return
+        # Unlike a call, TensorFlow's `build` leaves the model's name out of the names of weights.
+        self._opens_scope = False
+        try:
+            with name_scope(""):
+                self._infer_outputs(inputs, (), {})
+        except Exception as error:
+            raise ValueError(
+                f"You cannot build your model {self.name} by calling `build` if your layers do not support float "
+                f"type inputs, or if `call` takes more than one input. Call the model on real data instead. The "
+                f"error was: {error}"
+            ) from error
+        finally:
+            self._opens_scope = True
+
+    def _maybe_build(self, inputs: Any) -> None:
+        if not self.built:
+            self._save_spec = _specs_of(inputs)
+        # Sublayers build themselves when they are called; only a user's own `build` runs here.
+        if not self.built:
+            if type(self).build is not Model.build:
+                super()._maybe_build(inputs)
+            else:
+                from meshflow.keras.engine.symbolic.keras_tensor import shape_of
+
+                self._build_input_shape = shape_of(inputs)
+                self.built = True
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Runs the model; subclasses override it.
+
+        Args:
+          inputs: a tensor or structure of tensors.
+          training: whether layers behave as in training.
+          mask: a mask or masks of the inputs.
+
+        Returns:
+          A tensor or structure of tensors.
+
+        Raises:
+          NotImplementedError: for a subclass that does not define it.
+        """
+        graph = self._current_graph()
+        if graph is None:
+            raise NotImplementedError(
+                f"Unimplemented `tf.keras.Model.call()`: {type(self).__name__} was not made from inputs and outputs, "
+                "so it must define `call`."
+            )
+        if mask is not None:
+            for tensor, m in zip(nest.flatten(inputs), nest.flatten(mask), strict=False):
+                tensor._keras_mask = m
+        outputs = graph.run(inputs, training, mask)
+        self._run_symbolic_extras(inputs, graph)
+        return outputs
+
+    def _cast_inputs(self, inputs: Any) -> Any:
+        # The layers cast; a graph's inputs have dtypes of their own.
+        return inputs
+
+    def _check_initialized(self) -> None:
+        if "_graph" not in self.__dict__:
+            raise RuntimeError(
+                f"It looks like you are subclassing `Model` ({type(self).__name__}) and you forgot to call "
+                "`super().__init__()`. Always start with this line."
+            )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_graph" not in self.__dict__ and isinstance(value, Layer) and not name.startswith("__"):
+            self._check_initialized()
+        super().__setattr__(name, value)
+
+    def _add_symbolic_loss(self, loss: KerasTensor) -> None:
+        self._graph_or_error("inputs")
+        self._symbolic_losses.append(loss)
+        self._extras: Any = None
+
+    @property
+    def losses(self) -> list[Any]:
+        """Losses of the last call; those added as symbolic tensors are listed also before there was one."""
+        computed = super().losses
+        if all(callable(loss) for loss in self._losses):
+            return [*self._symbolic_losses, *computed]
+        return computed
+
+    def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
+        from meshflow.keras.metrics import Mean
+
+        self._graph_or_error("inputs")
+        metric = Mean(name=name)
+        self._own_metrics.append(metric)
+        self._symbolic_metrics.append((name, value, metric))
+        self._extras = None
+
+    def _run_symbolic_extras(self, inputs: Any, graph: Graph) -> None:
+        """Losses and metrics added to the model as symbolic tensors."""
+        wanted = [*self._symbolic_losses, *(value for _, value, _ in self._symbolic_metrics)]
+        if not wanted:
+            return
+        if self.__dict__.get("_extras") is None:
+            self._extras = Graph(self.name, graph.inputs, wanted)
+        values = self._extras.run(inputs)
+        count = len(self._symbolic_losses)
+        for value in values[:count]:
+            self.add_loss(value)
+        for value, (_, _, metric) in zip(values[count:], self._symbolic_metrics, strict=True):
+            metric.update_state(value)
+
+    def reset_states(self) -> None:
+        """Sets the states that stateful layers keep between batches to zeros."""
+        for layer in self.layers:
+            if getattr(layer, "stateful", False) and hasattr(layer, "reset_states"):
+                layer.reset_states()
+
+    # ---- looking and keeping ---------------------------------------------------------------
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: list[float] | None = None,
+        print_fn: Callable[[str], Any] | None = None,
+        expand_nested: bool = False,
+        show_trainable: bool = False,
+        layer_range: Any = None,
+    ) -> None:
+        """Prints a table of the layers, their output shapes and parameter counts.
+
+        Args:
+          line_length: width of the table.
+          positions: relative positions of the columns.
+          print_fn: called with each line; default `print`.
+          expand_nested: whether layers of nested models are listed.
+          show_trainable: whether to say which layers are trained.
+          layer_range: names (patterns) of the first and last layer to list.
+
+        Raises:
+          ValueError: before the model is built.
+        """
+        from meshflow.keras.engine.models.summary import print_summary
+
+        self._current_graph()
+        if not self.built:
+            raise ValueError(
+                "This model has not yet been built. Build the model first by calling `build()` or by calling the "
+                "model on a batch of data."
+            )
+        print_summary(
+            self, line_length, positions, print_fn, expand_nested, show_trainable, layer_range
+        )
+
+    def count_params(self) -> int:
+        """Number of scalars in the weights."""
+        from meshflow.keras.engine.models.summary import count
+
+        if not self.built:
+            super().count_params()
+        return count(self.weights)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration; of a subclass, the constructor's arguments as they were given.
+
+        Raises:
+          NotImplementedError: for a subclass with arguments that are no plain data.
+        """
+        if type(self).__init__ is Model.__init__:
+            return {"name": self.name, "trainable": self.trainable}
+        config: dict[str, Any] = {}
+        made_with = getattr(self, "_made_with", None)
+        if made_with is not None:
+            args, kwargs = made_with
+            given = inspect.signature(type(self).__init__).bind(self, *args, **kwargs)
+            for name, value in list(given.arguments.items())[1:]:
+                kind = given.signature.parameters[name].kind
+                config.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+                if kind is inspect.Parameter.VAR_POSITIONAL:
+                    made_with = None
+        if made_with is None:
+            raise NotImplementedError(
+                f"Model {type(self).__name__} is subclassed: define `get_config` (and `from_config`) to serialize it."
+            )
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Makes a model from `get_config()`, with new weights."""
+        if cls is Model and "layers" in config:
+            from meshflow.keras.engine.models.functional import Functional
+
+            return Functional.from_config(config, custom_objects)
+        return cls(**config)
+
+    def to_json(self, **kwargs: Any) -> str:
+        """The architecture as JSON text; see `tf.keras.models.model_from_json`."""
+        from meshflow.keras import saving
+
+        return saving.model_to_json(self, **kwargs)
+
+    def to_yaml(self, **kwargs: Any) -> str:
+        """Is no more: YAML can name any function of Python.
+
+        Raises:
+          RuntimeError: always, naming `to_json`.
+        """
+        raise RuntimeError("to_yaml is not there any more, as YAML may run code: use to_json.")
+
+    def save(
+        self, filepath: Any, overwrite: bool = True, save_format: str | None = None, **kwargs: Any
+    ) -> None:
+        """Saves architecture, weights and training configuration.
+
+        Args:
+          filepath: path ending in `.keras`, `.h5`, or a folder.
+          overwrite: whether an existing file is replaced.
+          save_format: 'keras', 'h5' or 'tf'; default by the path.
+          **kwargs: `include_optimizer` and others, see `tf.keras.models.save_model`.
+        """
+        from meshflow.keras import saving
+
+        saving.save_model(self, filepath, overwrite=overwrite, save_format=save_format, **kwargs)
+
+    def _saved_functions(self) -> dict[str, Any]:
+        from meshflow.keras.saving import serving_signatures
+
+        return serving_signatures.saved_functions(self)
+
+    def _saved_signatures(self) -> dict[str, Any]:
+        from meshflow.keras.saving import serving_signatures
+
+        return serving_signatures.saved_signatures(self)
+
+    def export(self, filepath: Any, format: str = "tf_saved_model", **kwargs: Any) -> None:
+        """Saves what the model computes, for use without its code: see `tf.saved_model.load`.
+
+        Args:
+          filepath: a folder.
+          format: 'tf_saved_model', the only one.
+          **kwargs: ignored (`verbose`, `input_signature`).
+
+        Raises:
+          ValueError: for another format, or when the model has not been built.
+        """
+        from meshflow import saved_model
+        from meshflow.keras.saving import serving_signatures
+
+        if format != "tf_saved_model":
+            raise ValueError(f"Model.export: format must be 'tf_saved_model', got {format!r}.")
+        if serving_signatures.input_specs(self) is None:
+            raise ValueError(f"Model {self.name} must be built or called before it is exported.")
+        saved_model.save(self, filepath)
+
+    def save_weights(
+        self,
+        filepath: Any,
+        overwrite: bool = True,
+        save_format: str | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Saves the weights.
+
+        Args:
+          filepath: path ending in `.h5`, or a prefix for our checkpoint format.
+          overwrite: whether an existing file is replaced.
+          save_format: 'h5' or 'tf'; default by the path.
+          options: ignored.
+        """
+        from meshflow.keras import saving
+
+        del options
+        return saving.save_weights(self, filepath, overwrite=overwrite, save_format=save_format)
+
+    def load_weights(
+        self, filepath: Any, skip_mismatch: bool = False, by_name: bool = False, options: Any = None
+    ) -> Any:
+        """Loads weights saved by `save_weights`.
+
+        Args:
+          filepath: the path given to `save_weights`.
+          skip_mismatch: whether layers whose shapes differ are skipped (needs by_name).
+          by_name: whether layers are matched by name instead of order.
+          options: ignored.
+        """
+        from meshflow.keras import saving
+
+        del options
+        return saving.load_weights(self, filepath, skip_mismatch=skip_mismatch, by_name=by_name)
+
+
+def _specs_of(inputs: Any) -> Any:
+    """Specs of a call's inputs, or None when not all are tensors."""
+    leaves = nest.flatten(inputs)
+    if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
+        return None
+    return nest.map_structure(lambda x: TensorSpec(x.shape, x.dtype), inputs)
+
+
+def _spec(shape: TensorShape) -> Any:
+    from meshflow.core.values.specs import TensorSpec
+    from meshflow.keras import backend
+
+    return TensorSpec(shape, backend.floatx())
+
+
+def _without_list(structure: Any) -> Any:
+    """Keras 2 takes a list of one tensor for the tensor: the model then returns a tensor as well."""
+    one = isinstance(structure, list) and len(nest.flatten(structure)) == 1
+    return structure[0] if one else structure
+
+
+def _tuples(structure: Any) -> Any:
+    if isinstance(structure, KerasTensor):
+        return tuple(structure.shape.as_list())
+    if isinstance(structure, dict):
+        return {key: _tuples(value) for key, value in structure.items()}
+    return [_tuples(value) for value in structure]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a file can hold a value as it is."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(v) for v in value)
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
+    return value is None or isinstance(value, (bool, int, float, str))

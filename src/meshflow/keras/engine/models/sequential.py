@@ -1,0 +1,277 @@
+"""`Sequential`: a stack of layers, each fed by the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshflow.core.runtime.eager import executing_eagerly
+from meshflow.core.values.shapes import TensorShape
+from meshflow.keras import registry
+from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.input_layer import Input, InputLayer
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.helpers import as_tuples, unique
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+
+
+class Sequential(Model):
+    """A stack of layers with one input and one output each.
+
+    Args:
+      layers: layers to add, or None.
+      name: the model's name.
+
+    Raises:
+      TypeError: when something that is not a layer is added.
+      ValueError: when two layers have the same name; one layer may come several times.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
+      >>> model(tf.ones([4, 3])).shape
+      TensorShape([4, 2])
+    """
+
+    def __init__(self, layers: Any = None, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self._stack: list[Layer] = []
+        self._input: KerasTensor | None = None
+        self._output: Any = None
+        self._declared_input = False
+        for layer in [layers] if isinstance(layers, Layer) else (layers or []):
+            self.add(layer)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, without an `InputLayer`; one that comes several times is named once."""
+        return unique(self._stack)
+
+    def _weighted_groups(self) -> list[list[Any]]:
+        return [[layer] for layer in self.layers]
+
+    def add(self, layer: Any) -> None:
+        """Puts a layer on top of the stack.
+
+        Args:
+          layer: a layer, or `tf.keras.Input(...)` as the first.
+
+        Raises:
+          TypeError: when it is not a layer.
+          ValueError: when another layer of that name is in the model already.
+        """
+        if isinstance(layer, KerasTensor):
+            layer = layer._keras_history.layer
+        if not isinstance(layer, Layer):
+            if callable(layer) and hasattr(layer, "variables"):
+                from meshflow.keras.layers import Lambda
+
+                layer = Lambda(layer)
+            else:
+                raise TypeError(
+                    f"The added layer must be an instance of class Layer. Received: layer={layer} of type {type(layer)}."
+                )
+        if any(other.name == layer.name and other is not layer for other in self._stack):
+            raise ValueError(
+                "All layers added to a Sequential model should have unique names. Name "
+                f'"{layer.name}" is already the name of a layer in this model. Update the `name` argument to pass a '
+                "unique name."
+            )
+        self.built = False
+        self._reset_compiled()
+        if isinstance(layer, InputLayer):
+            if self._stack or self._input is not None:
+                raise ValueError(f"{self.name} has layers already; an Input can only come first.")
+            self._start(layer._inbound_nodes[0].outputs)
+            self._declared_input = True
+            return
+        if not self._stack and self._input is None:
+            shape = _first_shape(layer)
+            if shape is not None:
+                self._start(
+                    Input(batch_shape=shape, dtype=_input_dtype(layer), name=f"{layer.name}_input")
+                )
+                self._declared_input = True
+        self._stack.append(layer)
+        if self._input is not None:
+            self._output = layer(self._output)
+            self._refresh_graph()
+
+    def _start(self, tensor: KerasTensor) -> None:
+        self._input = self._output = tensor
+
+    def _refresh_graph(self) -> None:
+        self._graph_pending = True
+        self.built = bool(self._stack)
+
+    def _current_graph(self) -> Graph | None:
+        if self.__dict__.get("_graph_pending"):
+            self._graph = Graph(self.name, self._input, self._output)
+            self._graph_pending = False
+        return self._graph
+
+    def pop(self) -> Layer:
+        """Removes and returns the last layer.
+
+        Raises:
+          TypeError: when there is none.
+        """
+        if not self._stack:
+            raise TypeError("There are no layers in the model.")
+        layer = self._stack.pop()
+        self._reset_compiled()
+        if self._input is not None:
+            if layer._inbound_nodes:
+                layer._inbound_nodes.pop()
+            self._output = (
+                self._stack[-1]._inbound_nodes[-1].outputs if self._stack else self._input
+            )
+            self._refresh_graph()
+        return layer
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the weights for inputs of a shape, batch dimension first."""
+        if self._input is None:
+            if input_shape is None:
+                raise ValueError(
+                    "You must provide an `input_shape` argument to build a Sequential model."
+                )
+            name = f"{self._stack[0].name}_input" if self._stack else None
+            self._connect(TensorShape(input_shape).as_list(), None, name)
+        self._build_input_shape = TensorShape(
+            as_tuples(self._input.shape) if self._input is not None else input_shape
+        )
+        self.built = True
+
+    def _maybe_build(self, inputs: Any) -> None:
+        if self.built:
+            return
+        if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
+            shape = inputs.shape.as_list()
+            # In a training step batches may have another size; a plain call keeps its own, as in TensorFlow.
+            known = shape if executing_eagerly() else [None, *shape[1:]]
+            self._connect(known, inputs.dtype, f"{self.name}_input")
+        self.built = True
+
+    def _connect(self, shape: Sequence[int | None], dtype: Any, name: str | None) -> None:
+        """Runs the stack on a symbolic input of a shape."""
+        self._start(Input(batch_shape=list(shape), dtype=dtype, name=name))
+        for layer in self._stack:
+            self._output = layer(self._output)
+        self._refresh_graph()
+
+    def _relax(self, inputs: Any) -> None:
+        """Leaves open the sizes in which inputs differ from the first ones, where these were not declared."""
+        if self._declared_input or self._input is None or not self._stack:
+            return
+        known, met = self._input.shape.as_list(), inputs.shape.as_list()
+        if len(known) != len(met) or all(a in (None, b) for a, b in zip(known, met, strict=True)):
+            return
+        shape = [a if a == b else None for a, b in zip(known, met, strict=True)]
+        before = self._input, self._output
+        calls = [(layer, list(layer._inbound_nodes)) for layer in self.layers]
+        for layer in self._stack:
+            layer._inbound_nodes.pop()
+        try:
+            self._connect(shape, before[0].dtype, before[0]._keras_history.layer.name)
+        except Exception:
+            # The layers do not take such inputs; the model stays what it was.
+            self._input, self._output = before
+            for layer, nodes in calls:
+                layer._inbound_nodes[:] = nodes
+            raise
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Feeds the inputs through all layers.
+
+        Args:
+          inputs: a tensor.
+          training: whether layers behave as in training.
+          mask: a mask of the inputs.
+
+        Returns:
+          The last layer's output.
+        """
+        if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
+            inputs = inputs[0]
+        if mask is not None:
+            inputs._keras_mask = mask
+        if self._graph is not None and self._graph.given is not None:
+            return self._graph.run(inputs)
+        if self._input is not None:
+            from meshflow.keras.engine.graph.graph import _fit
+
+            if hasattr(inputs, "_value"):
+                self._relax(inputs)
+                inputs = _fit(self._input, inputs, self.name)
+        for layer in self._stack:
+            inputs = layer(inputs)
+        return inputs
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output for an input shape."""
+        shape: Any = TensorShape(input_shape)
+        for layer in self._stack:
+            shape = layer.compute_output_shape(shape)
+        return shape
+
+    @property
+    def weights(self) -> list[Any]:
+        """All weights, layer by layer.
+
+        Raises:
+          ValueError: before the input shape is known.
+        """
+        if not self.built and self._stack and not any(layer.built for layer in self._stack):
+            raise ValueError(
+                f"Weights for model {self.name} have not yet been created. Weights are created when the Model is "
+                "first called on inputs or `build()` is called with an `input_shape`."
+            )
+        return super().weights
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: name and layers."""
+        configs = []
+        if self._input is not None and self._declared_input:
+            input_layer = self._input._keras_history.layer
+            configs.append(registry.serialize(input_layer))
+        configs += [registry.serialize(layer) for layer in self._stack]
+        config: dict[str, Any] = {"name": self.name, "layers": configs}
+        if self._input is not None and not self._declared_input:
+            config["build_input_shape"] = as_tuples(self._input.shape)
+        return config
+
+    @classmethod
+    def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
+        """Rebuilds a model from `get_config()`, with new weights."""
+        name = config.get("name") if isinstance(config, dict) else None
+        entries = config["layers"] if isinstance(config, dict) else config
+        model = cls(name=name)
+        known: dict[str, Layer] = {}
+        for entry in entries:
+            layer = registry.LAYERS.deserialize(entry, custom_objects=custom_objects)
+            # Names are unique, so that a second entry of a name is the same layer once more.
+            model.add(known.setdefault(layer.name, layer))
+        if isinstance(config, dict) and config.get("build_input_shape") and not model.built:
+            model.build(config["build_input_shape"])
+        return model
+
+
+def _first_shape(layer: Layer) -> Any:
+    """The batch input shape that the first layer (or the first layer of a nested model) declares."""
+    shape = getattr(layer, "_batch_input_shape", None)
+    if shape is not None:
+        # A layer that has seen single elements says nothing of batches.
+        return shape or None
+    graph = layer._current_graph() if isinstance(layer, Model) else None
+    if graph is not None and len(graph.flat_inputs) == 1:
+        return as_tuples(graph.flat_inputs[0].shape)
+    return None
+
+
+def _input_dtype(layer: Layer) -> Any:
+    graph = layer._current_graph() if isinstance(layer, Model) else None
+    if graph is not None:
+        return graph.flat_inputs[0].dtype
+    return getattr(layer, "_input_dtype", None)

@@ -1,0 +1,156 @@
+"""`model.summary()`: the table of layers, output shapes and parameter counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import Layer
+    from meshflow.keras.engine.models.model import Model
+
+# A row is continued on the next line after one of these.
+_BREAKS = ("),", "},", "],", "',")
+
+
+def print_summary(
+    model: Model,
+    line_length: int | None = None,
+    positions: list[float] | None = None,
+    print_fn: Callable[[str], Any] | None = None,
+    expand_nested: bool = False,
+    show_trainable: bool = False,
+    layer_range: Any = None,
+) -> None:
+    """Prints a model's summary; arguments as in `Model.summary`."""
+    write = print_fn or print
+    nodes = getattr(model, "_graph", None)
+    linear = nodes is None or all(len(node.keras_inputs) <= 1 for node in nodes.nodes)
+    headings = ["Layer (type)", "Output Shape", "Param #"]
+    if linear:
+        length = line_length or 65
+        stops = positions or [0.45, 0.85, 1.0]
+    else:
+        length = line_length or 98
+        stops = positions or [0.33, 0.55, 0.67, 1.0]
+        headings.append("Connected to")
+    if show_trainable:
+        length += 11
+        stops = [*[s * (1 - 11 / length) for s in stops], 1.0]
+        headings.append("Trainable")
+    columns = [int(length * s) for s in stops]
+    write(f'Model: "{model.name}"')
+    write("_" * length)
+    write(_row(headings, columns))
+    write("=" * length)
+    for layer in chosen_layers(model, layer_range):
+        _write_layer(write, layer, columns, linear, show_trainable, nodes, expand_nested, 0, False)
+    write("=" * length)
+    trainable, fixed = count(model.trainable_weights), count(model.non_trainable_weights)
+    write(f"Total params: {trainable + fixed:,}")
+    write(f"Trainable params: {trainable:,}")
+    write(f"Non-trainable params: {fixed:,}")
+    write("_" * length)
+
+
+def chosen_layers(model: Model, layer_range: Any) -> list[Layer]:
+    """The layers between two that are named, all for None.
+
+    Raises:
+      ValueError: when there are no such layers.
+    """
+    layers = model.layers
+    if layer_range is None:
+        return layers
+    if len(layer_range) != 2:
+        raise ValueError(
+            f"layer_range must be a list or tuple of length 2. Received: {layer_range!r}"
+        )
+    import re
+
+    names = [layer.name for layer in layers]
+    ends = [next((i for i, n in enumerate(names) if re.match(r, n)), None) for r in layer_range]
+    if None in ends:
+        raise ValueError(
+            f"Passed layer_names {layer_range} do not match the layers of the model: {names}."
+        )
+    low, high = sorted(e for e in ends if e is not None)
+    return layers[low : high + 1]
+
+
+def _write_layer(
+    write: Callable[[str], Any],
+    layer: Layer,
+    columns: list[int],
+    linear: bool,
+    show_trainable: bool,
+    graph: Any,
+    expand: bool,
+    depth: int,
+    last: bool,
+) -> None:
+    """One layer's row; with `expand`, a frame with the layers inside below it.
+
+    Args:
+      last: whether it is the last in its frame, whose end follows instead of an empty line.
+    """
+    try:
+        shape = layer.output_shape
+        shape = [shape] if type(layer).__name__ == "InputLayer" else shape
+    except AttributeError:
+        shape = "multiple"
+    params = str(count(layer.weights)) if layer.built or layer.weights else "0 (unused)"
+    fields = [f"{layer.name} ({type(layer).__name__})", str(shape), params]
+    if not linear:
+        fields.append(_connections(layer, graph))
+    if show_trainable:
+        fields.append("Y" if layer.trainable else "N")
+    write(_row(fields, columns, depth))
+    inside = chosen_layers(layer, None) if expand and hasattr(layer, "layers") else []  # type: ignore[arg-type]
+    bars, width = "|" * depth, columns[-1] - 2 * depth
+    if inside:
+        write(f"{bars}|{'¯' * (width - 2)}|{bars}")
+        for sublayer in inside:
+            ends = sublayer is inside[-1]
+            _write_layer(
+                write, sublayer, columns, linear, show_trainable, graph, expand, depth + 1, ends
+            )
+        write(f"{bars}{'¯' * width}{bars}")
+    elif not last:
+        write(f"{bars}{' ' * width}{bars}")
+
+
+def _connections(layer: Layer, graph: Any) -> str:
+    relevant = {id(n) for n in graph.nodes} if graph is not None else set()
+    texts = []
+    for node in layer._inbound_nodes:
+        if id(node) in relevant:
+            for tensor in node.keras_inputs:
+                source, node_index, tensor_index = tensor._keras_history
+                texts.append(f"'{source.name}[{node_index}][{tensor_index}]'")
+    return "[" + ", ".join(texts) + "]"
+
+
+def _row(fields: list[str], columns: list[int], depth: int = 0) -> str:
+    """One line, or several when a field is wider than its column or lists several things."""
+    starts, rest, lines = [0, *columns[:-1]], list(fields), []
+    bars = "|" * depth
+    while any(rest):
+        line = f"{bars} "
+        for i, (start, end) in enumerate(zip(starts, columns, strict=True)):
+            final = i == len(columns) - 1
+            room = end - start - (0 if final else 3) - (depth if i == 0 else 0)
+            text = rest[i][:room]
+            breaks = [text.index(mark) + 2 for mark in _BREAKS if mark in text]
+            text = text[: min(breaks, default=room)]
+            rest[i] = rest[i][len(text) :]
+            line += text.ljust(end - len(line) - (depth if final else 0))
+        lines.append(line + bars)
+    return "\n".join(lines)
+
+
+def count(weights: list[Any]) -> int:
+    """Number of scalars in a list of variables."""
+    return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in weights)

@@ -1,0 +1,193 @@
+"""Symbolic tensors of the Functional API.
+
+A `KerasTensor` is a shape, a dtype and where it came from: the layer call (`Node`) that makes it.
+It holds no array and refers to no trace, so building a large model costs only these small
+objects. Any op called on one becomes a layer; see `meshflow.keras.engine.graph.op_layers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DType
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Reference
+
+if TYPE_CHECKING:
+    from meshflow.core.values.operator_types import Operators
+
+    _Operators = Operators["KerasTensor"]
+else:
+    _Operators = object
+
+
+class History(NamedTuple):
+    """Where a symbolic tensor comes from: output `tensor_index` of call `node_index` of `layer`."""
+
+    layer: Any
+    node_index: int
+    tensor_index: int
+
+
+class KerasTensor(_Operators):
+    """A symbolic tensor: the description of a value that a model will compute.
+
+    Attributes:
+      shape: static shape, None for unknown sizes.
+      dtype: element type.
+      name: its name.
+    """
+
+    _is_tensor_like = True
+    _symbolic_priority = 1
+    __array_priority__ = 200
+
+    def __init__(self, type_spec: TensorSpec, name: str | None = None) -> None:
+        self._type_spec = type_spec
+        self._name = name
+        # None until a node sets it; what a graph refers to has one.
+        self._keras_history: History | Any = None
+        self._keras_mask = None
+        # Values for the stand-ins of unknown sizes, for tensors made of shapes only.
+        self._known: dict[int, Any] = {}
+
+    @property
+    def type_spec(self) -> TensorSpec:
+        """Shape and dtype as a `TensorSpec`."""
+        return self._type_spec
+
+    @property
+    def shape(self) -> TensorShape:
+        """Static shape, None for unknown sizes."""
+        return self._type_spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self._type_spec.dtype
+
+    @property
+    def name(self) -> str:
+        """The name, after the layer that makes it unless given."""
+        return self._name or (
+            self._keras_history.layer.name if self._keras_history else "keras_tensor"
+        )
+
+    @property
+    def node(self) -> Node:
+        """The layer call that makes it."""
+        layer, index, _ = self._keras_history
+        return layer._inbound_nodes[index]
+
+    def get_shape(self) -> TensorShape:
+        """Static shape."""
+        return self.shape
+
+    @property
+    def ndim(self) -> int | None:
+        """Number of dimensions."""
+        return self.shape.rank
+
+    rank = ndim
+
+    def set_shape(self, shape: Any) -> None:
+        """Adds what `shape` knows to the static shape."""
+        self._type_spec = TensorSpec(self.shape.merge_with(shape), self.dtype, self._type_spec.name)
+
+    def ref(self) -> Reference:
+        """A hashable stand-in for sets and dictionary keys."""
+        return Reference(self)
+
+    def __hash__(self) -> int:
+        raise TypeError("KerasTensor is unhashable. Instead, use tensor.ref() as the key.")
+
+    def _unavailable(self, use: str) -> TypeError:
+        return TypeError(
+            f"You are using a symbolic Keras input or output as {use}, which is not supported: {self!r} "
+            "has no value while the model is being built. Put the code into a keras.layers.Lambda or a "
+            "custom Layer's call."
+        )
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise self._unavailable("a NumPy array")
+
+    def __bool__(self) -> bool:
+        raise self._unavailable("a Python `bool`")
+
+    def __float__(self) -> float:
+        raise self._unavailable("a Python number")
+
+    __int__ = __index__ = __float__
+
+    def __len__(self) -> int:
+        raise self._unavailable("a Python sequence")
+
+    def __iter__(self) -> Iterator[Any]:
+        size = self.shape[0] if self.shape.rank else None
+        if size is None:
+            raise TypeError(
+                "Cannot iterate over a symbolic Keras tensor with unknown first dimension."
+            )
+        return iter([self[i] for i in range(size)])
+
+    def __repr__(self) -> str:
+        created = (
+            f" (created by layer '{self._keras_history.layer.name}')" if self._keras_history else ""
+        )
+        return f"<KerasTensor: shape={self.shape} dtype={self.dtype.name}{created}>"
+
+
+class Node:
+    """One call of a layer on symbolic tensors.
+
+    Attributes:
+      layer: the layer.
+      args: positional arguments, with `KerasTensor`s where tensors go.
+      kwargs: keyword arguments likewise.
+      outputs: the result structure of `KerasTensor`s.
+      keras_inputs: the symbolic tensors among the arguments.
+      flat_outputs: the symbolic tensors of the result.
+    """
+
+    def __init__(
+        self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+    ) -> None:
+        self.layer = layer
+        self.args = args
+        self.kwargs = kwargs
+        self.outputs = outputs
+        self.keras_inputs = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+        self.flat_outputs = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
+        index = len(layer._inbound_nodes)
+        layer._inbound_nodes.append(self)
+        for position, output in enumerate(self.flat_outputs):
+            output._keras_history = History(layer, index, position)
+        self.index = index
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is the node of an `Input`."""
+        return not self.keras_inputs
+
+    @property
+    def input_tensors(self) -> Any:
+        """The symbolic inputs: one, or a list."""
+        return self.keras_inputs[0] if len(self.keras_inputs) == 1 else self.keras_inputs
+
+    def arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with values (by id of the symbolic tensor) filled in."""
+        return nest.map_structure(
+            lambda v: values[id(v)] if isinstance(v, KerasTensor) else v, (self.args, self.kwargs)
+        )
+
+
+def shape_of(structure: Any) -> Any:
+    """Shapes of a structure of tensors: one `TensorShape`, or the structure of them."""
+    if hasattr(structure, "shape"):
+        return TensorShape(structure.shape)
+    return nest.map_structure(
+        lambda t: TensorShape(t.shape) if hasattr(t, "shape") else None, structure
+    )

@@ -1,0 +1,1 @@
+"""`compile` and `fit`: steps, data, losses and metrics, interrupts, resuming."""

@@ -1,0 +1,203 @@
+"""`compile`: how a model is to be trained, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from meshflow.core.functions.concrete_function import Settings
+from meshflow.core.values import nest
+from meshflow.distribute.strategy import get_strategy
+from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
+from meshflow.keras.engine.training.data_adapter import DataHandler
+from meshflow.keras.engine.training.global_batch import current_strategy
+from meshflow.keras.engine.training.step import CompiledStep
+from meshflow.keras.engine.training.training_state import Resumption
+from meshflow.keras.engine.training.training_steps import TrainingSteps
+
+if TYPE_CHECKING:
+    from meshflow.keras.mixed_precision.policy import Policy
+
+
+class Compiling(TrainingSteps):
+    """What `Trainer` knows from `compile`: optimizer, losses, metrics; a base class of it."""
+
+    _is_compiled = False
+
+    if TYPE_CHECKING:
+        # What `Layer` and `Model` give it.
+        @property
+        def output_names(self) -> list[str] | None: ...
+        @property
+        def name(self) -> str: ...
+        @property
+        def dynamic(self) -> bool: ...
+        @property
+        def dtype_policy(self) -> Policy: ...
+
+    def _init_training(self) -> None:
+        self.optimizer: Any = None
+        self.compiled_loss: LossesContainer | None = None
+        self.compiled_metrics: MetricsContainer | None = None
+        self.loss: Any = None
+        self.stop_training = False
+        self.history: Any = None
+        # Set by a callback when training goes on where an earlier process was.
+        self._resumption: Resumption | None = None
+        self._handler: DataHandler | None = None
+        self._is_compiled = False
+        self._run_eagerly: bool | None = None
+        self._steps_per_execution = 1
+        self._reset_compiled()
+
+    def _reset_compiled(self) -> None:
+        """Forgets compiled steps: the model or how it is trained has changed."""
+        self.train_function: Any = None
+        self.test_function: Any = None
+        self.predict_function: Any = None
+        self._steps: dict[str, CompiledStep] = {}
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+        loss_weights: Any = None,
+        weighted_metrics: Any = None,
+        run_eagerly: bool | None = None,
+        steps_per_execution: int | str | None = None,
+        jit_compile: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Sets how the model is trained.
+
+        Args:
+          optimizer: an optimizer, its name, or an optax transformation.
+          loss: a loss, its name or function, or these by output.
+          metrics: metrics to report, or these by output; `'accuracy'` picks the kind by shape.
+          loss_weights: factors of the losses by output.
+          weighted_metrics: metrics that take sample weights.
+          run_eagerly: whether steps run as plain Python.
+          steps_per_execution: how many batches one call of the compiled program processes.
+          jit_compile: accepted; steps are always compiled by XLA.
+          **kwargs: `auto_scale_loss` and `pss_evaluation_shards` are accepted.
+
+        Raises:
+          TypeError: for an unknown keyword.
+          ValueError: when `steps_per_execution` is not positive.
+
+        Example:
+          >>> import meshflow as tf
+          >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+          >>> model.compile("adam", tf.keras.losses.Huber(), metrics=["mae"])
+          >>> type(model.optimizer).__name__, model.loss.delta
+          ('Adam', 1.0)
+        """
+        from meshflow.keras import losses, optimizers
+
+        for accepted in (
+            "auto_scale_loss",
+            "pss_evaluation_shards",
+            "distribute",
+            "experimental_steps_per_execution",
+        ):
+            value = kwargs.pop(accepted, None)
+            if accepted == "experimental_steps_per_execution" and value:
+                steps_per_execution = value
+        if kwargs:
+            raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")
+        if steps_per_execution == "auto":
+            steps_per_execution = None
+        if steps_per_execution is not None and int(steps_per_execution) < 1:
+            raise ValueError(f"steps_per_execution must be at least 1, got {steps_per_execution}.")
+        for name in nest.flatten(loss):
+            if isinstance(name, str):
+                losses.get(name)  # an unknown name is an error now, not when training starts
+        self.optimizer = _get_optimizers(
+            optimizer, lambda o: scaled_for(self.dtype_policy, optimizers.get(o))
+        )
+        if isinstance(loss, LossesContainer):
+            self.compiled_loss = loss
+        else:
+            self.compiled_loss = LossesContainer(loss, loss_weights, self.output_names)
+        self.compiled_metrics = MetricsContainer(metrics, weighted_metrics, self.output_names)
+        self.loss = loss if loss is not None else {}
+        self._compile_arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "metrics": metrics,
+            "loss_weights": loss_weights,
+            "weighted_metrics": weighted_metrics,
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution,
+        }
+        self._run_eagerly = run_eagerly
+        self._steps_per_execution = int(steps_per_execution or 1)
+        self._is_compiled = True
+        self._strategy_at_compile = current_strategy()
+        self._reset_compiled()
+
+    @property
+    def distribute_strategy(self) -> Any:
+        """The strategy in whose scope the model was compiled, or the one in force."""
+        return self.__dict__.get("_strategy_at_compile") or get_strategy()
+
+    @property
+    def run_eagerly(self) -> bool:
+        """Whether steps run as plain Python."""
+        if self.dynamic and self._run_eagerly is False:
+            raise ValueError(
+                f"Model {self.name} contains layers that can only run eagerly (`dynamic=True`), so it cannot be "
+                "compiled with `run_eagerly=False`."
+            )
+        return bool(self._run_eagerly) or self.dynamic or Settings.run_eagerly
+
+    @run_eagerly.setter
+    def run_eagerly(self, value: bool) -> None:
+        self._run_eagerly = value
+        self._reset_compiled()
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Metrics that training reports: the loss, those of `compile`, those of the layers."""
+        collected: list[Any] = []
+        if self._is_compiled:
+            collected += self.compiled_loss.metrics  # type: ignore[union-attr]
+            collected += self.compiled_metrics.metrics  # type: ignore[union-attr]
+        collected += super().metrics
+        return list({id(m): m for m in collected}.values())
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """Names of the metrics, in the order `evaluate` returns their values."""
+        return [m.name for m in self.metrics]
+
+    def reset_metrics(self) -> None:
+        """Starts all metrics again."""
+        for metric in self.metrics:
+            metric.reset_state()
+
+    def _assert_compiled(self) -> None:
+        if not self._is_compiled:
+            raise RuntimeError(
+                f"You must compile your model before training/testing. Use `model.compile(optimizer, loss)` ({self.name})."
+            )
+
+
+def scaled_for(policy: Any, optimizer: Any) -> Any:
+    """An optimizer as a policy needs it: float16 gradients need a scaled loss."""
+    # Policies of TensorFlow 2.1-2.3 hold a loss scale themselves.
+    scale = getattr(policy, "loss_scale", "dynamic" if policy.name == "mixed_float16" else None)
+    if scale is None or optimizer is None:
+        return optimizer
+    from meshflow.keras.mixed_precision import loss_scale
+    from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, settings
+
+    if isinstance(optimizer, LossScaleOptimizer) or not hasattr(optimizer, "apply_gradients"):
+        return optimizer
+    return LossScaleOptimizer(optimizer, **settings(loss_scale.get(scale)))
+
+
+def _get_optimizers(optimizer: Any, get: Callable[[Any], Any]) -> Any:
+    # An optax transformation is a named tuple; only a list means several optimizers.
+    return [get(o) for o in optimizer] if isinstance(optimizer, list) else get(optimizer)

@@ -1,0 +1,563 @@
+"""From the many forms of training data to a stream of host batches.
+
+`DataHandler` looks at what `fit` was given once and then yields, for every epoch, tuples
+(x,), (x, y) or (x, y, sample_weight) of nested NumPy arrays. Arrays are gathered a batch at a time by
+a permutation of indices; everything else is iterated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.random import host_generator
+from meshflow.core.variables.variable import Variable
+from meshflow.keras import backend
+from meshflow.keras.engine.training.training_state import Resumption, source_state
+from meshflow.placement.layout import layout_of
+
+
+def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
+    """The parts of a batch.
+
+    Args:
+      data: a tensor, or a tuple (x,), (x, y) or (x, y, sample_weight).
+
+    Returns:
+      (x, y, sample_weight), None for what is missing.
+
+    Raises:
+      ValueError: for a longer tuple.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.unpack_x_y_sample_weight((1, 2))
+      (1, 2, None)
+    """
+    if isinstance(data, list):
+        data = tuple(data)
+    if not isinstance(data, tuple):
+        return data, None, None
+    if len(data) > 3:
+        raise ValueError(
+            f"Data is expected to be in format `x`, `(x,)`, `(x, y)`, or `(x, y, sample_weight)`, found: {len(data)} parts."
+        )
+    return (*data, *[None] * (3 - len(data)))
+
+
+def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """A batch from its parts, without missing ones at the end.
+
+    Args:
+      x: inputs.
+      y: targets.
+      sample_weight: weights.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.utils.pack_x_y_sample_weight([1], [2])
+      ([1], [2])
+      >>> tf.keras.utils.pack_x_y_sample_weight([1], [2], [3])
+      ([1], [2], [3])
+    """
+    if y is None and sample_weight is None:
+        return x if not nest.is_nested(x) else (x,)
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+def _whole_number(name: str, value: Any, least: int) -> int:
+    """An argument as an integer that is large enough."""
+    kind = "a positive" if least else "a non-negative"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be {kind} integer, got {value!r} of type {type(value).__name__}."
+        ) from None
+    if number < least:
+        raise ValueError(f"{name} must be {kind} integer, got {value}.")
+    return number
+
+
+def train_validation_split(arrays: Any, validation_split: float) -> tuple[Any, Any]:
+    """Splits arrays into a first and a last part.
+
+    Args:
+      arrays: nested arrays; None stays None.
+      validation_split: share of the last part, in (0, 1).
+
+    Returns:
+      Two structures like `arrays`.
+
+    Raises:
+      ValueError: for data that cannot be split, or a part that would be empty.
+    """
+    leaves = [a for a in nest.flatten(arrays) if a is not None]
+    bad = [type(a).__name__ for a in leaves if not _is_array(a)]
+    if bad:
+        raise ValueError(
+            f"`validation_split` is only supported for Tensors or NumPy arrays, found following types in the input: {bad}"
+        )
+    arrays = nest.map_structure(lambda a: None if a is None else _to_numpy(a), arrays)
+    size = len(next(a for a in nest.flatten(arrays) if a is not None))
+    if not 0 < validation_split < 1:
+        raise ValueError(f"`validation_split` must be between 0 and 1, got {validation_split}.")
+    cut = math.floor(size * (1.0 - validation_split))
+    if cut in (0, size):
+        raise ValueError(
+            f"Training data contains {size} samples, which is not sufficient to split it into a validation and training set as specified by `validation_split={validation_split}`. Either provide more data, or a different value for the `validation_split` argument."
+        )
+    first = nest.map_structure(lambda a: None if a is None else a[:cut], arrays)
+    return first, nest.map_structure(lambda a: None if a is None else a[cut:], arrays)
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, (np.ndarray, Tensor, Variable)):
+        return True
+    module = type(value).__module__.split(".")[0]
+    return (
+        module in ("pandas", "jaxlib", "jax", "torch", "h5py") and hasattr(value, "__array__")
+    ) or (hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__array__"))
+
+
+def _is_structure_of_arrays(value: Any) -> bool:
+    leaves = nest.flatten(value)
+    return bool(leaves) and all(
+        _is_array(v) or isinstance(v, (int, float, np.generic)) for v in leaves
+    )
+
+
+def _to_numpy(value: Any) -> Any:
+    if isinstance(value, (Tensor, Variable)):
+        value = value.numpy()
+    elif type(value).__module__.startswith("torch"):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.dtype == np.float64:
+        array = array.astype(backend.floatx())
+    if array.dtype.kind in "SU" or (array.dtype == object and _is_text(array)):
+        return convert_to_tensor(array).numpy()
+    if array.dtype == object:
+        try:
+            array = array.astype(backend.floatx())
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"Failed to convert data of type {type(value).__name__} to numbers: it holds objects ({array.reshape(-1)[:3].tolist()}...). Convert text columns to numbers first."
+            ) from None
+    return array
+
+
+def _is_text(array: np.ndarray) -> bool:
+    return bool(array.size) and all(isinstance(v, (str, bytes)) for v in array.flat)
+
+
+def _expand(array: Any) -> Any:
+    """Vectors become columns, as Keras 2 does."""
+    return array[:, None] if getattr(array, "ndim", 0) == 1 else array
+
+
+class DataHandler:
+    """Batches of one call of `fit`, `evaluate` or `predict`.
+
+    Args:
+      x: inputs, or an iterable of batches.
+      y: targets, for arrays only.
+      sample_weight: weights, for arrays only.
+      batch_size: examples per batch; default 32 for arrays, not allowed for iterables.
+      steps_per_epoch: batches per epoch; default all.
+      initial_epoch: number of the first epoch.
+      epochs: number of the epoch to stop before.
+      shuffle: True, False, or 'batch'.
+      class_weight: weight of each class.
+
+    Attributes:
+      steps: batches per epoch, None when not known.
+      tracked: whether somebody will ask for the `position`.
+      exhausted: whether the data ended before the steps that were wanted.
+
+    Raises:
+      ValueError: when the parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+        steps_per_epoch: int | None = None,
+        initial_epoch: int = 0,
+        epochs: int = 1,
+        shuffle: Any = True,
+        class_weight: dict[int, float] | None = None,
+    ) -> None:
+        if x is None:
+            raise ValueError(
+                "Missing data: `x` is None. Pass arrays, a generator, a Sequence, or another iterable of batches."
+            )
+        if steps_per_epoch == 0:
+            raise ValueError(
+                "steps_per_epoch (or steps) must be None or a positive integer, got 0."
+            )
+        epochs = _whole_number("epochs", epochs, 0)
+        initial_epoch = _whole_number("initial_epoch", initial_epoch, 0)
+        if batch_size is not None:
+            batch_size = _whole_number("batch_size", batch_size, 1)
+        if class_weight is not None and not isinstance(class_weight, Mapping):
+            raise TypeError(
+                "class_weight must be a dictionary from class numbers to weights, such as {0: 1.0, 1: 2.0}, got "
+                f"{class_weight!r}."
+            )
+        self._initial_epoch, self._last = initial_epoch, epochs
+        self._limit = steps_per_epoch
+        self._class_weight = class_weight
+        # Steps of the first epoch that were done before, and how to go on after them.
+        self._done = 0
+        self._resumption: Resumption | None = None
+        self._began: dict[str, Any] | None = None
+        self._taken = 0
+        self.exhausted = False
+        self.tracked = False
+        self._source: ArraySource | IterableSource
+        for value, what in ((x, "x"), (y, "y"), (sample_weight, "sample_weight")):
+            if isinstance(value, (str, bytes, set, frozenset)):
+                raise ValueError(
+                    f"Failed to find data adapter that can handle input: `{what}` is of {type(value)}. Pass arrays, "
+                    "tensors, lists or dictionaries of them, or an iterable of batches; one text is tf.constant([text])."
+                )
+        x = _plain_lists(x)
+        if _is_structure_of_arrays(x):
+            self._source = ArraySource(
+                x, _plain_lists(y), _plain_lists(sample_weight), batch_size, shuffle
+            )
+        elif isinstance(x, Iterable) or hasattr(x, "__getitem__"):
+            for value, what in ((y, "y"), (sample_weight, "sample_weight")):
+                if value is not None:
+                    raise ValueError(
+                        f"`{what}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
+                    )
+            # `batch_size` is ignored, as in Keras: the elements are batches.
+            self._source = IterableSource(x, shuffle)
+        else:
+            kinds = sorted({f"{type(v).__module__}.{type(v).__name__}" for v in nest.flatten(x)})
+            raise ValueError(
+                f"Failed to find data adapter that can handle input: {type(x)} holding {kinds}."
+            )
+        size = self._source.size
+        self.steps = steps_per_epoch if steps_per_epoch is not None else size
+        if size is None and steps_per_epoch is None and getattr(x, "infinite", False):
+            raise ValueError(
+                "When providing an infinite dataset, you must specify the number of steps to run: give "
+                "`steps_per_epoch` (or `steps`), or leave out `repeat()`."
+            )
+
+    def epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
+        """For every epoch its number and its batches."""
+        # With a step limit an iterable goes on where the last epoch stopped.
+        shared = self._endless() if self._limit is not None else None
+        for epoch in range(self._initial_epoch, self._last):
+            yield (
+                epoch,
+                self._weighted(self._limited(shared) if shared is not None else self._pass()),
+            )
+            self._source.end_of_epoch()
+            if self.exhausted:
+                return
+
+    def _pass(self) -> Iterator[Any]:
+        """One pass over the data, which `position` can tell."""
+        resumption, self._resumption = self._resumption, None
+        skip = 0
+        if resumption is not None:
+            resumption.begin_pass(self._source)
+            skip = resumption.skip
+        self._began = source_state(self._source) if self.tracked else None
+        self._taken = 0
+        for batch in self._source.batches():
+            self._taken += 1
+            if self._taken > skip:
+                yield batch
+        self._began = None
+
+    def position(self) -> dict[str, Any]:
+        """Where in the data the training is: the state that the pass began with, and batches since."""
+        if self._began is None:
+            return {"source": source_state(self._source), "batches": 0}
+        return {"source": self._began, "batches": self._taken}
+
+    def resume(self, resumption: Resumption) -> None:
+        """Goes on where an earlier process was, at the next call of `epochs`.
+
+        Args:
+          resumption: where that was.
+        """
+        self._resumption = resumption
+        self._initial_epoch = resumption.epoch
+        self._done = resumption.step
+
+    def _endless(self) -> Iterator[Any]:
+        while True:
+            empty = True
+            for batch in self._pass():
+                empty = False
+                yield batch
+            if empty or not self._source.restarts(self._limit or 0):
+                return
+
+    def _limited(self, shared: Iterator[Any]) -> Iterator[Any]:
+        count, self._done = self._done, 0
+        for batch in itertools.islice(shared, (self._limit or 0) - count):
+            count += 1
+            yield batch
+        if count < (self._limit or 0):
+            self.exhausted = True
+            warnings.warn(
+                "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
+                f"at least `steps_per_epoch * epochs` batches (in this case, {(self._limit or 0) * self._last} batches).",
+                stacklevel=2,
+            )
+
+    def _weighted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        if not self._class_weight:
+            return batches
+        return (_apply_class_weight(batch, self._class_weight) for batch in batches)
+
+
+def _plain_lists(value: Any) -> Any:
+    """Lists of numbers (as in `fit([[1.], [2.]], [0, 1])`) or of strings as arrays."""
+    if (
+        isinstance(value, (list, tuple))
+        and value
+        and not any(_is_array(v) for v in nest.flatten(value))
+    ):
+        leaves = nest.flatten(value)
+        if all(isinstance(v, (int, float, bool, np.generic)) for v in leaves):
+            return np.array(value)
+        if all(isinstance(v, (str, bytes)) for v in leaves):
+            return np.array(value, object)
+    return value
+
+
+class ArraySource:
+    """Batches gathered from arrays."""
+
+    def __init__(
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, shuffle: Any
+    ) -> None:
+        parts = (
+            (x,)
+            if y is None and sample_weight is None
+            else (x, y)
+            if sample_weight is None
+            else (x, y, sample_weight)
+        )
+        self._arrays = nest.map_structure(
+            lambda a: None if a is None else _expand(_to_numpy(a)), parts
+        )
+        if sample_weight is not None and not isinstance(sample_weight, dict):
+            self._arrays = (
+                *self._arrays[:2],
+                nest.map_structure(
+                    lambda a: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a, self._arrays[2]
+                ),
+            )
+        self._leaves = [a for a in nest.flatten(self._arrays) if a is not None]
+        if any(a.ndim == 0 for a in self._leaves):
+            raise ValueError("Data must have a first dimension of examples, got a scalar.")
+        self._count = len(self._leaves[0])
+        self._check_sizes(parts)
+        if self._count == 0:
+            raise ValueError("The data is empty: x has 0 samples.")
+        self._batch = 32 if batch_size is None else batch_size
+        self._shuffle = shuffle
+        self._rng = host_generator() if shuffle else None
+        self.size: int | None = math.ceil(self._count / self._batch)
+
+    def _check_sizes(self, parts: Any) -> None:
+        if len({len(a) for a in self._leaves}) == 1:
+            return
+        lines = []
+        for label, part in zip(["x", "y", "sample_weight"], self._arrays, strict=False):
+            sizes = ", ".join(str(len(a)) for a in nest.flatten(part) if a is not None)
+            lines.append(f"  {label} sizes: {sizes}")
+        raise ValueError(
+            "Data cardinality is ambiguous:\n"
+            + "\n".join(lines)
+            + "\nMake sure all arrays contain the same number of samples."
+        )
+
+    def restarts(self, steps: int) -> bool:
+        """Whether epochs of some steps go on at the beginning when all batches were taken."""
+        return True
+
+    def batches(self) -> Iterator[Any]:
+        """One pass over the examples."""
+        n, b = self._count, self._batch
+        # Flat and nested structures alike are rebuilt by position; the common one is a plain tuple.
+        flat = all(isinstance(p, np.ndarray) for p in self._arrays)
+        starts = range(0, n, b)
+        order = None
+        if self._shuffle == "batch":
+            starts = self._rng.permutation(len(starts)) * b  # type: ignore[union-attr, assignment]
+        elif self._shuffle:
+            order = self._rng.permutation(n)  # type: ignore[union-attr]
+        arrays = self._arrays
+        if flat and order is not None:
+            yield from _shuffled(arrays, order, b)
+            return
+        for start in starts:
+            if order is None:
+                if flat:
+                    yield tuple([a[start : start + b] for a in arrays])
+                else:
+                    yield nest.map_structure(
+                        lambda a, s=start: None if a is None else a[s : s + b], arrays
+                    )
+            else:
+                index = order[start : start + b]
+                yield nest.map_structure(
+                    lambda a, i=index: None if a is None else a.take(i, 0), arrays
+                )
+
+    def end_of_epoch(self) -> None:
+        """Nothing to do."""
+
+
+def _shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: int) -> Iterator[Any]:
+    """Batches of the rows of arrays in an order, gathered as those of datasets are."""
+    from meshflow.data.execution.batched_gather import Rows, Taker
+    from meshflow.data.transformations.batches import Batches
+
+    gather = Rows([Taker(array) for array in arrays], lambda rows: None)
+    return Batches(iter([order]), gather, arrays, size, drop=False)
+
+
+class IterableSource:
+    """Batches from a generator, `Sequence`, `DataLoader` or other iterable."""
+
+    def __init__(self, x: Any, shuffle: Any) -> None:
+        self._x = x
+        self._sequence = (
+            hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, (list, tuple))
+        )
+        is_loader = "torch" in sys.modules and type(x).__module__.startswith("torch")
+        self._sequence = self._sequence and not is_loader
+        self._rng = host_generator() if shuffle and self._sequence else None
+        # An iterator over a dataset has a pass, a dataset makes them.
+        self._is_dataset = hasattr(type(x), "_elements")
+        try:
+            self.size: int | None = len(x)
+        except TypeError:
+            cardinality = getattr(x, "cardinality", None)
+            known = int(cardinality()) if callable(cardinality) else -2
+            self.size = known if known >= 0 else None
+
+    def restarts(self, steps: int) -> bool:
+        """Whether epochs of some steps go on at the beginning when all batches were taken.
+
+        As in Keras, a dataset is begun again only where an epoch is all of it, and `repeat` says the rest.
+        """
+        return self.size == steps if self._is_dataset else not isinstance(self._x, Iterator)
+
+    def batches(self) -> Iterator[Any]:
+        """One pass."""
+        if self._sequence:
+            order: Any = range(len(self._x))
+            if self._rng is not None:
+                order = self._rng.permutation(len(self._x))
+            items: Any = (self._x[int(i)] for i in order)
+        else:
+            items = self._x
+        if self._is_dataset:
+            yield from self._dataset_batches()
+            return
+        if hasattr(self._x, "placed_batches"):
+            for item in self._x.placed_batches():
+                yield nest.map_structure(_expand_placed, _of_dataset(item))
+            return
+        for item in items:
+            yield _as_batch(item)
+
+    def _dataset_batches(self) -> Iterator[Any]:
+        """Batches of a `tf.data.Dataset`, made ahead."""
+        from meshflow.data.epoch import Run, ahead
+
+        batches = ahead(self._x._elements(Run(self._x, counts=True)), 2)
+        try:
+            for item in batches:
+                parts = _of_dataset(item)
+                if type(parts) is tuple and all([type(part) is np.ndarray for part in parts]):
+                    yield tuple([_expand_generated(part) for part in parts])
+                    continue
+                yield nest.map_structure(
+                    lambda a: None if a is None else _expand_generated(a), parts
+                )
+        finally:
+            batches.close()
+
+    def end_of_epoch(self) -> None:
+        """Tells a `Sequence` that an epoch is over."""
+        hook = getattr(self._x, "on_epoch_end", None)
+        if hook is not None:
+            hook()
+
+
+def _of_dataset(item: Any) -> Any:
+    """An element as a batch: custom steps are given a dictionary as the dataset has it."""
+    return item if isinstance(item, (tuple, dict)) else (item,)
+
+
+def _as_batch(item: Any) -> tuple[Any, ...]:
+    parts = (
+        tuple(item) if isinstance(item, (tuple, list)) and not isinstance(item, str) else (item,)
+    )
+    if isinstance(item, list) and len(item) > 3:
+        parts = (item,)
+    return nest.map_structure(
+        lambda a: None if a is None else _expand_generated(_kept_or_numpy(a)), parts
+    )
+
+
+def _expand_placed(array: Any) -> Any:
+    return array[:, None] if array.ndim == 1 else array
+
+
+def _kept_or_numpy(value: Any) -> Any:
+    """A batch from a `DTensorDataset` stays on its mesh."""
+    if isinstance(value, Tensor) and layout_of(value) is not None:
+        array = value._value
+        return array.astype(backend.floatx()) if array.dtype == np.float64 else array
+    return _to_numpy(value)
+
+
+def _expand_generated(array: np.ndarray) -> np.ndarray:
+    if array.ndim == 0:
+        raise ValueError(
+            "A batch must have a first dimension of examples; the generator yielded a scalar."
+        )
+    return _expand(array)
+
+
+def _apply_class_weight(batch: Any, class_weight: dict[int, float]) -> Any:
+    x, y, sample_weight = unpack_x_y_sample_weight(batch)
+    if nest.is_nested(y) or y is None:
+        raise ValueError("`class_weight` is only supported for Models with a single output.")
+    labels = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y), -1)[:, 0]
+    labels = labels.astype(np.int64)
+    missing = sorted(set(np.unique(labels).tolist()) - set(class_weight))
+    if missing:
+        raise ValueError(
+            f"`class_weight` must contain all classes in the data. The classes {missing} exist in the data but not in `class_weight`."
+        )
+    weights = np.array([class_weight[int(c)] for c in labels], backend.floatx())
+    return x, y, weights if sample_weight is None else weights * sample_weight

@@ -1,0 +1,80 @@
+"""Keras' training loop on several devices: one program over the global batch.
+
+A step sees the global batch, split over the mesh along its first axis; XLA divides the work. So
+results are those of one device, also of batch normalisation, dropout and metrics. A batch that the
+devices do not divide is computed by all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from meshflow.core.variables.variable_creation import variable_creator_scope
+from meshflow.distribute.replica import ReplicaContext, entered
+from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
+from meshflow.ops.nn.cross_entropy import Replicas
+from meshflow.placement.batches import BatchPlacer
+
+__all__ = ["current_strategy", "distributed_input", "on_devices"]
+
+_BATCH_DIMENSIONS = ("batch", "data", "replica")
+
+
+def on_devices(model: Any, step: Any) -> Any:
+    """Gives a model's compiled step the placement of its strategy, or of its variables' mesh."""
+    strategy = _strategy_of(model)
+    if strategy is not None:
+        if strategy.places:
+            step.place = strategy.place_batch
+            step.place_many = strategy.place_batches
+            step.around = lambda: _one_replica(strategy)
+        return step
+    mesh = next((v.layout.mesh for v in _variables(model) if v.layout is not None), None)
+    if mesh is not None:
+        step.place = BatchPlacer(
+            mesh, next((n for n in mesh.dim_names if n in _BATCH_DIMENSIONS), None)
+        )
+        for layer in model._flatten_layers():
+            if getattr(layer, "_layout_map", None) is not None:
+                layer._layout_map.warn_of_unused()
+    return step
+
+
+def distributed_input(model: Any, x: Any) -> Any:
+    """A dataset as the workers of a strategy share it; other inputs as they are."""
+    strategy = _strategy_of(model)
+    if getattr(strategy, "workers", 1) > 1 and hasattr(x, "_elements"):
+        return strategy.experimental_distribute_dataset(x)  # type: ignore[union-attr]
+    return x
+
+
+def current_strategy() -> Strategy | None:
+    """The strategy whose scope is open, or None."""
+    return get_strategy() if has_strategy() else None
+
+
+def _variables(model: Any) -> list[Any]:
+    return list(model.variables) if model.built else []
+
+
+def _strategy_of(model: Any) -> Strategy | None:
+    known = current_strategy() or getattr(model, "_strategy_at_compile", None)
+    if known is not None:
+        return known
+    owners = (getattr(v, "_distribute_strategy", None) for v in _variables(model))
+    return next((s for s in owners if s is not None), None)
+
+
+@contextmanager
+def _one_replica(strategy: Strategy) -> Iterator[None]:
+    saved, Replicas.count = Replicas.count, 1
+    try:
+        with (
+            entered(ReplicaContext(strategy, 0)),
+            variable_creator_scope(strategy._create_variable),
+        ):
+            yield
+    finally:
+        Replicas.count = saved

@@ -1,0 +1,222 @@
+"""Compiled training, test and predict steps.
+
+A `CompiledStep` traces a step function once for each structure and shape of batch, and runs it
+with the model's variables updated in place. `CompiledStep.run_many` runs several batches in one
+call, as a loop inside the compiled program (`steps_per_execution`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+
+from meshflow.core.autograph.status import switched
+from meshflow.core.functions.concrete_function import ConcreteFunction, Settings, keep_shared
+from meshflow.core.functions.function import warn_op_by_op
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.context import standing_in, writing
+from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.tracing.pass_pipeline import Rewriting, ready
+from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable_creation import VariableNeedsEagerError
+from meshflow.passes.constant_hoisting import kept
+
+# Bytes that take longer to copy than an array of the device takes to make.
+_LARGE = 1 << 15
+
+
+class CompiledStep:
+    """A step function of one batch, compiled.
+
+    Args:
+      function: called with one nested structure of tensors.
+      name: the name in profiles.
+
+    Attributes:
+      place: puts a batch on the devices, or None.
+      place_many: puts stacked batches on the devices, or None.
+      around: gives the context in which the step is traced.
+    """
+
+    place: Callable[[Any], Any] | None = None
+    place_many: Callable[[Any], Any] | None = None
+    around: Callable[[], Any] = contextlib.nullcontext
+
+    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        self._function = function
+        self._name = name
+        self._concrete: dict[Any, ConcreteFunction] = {}
+        self._loops: dict[Any, Loop] = {}
+        self._op_by_op = False
+
+    def __call__(self, batch: Any) -> Any:
+        """Runs one step on a structure of arrays."""
+        if self.place is not None:
+            batch = self.place(batch)
+        leaves, tree = jax.tree.flatten(batch)
+        key = tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+        concrete = self._concrete.get(key)
+        if concrete is None:
+            if self._op_by_op or any(is_text(leaf) for leaf in leaves):
+                # XLA has no strings, and no sizes that depend on values.
+                return self._run_plainly(batch)
+            try:
+                concrete = self._concrete[key] = self._trace(batch)
+            except VariableNeedsEagerError:
+                return self._run_plainly(batch)
+            except ValueNeededError as error:
+                warn_op_by_op(self._name, error)
+                self._op_by_op = True
+                return self._run_plainly(batch)
+        return concrete.run_arrays([_shared(leaf) for leaf in leaves])
+
+    def _run_plainly(self, batch: Any) -> Any:
+        with self.around(), standing_in():
+            return self._function(as_tensors(batch))
+
+    def prepare(self, batch: Any) -> None:
+        """Traces the step for a batch, which makes its variables, without running it."""
+        if self.place is not None:
+            batch = self.place(batch)
+        key = _key(batch)
+        if key not in self._concrete:
+            self._concrete[key] = self._trace(batch)
+
+    def _trace(self, batch: Any) -> ConcreteFunction:
+        with switched(True), self.around():
+            traced = trace(self._function, (batch,), name=self._name, isolated=True)
+        return ConcreteFunction(traced, ((batch,), {}))
+
+    def run_many(self, batches: Sequence[Any]) -> Any:
+        """Runs a step on each batch; returns what the last step returns.
+
+        Batches of one shape run in one compiled loop; a batch of another shape (the last of an
+        epoch) by itself.
+        """
+        if self.place is not None:
+            batches = [self.place(batch) for batch in batches]
+        result = None
+        first = 0
+        while first < len(batches):
+            key = _key(batches[first])
+            last = first + 1
+            while last < len(batches) and _key(batches[last]) == key:
+                last += 1
+            if _is_placed(batches[first]) or last - first == 1 or key not in self._concrete:
+                # The first step of a shape runs alone: it may create variables.
+                result, last = self(batches[first]), first + 1
+            else:
+                result = self._loop(key)(batches[first:last])
+            first = last
+        return result
+
+    def _loop(self, key: Any) -> Loop:
+        version = Rewriting.version
+        if (key, version) not in self._loops:
+            self._loops[key, version] = Loop(self._concrete[key].traced, self.place_many)
+        return self._loops[key, version]
+
+
+def _shared(leaf: Any) -> Any:
+    """A large array of an input pipeline as one of the device, which need not be copied."""
+    large = type(leaf) is np.ndarray and leaf.nbytes >= _LARGE
+    return transfers.to_device(leaf) if large and transfers.is_ours(leaf) else leaf
+
+
+def _key(batch: Any) -> Any:
+    leaves, tree = jax.tree.flatten(batch)
+    return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def _is_placed(batch: Any) -> bool:
+    """Whether a batch lies on the devices of several processes already."""
+    return any(
+        isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        for leaf in jax.tree.leaves(batch)
+    )
+
+
+class Loop:
+    """A traced step applied to stacked batches in a compiled loop.
+
+    Written variables are carried from step to step and donated.
+    """
+
+    def __init__(self, traced: Traced, place: Callable[[Any], Any] | None = None) -> None:
+        self._traced = traced
+        self._place = place
+        written = [id(v) for v in traced.writes]
+        self._written = traced.writes
+        self._fixed = [c for c in traced.captures if id(c) not in written]
+        where = {id(c): i for i, c in enumerate(traced.captures)}
+        carried_at = [where[i] for i in written]
+        fixed_at = [where[id(c)] for c in self._fixed]
+        count = traced.count
+        closed = ready(traced.closed)
+        # What is made of variables that the loop only reads is made once, in front of it.
+        offset = len(closed.in_avals) - len(traced.captures)
+        parts = kept(closed, [offset + i for i in fixed_at])
+        program = jaxpr_as_fun(closed if parts is None else parts.rest)
+
+        def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
+            made: list[Any] = []
+            if parts is not None:
+                at = dict(zip(fixed_at, fixed, strict=True))
+                made = jaxpr_as_fun(parts.early)(*[at[i - offset] for i in parts.reads])
+
+            def step(state: list[Any], arrays: list[Any]) -> Any:
+                captures: list[Any] = [None] * (len(carried_at) + len(fixed_at))
+                for i, value in zip(carried_at, state, strict=True):
+                    captures[i] = value
+                for i, value in zip(fixed_at, fixed, strict=True):
+                    captures[i] = value
+                outputs = program(*arrays, *captures, *made)
+                return outputs[count:], outputs[:count]
+
+            state, results = jax.lax.scan(step, carried, stacked)
+            return state, [r[-1] for r in results]
+
+        run.__name__ = run.__qualname__ = f"{traced.name}_loop"
+        self._compiled = jax.jit(run, donate_argnums=0)
+
+    def __call__(self, batches: Sequence[Any]) -> Any:
+        """Runs the step on all batches."""
+        rows = [jax.tree.leaves(batch) for batch in batches]
+        stacked = [_stacked(column) for column in zip(*rows, strict=True)]
+        if self._place is not None:
+            stacked = self._place(stacked)
+        if Settings.progress is not None:
+            Settings.progress()
+        with writing:
+            keep_shared(self._written)
+            state, results = self._compiled(
+                [v._value for v in self._written], [c._value for c in self._fixed], stacked
+            )
+            for variable, value in zip(self._written, state, strict=True):
+                variable._value = value
+        return self._traced.rebuild([Tensor(r) for r in results])
+
+
+def _stacked(column: Sequence[Any]) -> Any:
+    """Arrays with a new first axis; those on several devices stay there."""
+    if all(isinstance(a, jax.Array) and len(a.sharding.device_set) > 1 for a in column):
+        return jax.numpy.stack(column)
+    return np.stack([np.asarray(a) for a in column])
+
+
+def is_text(leaf: Any) -> bool:
+    """Whether a leaf of a batch holds strings."""
+    return getattr(getattr(leaf, "dtype", None), "kind", "") == "O"
+
+
+def as_tensors(batch: Any) -> Any:
+    """A structure of arrays as tensors; None stays."""
+    return nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)

@@ -1,0 +1,230 @@
+"""Global settings: float type, epsilon, image layout, unique names, and starting afresh."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from meshflow.core.runtime.context import context
+
+__all__ = [
+    "backend",
+    "clear_session",
+    "epsilon",
+    "floatx",
+    "get_uid",
+    "image_data_format",
+    "manual_variable_initialization",
+    "reset_uids",
+    "set_epsilon",
+    "set_floatx",
+    "set_image_data_format",
+]
+
+_settings: dict[str, Any] = {
+    "floatx": "float32",
+    "epsilon": 1e-7,
+    "image_data_format": "channels_last",
+}
+_uids: collections.Counter[str] = collections.Counter()
+_seen_names: set[str] = set()
+
+
+def floatx() -> str:
+    """The default float type of layers and of NumPy input, `'float32'` unless changed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.floatx()
+      'float32'
+    """
+    return _settings["floatx"]
+
+
+def set_floatx(value: str) -> None:
+    """Sets the default float type.
+
+    Args:
+      value: 'float16', 'float32', 'float64' or 'bfloat16'.
+
+    Raises:
+      ValueError: for another type.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_floatx("float64")
+      >>> tf.keras.layers.Dense(2).dtype
+      'float64'
+      >>> tf.keras.backend.set_floatx("float32")
+    """
+    accepted = ("float16", "float32", "float64", "bfloat16")
+    if value not in accepted:
+        raise ValueError(f"Unknown `floatx` value: {value!r}. Expected one of {accepted}.")
+    _settings["floatx"] = str(value)
+
+
+def epsilon() -> float:
+    """The fuzz factor used against division by zero, 1e-7 unless changed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.epsilon()
+      1e-07
+    """
+    return _settings["epsilon"]
+
+
+def set_epsilon(value: float) -> None:
+    """Sets the fuzz factor.
+
+    Args:
+      value: a small positive number.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_epsilon(1e-5)
+      >>> tf.keras.backend.epsilon()
+      1e-05
+      >>> tf.keras.backend.set_epsilon(1e-7)
+    """
+    _settings["epsilon"] = float(value)
+
+
+def image_data_format() -> str:
+    """The default layout of images, `'channels_last'` unless changed.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.image_data_format()
+      'channels_last'
+    """
+    return _settings["image_data_format"]
+
+
+def standard_data_format(data_format: str | None) -> str:
+    """The layout that a layer's `data_format` argument means.
+
+    Args:
+      data_format: 'channels_last', 'channels_first', in any case, or None for the default.
+
+    Raises:
+      ValueError: for another layout.
+    """
+    found = image_data_format() if data_format is None else str(data_format).lower()
+    if found not in ("channels_last", "channels_first"):
+        raise ValueError(
+            f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}"
+        )
+    return found
+
+
+def set_image_data_format(data_format: str) -> None:
+    """Sets the default layout of images.
+
+    Args:
+      data_format: 'channels_last' or 'channels_first'.
+
+    Raises:
+      ValueError: for another layout.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_image_data_format("channels_first")
+      >>> tf.keras.layers.GlobalMaxPooling2D()(tf.ones([1, 3, 4, 6])).shape
+      TensorShape([1, 3])
+      >>> tf.keras.backend.set_image_data_format("channels_last")
+    """
+    if data_format not in ("channels_last", "channels_first"):
+        raise ValueError(
+            f"Unknown `data_format`: {data_format!r}. Expected 'channels_last' or 'channels_first'."
+        )
+    _settings["image_data_format"] = data_format
+
+
+def get_uid(prefix: str = "") -> int:
+    """Counts up for each prefix, from 1.
+
+    Args:
+      prefix: any string.
+
+    Returns:
+      How often this prefix was asked for since the last `clear_session`; while a function is traced or
+      a layer called on symbolic tensors, since that began.
+
+    Example:
+      >>> import meshflow as tf
+      >>> [tf.keras.backend.get_uid(name) for name in ("thing", "thing", "other")]
+      [1, 2, 1]
+    """
+    counts = _uids if context.numbers is None else context.numbers
+    counts[prefix] += 1
+    return counts[prefix]
+
+
+def reset_uids() -> None:
+    """Starts automatic names from the beginning.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.get_uid("thing")
+      1
+      >>> tf.keras.backend.reset_uids()
+      >>> tf.keras.backend.get_uid("thing")
+      1
+    """
+    _uids.clear()
+    _seen_names.clear()
+
+
+def clear_session() -> None:
+    """Resets automatic layer names and frees compiled programs.
+
+    Example:
+      >>> import meshflow as tf
+      >>> first = tf.keras.layers.Dense(2).name
+      >>> tf.keras.backend.clear_session()
+      >>> tf.keras.layers.Dense(2).name == first
+      True
+    """
+    import jax
+
+    from meshflow.keras.backend import phases
+
+    reset_uids()
+    phases.forget()
+    jax.clear_caches()
+
+
+def unique_name(base: str, zero_based: bool = True) -> str:
+    """`base`, then `base_1`, `base_2`, ..."""
+    number = get_uid(base) - (1 if zero_based else 0)
+    return base if number == 0 else f"{base}_{number}"
+
+
+def see_name(name: str) -> None:
+    """Keeps a name that the user gave away from `unseen_name`."""
+    _seen_names.add(name)
+
+
+def unseen_name(base: str) -> str:
+    """`unique_name` without the names that the user gave: for layers that nobody named on purpose."""
+    name = unique_name(base)
+    while name in _seen_names:
+        name = unique_name(base)
+    return name
+
+
+def backend() -> str:
+    """The name of the backend, `'tensorflow'`: what code that asks means is how things behave.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.backend()
+      'tensorflow'
+    """
+    return "tensorflow"
+
+
+def manual_variable_initialization(value: bool) -> None:
+    """Accepted: variables have their initial values from the start."""
+    del value
