@@ -137,6 +137,7 @@ def test_lookups_touch_rows_only(traced, dtype):
     )
 
 
+@pytest.mark.nan_expected
 def test_lookup_of_rows_that_do_not_exist():
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 5 is not in \[0, 5\)"):
         tf.nn.embedding_lookup(table(), [5])
@@ -160,6 +161,7 @@ def test_a_list_of_tables_is_looked_up_in_parts():
     assert tf.nn.embedding_lookup(names, [2, 0]).numpy().tolist() == [b"c", b"a"]
 
 
+@pytest.mark.nan_expected
 def test_lookup_does_not_let_nan_of_other_rows_in():
     t = table()
     t.scatter_update(tf.IndexedSlices(np.full((1, 2), np.nan, "f"), np.array([2])))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from meshflow.core.config.unavailable import NotAvailableError
-from meshflow.core.sharded_variable import ShardedVariable
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.distribute import cluster_resolver, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (

@@ -75,7 +75,7 @@ class TraceContext:
       random_ops: how many random ops it has so far.
       runs: whether the program is run once, right after this trace, before the function is traced again.
       initializes: whether it gives variables that it made their initial values.
-      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/iterators/iterator_captures.py`, `core/iterators/callback_infeed.py`.
+      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/iterators`.
     """
 
     def __init__(self, parent: TraceContext | None, once: bool = False, runs: bool = False) -> None:

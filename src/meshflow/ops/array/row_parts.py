@@ -13,7 +13,9 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError
-from meshflow.core.sharded_variable import local_numbers
+from meshflow.core.variables.sharded_variable import local_numbers
+from meshflow.core.variables.variable_rows import parts as parts_of
+from meshflow.ops.array.joining import concat
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
@@ -116,9 +118,7 @@ def rows_of_tables(tables: Sequence[Any], numbers: Any) -> Tensor:
     Raises:
       InvalidArgumentError: for a row that does not exist.
     """
-    from meshflow.ops.array.gather_scatter import gather
-    from meshflow.ops.array.joining import concat
-
+    gather = parts_of["gather"]
     if any(hasattr(value, "_keras_history") for value in (*tables, numbers)):
         return gather(concat(list(tables), 0), numbers)
     parts = [convert_to_tensor(table) for table in tables]

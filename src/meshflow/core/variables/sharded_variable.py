@@ -36,8 +36,6 @@ else:
 
 __all__ = ["ShardedVariable", "local_numbers", "whole_variables"]
 
-_concat = Op("concat", lambda operands, _: jax.numpy.concatenate(operands[0]))
-
 
 def _local(operands: Any, static: tuple[int, int]) -> Any:
     first, count = static
@@ -173,7 +171,7 @@ class ShardedVariable(_Operators):
     def _as_tensor(self) -> Tensor:
         if len(self._shards) == 1:
             return self._shards[0]._as_tensor()
-        return apply(_concat, ([v._as_tensor() for v in self._shards],))
+        return parts["concat"]([v._as_tensor() for v in self._shards], 0)
 
     def _components(self) -> list[Variable]:
         """What a tape watches in its place."""
@@ -250,7 +248,7 @@ class ShardedVariable(_Operators):
                 found.append(getitem(self._shards[at]._as_tensor(), (part, *others)))
         if not found:
             return getitem(self._shards[0]._as_tensor(), (slice(0, 0), *others))
-        return found[0] if len(found) == 1 else apply(_concat, (found,))
+        return found[0] if len(found) == 1 else parts["concat"](found, 0)
 
     # ---- writing ---------------------------------------------------------------------------
 
