@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.variables.sharded_variable import ShardedVariable, whole_variables
 from meshflow.core.variables.module import Module
+from meshflow.core.variables.sharded_variable import ShardedVariable, whole_variables
 from meshflow.core.variables.variable import Variable
 
 VALUE = ".ATTRIBUTES/VARIABLE_VALUE"

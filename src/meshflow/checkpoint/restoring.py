@@ -16,10 +16,10 @@ import numpy as np
 from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable, slots_of
 from meshflow.checkpoint.storage import Folder
 from meshflow.core.runtime.errors import DataLossError
-from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Awaited
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from meshflow.core.dispatch import dispatch
 from meshflow.core.dispatch.operands import FITS_FLOAT32, NumpyRules
 from meshflow.core.runtime.context import context
-from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 from meshflow.ops import math
 from meshflow.ops.deferred_host_values import Pending

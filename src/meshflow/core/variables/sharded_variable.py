@@ -325,7 +325,7 @@ class ShardedVariable(_Operators):
         self, numbers: np.ndarray, values: Tensor
     ) -> Iterator[tuple[Variable, IndexedSlices]]:
         total = sum(self._sizes)
-        if numbers.size and not (0 <= numbers.min() and numbers.max() < total):
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < total):
             raise InvalidArgumentError(
                 f"ShardedVariable {self._name}: rows {numbers.tolist()[:8]} are not all in [0, {total})."
             )

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh

@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import picked_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
-from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows

@@ -13,12 +13,12 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError
-from meshflow.core.variables.sharded_variable import local_numbers
-from meshflow.core.variables.variable_rows import parts as parts_of
-from meshflow.ops.array.joining import concat
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.sharded_variable import local_numbers
+from meshflow.core.variables.variable_rows import parts as parts_of
+from meshflow.ops.array.joining import concat
 
 __all__ = ["check_range", "integers", "rows_of_tables"]
 
