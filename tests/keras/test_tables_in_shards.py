@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.distribute.partitioners import FixedShardsPartitioner, shard_sizes
+from meshflow.distribute.partitioners import create_in_shards
 
 ROWS, COLUMNS = 10, 4
 IDS = np.array([[0, 9, 3], [3, 5, 7]])
@@ -13,23 +13,13 @@ TARGETS = np.ones((2, COLUMNS), "f")
 
 def in_shards(count):
     """A scope whose tables of two dimensions are made in shards."""
-    partitioner = FixedShardsPartitioner(count)
 
-    def create(next_creator, **kwargs):
-        value = kwargs.pop("initial_value")
-        value = np.asarray(value() if callable(value) else value)
-        sizes = shard_sizes(partitioner, value.shape, value.dtype)
-        if len(value.shape) < 2 or len(sizes) < 2:
-            return next_creator(initial_value=value, **kwargs)
-        own = kwargs.pop("name")
-        rows = np.split(value, np.cumsum(sizes)[:-1])
-        shards = [
-            next_creator(initial_value=part, name=f"{own}/part_{i}", **kwargs)
-            for i, part in enumerate(rows)
-        ]
-        return tf.distribute.ShardedVariable(shards, name=own)
+    def partitioner(shape, dtype, axis=0):
+        return [min(count, shape[0]), 1] if len(shape) == 2 else [1] * len(shape)
 
-    return tf.variable_creator_scope(create)
+    return tf.variable_creator_scope(
+        lambda next_creator, **kwargs: create_in_shards(next_creator, partitioner, **kwargs)
+    )
 
 
 def make(count, optimizer="adam"):

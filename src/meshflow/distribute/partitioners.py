@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
+
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape, as_shape
+from meshflow.core.variables.sharded_variable import ShardedVariable, may_be_cut
+from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable_creation import scoped_name
 
 __all__ = [
     "FixedShardsPartitioner",
@@ -203,6 +212,42 @@ def shard_sizes(partitioner: Any, shape: Any, dtype: Any) -> list[int]:
         )
     each, more = divmod(sizes[0], parts[0])
     return [each + (i < more) for i in range(parts[0])]
+
+
+def create_in_shards(
+    create: Callable[..., Variable], partitioner: Any, **kwargs: Any
+) -> Variable | ShardedVariable:
+    """Makes a variable, in shards where a partitioner says so.
+
+    The initial value is computed once, so it is that of a variable which stays whole.
+
+    Args:
+      create: makes one variable of the arguments of `tf.Variable`.
+      partitioner: see `shard_sizes`.
+      **kwargs: the arguments of `tf.Variable`.
+
+    Returns:
+      A variable, or a `ShardedVariable` of variables named `name/part_0`, `name/part_1` and so on.
+
+    Raises:
+      ValueError: see `shard_sizes`.
+    """
+    if partitioner is None or not may_be_cut() or kwargs.get("initial_value") is None:
+        return create(**kwargs)
+    given, dtype = kwargs["initial_value"], kwargs.get("dtype")
+    with init_scope():
+        value = convert_to_tensor(given() if callable(given) else given, dtype=dtype)
+    if isinstance(value._value, jax.core.Tracer):
+        return create(**{**kwargs, "initial_value": value})
+    sizes = shard_sizes(partitioner, value.shape, value.dtype)
+    if len(sizes) < 2:
+        return create(**{**kwargs, "initial_value": value})
+    name, rows, first, shards = kwargs.get("name") or "Variable", np.asarray(value), 0, []
+    for i, size in enumerate(sizes):
+        part = rows[first : first + size]
+        shards.append(create(**{**kwargs, "initial_value": part, "name": f"{name}/part_{i}"}))
+        first += size
+    return ShardedVariable(shards, scoped_name(name))
 
 
 def _is_count(value: Any) -> bool:

@@ -8,7 +8,9 @@ read from the shards that have them, and their gradients go to those shards as r
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 else:
     _Operators = object
 
-__all__ = ["ShardedVariable", "local_numbers", "whole_variables"]
+__all__ = ["ShardedVariable", "kept_whole", "local_numbers", "may_be_cut", "whole_variables"]
 
 
 def _local(operands: Any, static: tuple[int, int]) -> Any:
@@ -369,6 +371,30 @@ class ShardedVariable(_Operators):
     ) -> Self:
         """Replaces rows of the table by `tf.IndexedSlices`, whose row numbers are a vector."""
         return self._scatter("scatter_update", sparse_delta)
+
+
+class _Whole(threading.local):
+    """Whether this thread makes variables that go with shards."""
+
+    kept = False
+
+
+_whole = _Whole()
+
+
+@contextmanager
+def kept_whole() -> Iterator[None]:
+    """Inside, variables are not cut into shards: those that go with a shard have its size already."""
+    before, _whole.kept = _whole.kept, True
+    try:
+        yield
+    finally:
+        _whole.kept = before
+
+
+def may_be_cut() -> bool:
+    """Whether variables made now may be cut into shards."""
+    return not _whole.kept
 
 
 def whole_variables(variables: Iterable[Any]) -> list[Any]:

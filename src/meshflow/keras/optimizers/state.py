@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.tracing.trace import init_scope
-from meshflow.core.variables.sharded_variable import ShardedVariable
+from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
 from meshflow.core.variables.variable import Variable
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -107,7 +107,7 @@ class State:
         slots = self._slots.setdefault(self._var_key(var), {})
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
-            with init_scope():
+            with init_scope(), kept_whole():
                 slot = Variable(
                     _initial(initializer, var.shape if shape is None else shape, var.dtype),
                     trainable=False,
