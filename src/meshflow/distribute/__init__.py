@@ -4,7 +4,7 @@ from typing import Any
 
 from meshflow.core.config.unavailable import NotAvailableError
 from meshflow.core.variables.sharded_variable import ShardedVariable
-from meshflow.distribute import cluster_resolver, experimental, partitioners
+from meshflow.distribute import cluster_resolver, coordinator, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
     CrossDeviceOps,
@@ -26,6 +26,7 @@ from meshflow.distribute.local_strategies import (
 )
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
+from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.strategy import (
     Strategy,
@@ -51,6 +52,7 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
@@ -61,6 +63,7 @@ __all__ = [
     "TPUStrategy",
     "ValueContext",
     "cluster_resolver",
+    "coordinator",
     "experimental",
     "experimental_set_strategy",
     "get_replica_context",
@@ -71,9 +74,7 @@ __all__ = [
 ]
 
 LATER = {
-    "ParameterServerStrategy": "parameter servers",
     "Server": "parameter servers",
-    "coordinator": "parameter servers",
 }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.distribute import partitioners
+from meshflow.distribute import coordinator, partitioners
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
+from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.saving import PreemptionCheckpointHandler, TerminationConfig
 from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
 
@@ -19,10 +20,12 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
     "PreemptionCheckpointHandler",
     "TPUStrategy",
     "TerminationConfig",
     "ValueContext",
+    "coordinator",
     "partitioners",
 ]
 

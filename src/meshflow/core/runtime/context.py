@@ -53,6 +53,7 @@ class Context(threading.local):
       exporting: whether what is traced is saved, for a machine without Python: assertions are left out.
       guess: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
+      closure: what a worker of parameter servers runs, in which hosted variables are its own copies, or None.
     """
 
     def __init__(self) -> None:
@@ -72,6 +73,7 @@ class Context(threading.local):
         self.exporting = False
         self.guess: Guess | None = None
         self.replicas: Any = None
+        self.closure: Any = None
 
 
 context = Context()

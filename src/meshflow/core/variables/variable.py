@@ -7,6 +7,7 @@ While a function is traced, both go to the trace, which turns the variable into 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,8 @@ class Variable(VariableRows, _Operators):
 
     __array_priority__ = 100
     _is_tensor_like = True
+    # Whether a program that writes it need not be given the old value.
+    _write_only = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         if cls is Variable and context.variable_creators:
@@ -192,6 +195,10 @@ class Variable(VariableRows, _Operators):
         if layout is not None:
             with init_scope():
                 self._value = layout.constrain(Tensor(self._value))._value
+
+    def _beside(self) -> contextlib.AbstractContextManager[None]:
+        """Variables made inside are where this one is, as far as that differs by variable."""
+        return contextlib.nullcontext()
 
     # ---- what it is ------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, no_tapes
-from meshflow.core.runtime.context import alone
+from meshflow.core.runtime.context import alone, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -310,18 +310,30 @@ class Optimizer(UpdateHooks, State):
             if not pairs:
                 return self.iterations
             variables = [v for _, v in pairs]
-            self._check_known(variables)
-            self.build(variables)
+            closure = context.closure
+            if closure is None:
+                self._check_known(variables)
+                self.build(variables)
+            else:
+                closure.need_state(self, variables)
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
             pairs = list(self._transform_gradients(pairs))
-            with alone():
-                self._apply(pairs)
-                self.iterations.assign_add(1)
-                if self.use_ema:
-                    self._update_averages(variables)
+            if closure is None:
+                self._step(pairs)
+            else:
+                # Parameter servers hold the variables, and take the step.
+                closure.push(self, pairs)
         return self.iterations
+
+    def _step(self, pairs: list[tuple[Any, Variable]]) -> None:
+        """The part of `apply_gradients` that changes variables."""
+        with alone():
+            self._apply(pairs)
+            self.iterations.assign_add(1)
+            if self.use_ema:
+                self._update_averages([v for _, v in pairs])
 
     def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:
         """Keras 3's `apply_gradients`.

@@ -107,7 +107,7 @@ class State:
         slots = self._slots.setdefault(self._var_key(var), {})
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
-            with init_scope(), kept_whole():
+            with init_scope(), kept_whole(), var._beside():
                 slot = Variable(
                     _initial(initializer, var.shape if shape is None else shape, var.dtype),
                     trainable=False,

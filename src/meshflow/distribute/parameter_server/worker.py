@@ -1,0 +1,299 @@
+"""A worker: runs closures on its own copies of the variables, and pushes what they wrote."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.core.tracing.trace import is_array_like
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parameter_server.hosting import (
+    GradientBoxes,
+    HostedVariable,
+    Outbox,
+    Outboxes,
+    gradient_boxes,
+)
+from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish
+from meshflow.distribute.replica import entered
+
+__all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker"]
+
+
+class StateNeededError(BaseException):
+    """A closure uses an optimizer whose slots are not there yet: the coordinator makes them, and it is run again.
+
+    No `Exception`, so that the closure's own handlers let it pass.
+
+    Args:
+      optimizer: the optimizer, or in another process its key.
+      variables: the variables, or in another process their keys.
+    """
+
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        super().__init__("an optimizer has no slots yet")
+        self.optimizer, self.variables = optimizer, list(variables)
+
+
+@dataclass
+class Call:
+    """A closure for a worker.
+
+    Attributes:
+      number: its number, one for each closure of a coordinator.
+      function: what to call.
+      args: its arguments.
+      kwargs: its keyword arguments.
+      after: each server's clock when it was scheduled: the closure sees at least these changes.
+      floor: closures with smaller numbers are over.
+      states: by optimizer, the variables that it has slots of.
+    """
+
+    number: int
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    after: Sequence[int] = ()
+    floor: int = 0
+    states: Mapping[int, set[int]] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """What came of a closure.
+
+    Attributes:
+      value: the result, with NumPy arrays for tensors.
+      clocks: each server's clock.
+      staleness: of each push, how many changes came between.
+      repeated: whether some server had done the closure's writes before.
+    """
+
+    value: Any
+    clocks: list[int]
+    staleness: list[int]
+    repeated: bool = False
+
+
+class Worker:
+    """Runs closures one after the other.
+
+    Args:
+      number: the worker's number.
+      servers: the servers, each with `exchange`.
+      strategy: the strategy that closures find as the current one.
+    """
+
+    def __init__(self, number: int, servers: Sequence[Any], strategy: Any) -> None:
+        self.number = number
+        self.servers = servers
+        self._strategy = strategy
+        self._clocks = [-1] * len(servers)
+        self._values: dict[int, Any] = {}
+        self._known: list[set[int]] = [set() for _ in servers]
+        # What closures' arguments stand for here, such as iterators; see `remote_values`.
+        self.resources: dict[int, Any] = {}
+
+    def run(self, call: Call) -> Outcome:
+        """Runs a closure: pulls if it must, computes, pushes, and pulls for the next one.
+
+        Args:
+          call: the closure.
+
+        Raises:
+          StateNeededError: when an optimizer has no slots; nothing was pushed.
+          Exception: the closure's own; nothing was pushed.
+        """
+        if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
+            self._exchange([None] * len(self.servers), call.floor)
+        running = Running(self, call)
+        with entered(self._strategy), _entered(running):
+            args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
+            value = nest.map_structure(_on_host, call.function(*args, **kwargs))
+        pushes = running.pushes(call.number, self._clocks)
+        changes = self._exchange(pushes, call.floor)
+        stale = [c.staleness for c, p in zip(changes, pushes, strict=True) if p is not None]
+        return Outcome(value, list(self._clocks), stale, any(c.repeated for c in changes))
+
+    def _own(self, leaf: Any) -> Any:
+        """What an argument stands for on this worker."""
+        of_worker = getattr(leaf, "_of_worker", None)
+        return leaf if of_worker is None else of_worker(self)
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def value(self, variable: HostedVariable) -> Any:
+        """The own copy of a variable; pulled when it was never used before."""
+        found = self._values.get(variable.key)
+        if found is None:
+            number = variable.servers[0]
+            wish = Wish(self._clocks[number], unknown=(variable.key,))
+            change = _outside(self.servers[number].exchange, None, wish)
+            found = self._values[variable.key] = jnp.asarray(change.values[variable.key])
+            # The clock stays: what else has changed since is pulled with everything.
+            self._known[number].add(variable.key)
+        return found
+
+    def _exchange(self, pushes: Sequence[Push | None], floor: int) -> list[Change]:
+        wishes = [
+            Wish(clock, tuple(keys)) for clock, keys in zip(self._clocks, self._known, strict=True)
+        ]
+        changes = [
+            _outside(server.exchange, push, wish, floor)
+            for server, push, wish in zip(self.servers, pushes, wishes, strict=True)
+        ]
+        for number, change in enumerate(changes):
+            self._clocks[number] = change.clock
+            for key, value in change.values.items():
+                self._values[key] = _with_rows(self._values.get(key), value)
+        return changes
+
+
+def _with_rows(old: Any, new: Any) -> Any:
+    if not isinstance(new, Rows):
+        return jnp.asarray(new)
+    return old.at[new.indices].set(new.values)
+
+
+class Running:
+    """A closure that runs: the values it sees, and what it writes.
+
+    Attributes:
+      values: what it has written so far, as it sees it.
+      outboxes: what servers are to do, by outbox.
+      only_seen: whether what is written now is seen by the closure only.
+    """
+
+    def __init__(self, worker: Worker, call: Call) -> None:
+        self._worker, self._call = worker, call
+        self.worker = worker.number
+        self.values: dict[int, Any] = {}
+        self.outboxes: dict[int, tuple[Outbox, Any]] = {}
+        self.only_seen = False
+        self._written: dict[int, Outboxes] = {}
+        self._gradients: list[GradientBoxes] = []
+
+    def value(self, variable: HostedVariable) -> Any:
+        """The value that the closure sees."""
+        found = self.values.get(variable.key)
+        return self._worker.value(variable) if found is None else found
+
+    def outgoing(self, box: Outbox) -> Any:
+        """What the closure has written to an outbox; zeros at first."""
+        found = self.outboxes.get(id(box))
+        return jnp.zeros(box._shape, box.dtype.dtype) if found is None else found[1]
+
+    @contextlib.contextmanager
+    def seen_only(self) -> Iterator[None]:
+        """Writes inside are no orders to servers."""
+        saved, self.only_seen = self.only_seen, True
+        try:
+            yield
+        finally:
+            self.only_seen = saved
+
+    # ---- optimizers ------------------------------------------------------------------------
+
+    def need_state(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Checks that the servers have an optimizer's slots for variables.
+
+        Raises:
+          StateNeededError: when they have not.
+          FailedPreconditionError: for a variable that is on no server.
+        """
+        for variable in variables:
+            if not isinstance(variable, HostedVariable):
+                raise FailedPreconditionError(
+                    f"A closure trains the variable {variable.name}, which was not made in the scope of the "
+                    "ParameterServerStrategy. Make models, and layers' weights by `build`, in `strategy.scope()`."
+                )
+        known = self._call.states.get(getattr(optimizer, "_hosted_key", None) or 0, ())
+        if any(v.key not in known for v in variables):
+            raise StateNeededError(optimizer, variables)
+
+    def push(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """Notes gradients for servers to apply; called by `Optimizer.apply_gradients`."""
+        gradient_boxes(optimizer._hosted_key, pairs).put([g for g, _ in pairs])
+
+    # ---- what is sent ----------------------------------------------------------------------
+
+    def pushes(self, number: int, clocks: Sequence[int]) -> list[Push | None]:
+        """The message for each server; None where there is nothing to do.
+
+        Args:
+          number: the closure's number.
+          clocks: each server's clock of the values used.
+        """
+        pushes = [Push(number, clock) for clock in clocks]
+        written = {id(box.owner): box.owner for box, _ in self.outboxes.values()}
+        for owner in written.values():
+            if isinstance(owner, Outboxes):
+                self._put_writes(owner, pushes)
+            else:
+                self._put_step(owner, pushes)
+        return [p if p.sets or p.adds or p.steps else None for p in pushes]
+
+    def _sent(self, box: Outbox) -> Any:
+        found = self.outboxes.get(id(box))
+        return None if found is None else found[1]
+
+    def _put_writes(self, boxes: Outboxes, pushes: list[Push]) -> None:
+        key, added, is_set = boxes.variable.key, self._sent(boxes.added), self._sent(boxes.is_set)
+        for number in boxes.variable.servers:
+            if is_set is not None and int(is_set):
+                pushes[number].sets[key] = self._sent(boxes.value)
+            if added is not None:
+                pushes[number].adds[key] = added
+
+    def _put_step(self, boxes: GradientBoxes, pushes: list[Push]) -> None:
+        count = int(self._sent(boxes.count))
+        if count > 1:
+            raise InvalidArgumentError(
+                f"apply_gradients ran {count} times in one closure for {[v.name for v in boxes.variables]}: the later "
+                "steps would need what the servers make of the first. Schedule one closure for each step."
+            )
+        if not count:
+            return
+        for number, push in enumerate(pushes):
+            own = [
+                (v.key, _gradient([self._sent(b) for b in parts]))
+                for v, parts in zip(boxes.variables, boxes.boxes, strict=True)
+                if number in v.servers
+            ]
+            keys, gradients = tuple(k for k, _ in own), tuple(g for _, g in own)
+            push.steps.append(Step(boxes.optimizer, keys, gradients))
+
+
+def _gradient(parts: list[Any]) -> Any:
+    return Rows(*parts) if len(parts) == 2 else parts[0]
+
+
+def _on_host(leaf: Any) -> Any:
+    if hasattr(leaf, "_as_tensor"):
+        leaf = leaf._as_tensor()
+    if isinstance(leaf, Tensor):
+        return np.asarray(leaf.numpy())
+    return np.asarray(leaf) if is_array_like(leaf) else leaf
+
+
+@contextlib.contextmanager
+def _entered(running: Running | None) -> Iterator[None]:
+    saved, context.closure = context.closure, running
+    try:
+        yield
+    finally:
+        context.closure = saved
+
+
+def _outside(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a server, which in one process with the worker must not find the closure."""
+    with _entered(None):
+        return function(*args)
