@@ -341,6 +341,10 @@ class Variable(VariableRows, _Operators):
 
     # ---- writing ---------------------------------------------------------------------------
 
+    def _set(self, value: Tensor) -> None:
+        """Replaces the value as the program says, which `_write` may also do in its stead."""
+        self._write(value)
+
     def _write(self, value: Tensor) -> None:
         """Replaces the value; dtype and shape have been checked."""
         if self._own_layout is not None:
@@ -390,7 +394,7 @@ class Variable(VariableRows, _Operators):
                 f"Cannot assign value to variable '{self.name}': Shape mismatch. The variable shape "
                 f"{self._static_shape}, and the assigned value shape {tensor.shape} are incompatible."
             )
-        self._write(tensor)
+        self._set(tensor)
         return self if read_value else None
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:

@@ -70,7 +70,7 @@ class Cluster:
         """
         first = variable.settle(key, servers, self)
         for number in servers:
-            self.servers[number].create(key, first, variable._name)
+            self.servers[number].create(key, first, variable._name, variable.constraint)
 
     def spread(self, variable: HostedVariable) -> None:
         """Puts a variable that one server has on all of them.
@@ -81,7 +81,7 @@ class Cluster:
         value = self.read(variable)
         others = [n for n in range(len(self.servers)) if n not in variable.servers]
         for number in others:
-            self.servers[number].create(variable.key, value, variable._name)
+            self.servers[number].create(variable.key, value, variable._name, variable.constraint)
         variable.servers = (*variable.servers, *others)
 
     def read(self, variable: HostedVariable) -> Any:

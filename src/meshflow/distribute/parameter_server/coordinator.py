@@ -13,6 +13,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
+from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeededError
 
 __all__ = ["ClusterCoordinator", "current_worker_index"]
@@ -159,8 +160,6 @@ class ClusterCoordinator:
     """
 
     def __new__(cls, strategy: Any) -> ClusterCoordinator:
-        from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
-
         if not isinstance(strategy, ParameterServerStrategy):
             raise InvalidValueError(
                 "Only `tf.distribute.ParameterServerStrategy` is supported to work with `ClusterCoordinator`, got "

@@ -12,21 +12,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import as_stored, context
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
-
-if TYPE_CHECKING:
-    from meshflow.core.values.tensor import TensorLike
 
 __all__ = ["HostedVariable", "Outbox", "Outboxes"]
 
@@ -131,10 +129,10 @@ class HostedVariable(Variable):
     def _current(self) -> Any:
         return self._value  # a server is waited for without the lock of this process's variables
 
-    def _write(self, value: Tensor) -> None:
-        if context.closure is not None and not context.closure.only_seen:
+    def _set(self, value: Tensor) -> None:
+        if context.closure is not None:
             outboxes(self).set(value)
-        super()._write(value)
+        super()._set(value)
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Self:
         closure = context.closure
@@ -147,12 +145,9 @@ class HostedVariable(Variable):
                 )
             self._home.add(self, (tensor if op.name == "assign_add" else -tensor)._value)
             return self
-        if closure is None:
-            super()._update(op, delta, method)
-            return self
-        with closure.seen_only():
-            super()._update(op, delta, method)
-        outboxes(self).add(op, delta, method)
+        super()._update(op, delta, method)
+        if closure is not None:
+            outboxes(self).add(op, delta, method)
         return self
 
     def _fits(self, delta: Tensor) -> bool:
@@ -162,12 +157,12 @@ class HostedVariable(Variable):
             return False
 
     def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Self:
-        closure = context.closure
-        if closure is None or op.name not in ("scatter_add", "scatter_sub"):
+        if context.closure is None or op.name not in ("scatter_add", "scatter_sub"):
             return super()._scatter_rows(op, indices, updates)
-        with closure.seen_only():
-            super()._scatter_rows(op, indices, updates)
-        outboxes(self).added._scatter_rows(op, indices, updates)
+        values = self._checked(updates, "scatter")
+        with as_stored():
+            self._write(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
+        outboxes(self).added._scatter_rows(op, indices, values)
         return self
 
     @contextlib.contextmanager

@@ -80,17 +80,20 @@ class ParameterServer:
 
     # ---- variables -------------------------------------------------------------------------
 
-    def create(self, key: int, value: Any, name: str) -> None:
+    def create(self, key: int, value: Any, name: str, constraint: Any = None) -> None:
         """Takes a variable over.
 
         Args:
           key: its key.
           value: its value.
           name: its name.
+          constraint: its constraint, or None.
         """
         with writing:
             array = transfers.duplicate(value) if not isinstance(value, np.ndarray) else value
-            self._variables[key] = Held(Tensor(array), trainable=False, name=name)
+            self._variables[key] = Held(
+                Tensor(array), trainable=False, name=name, constraint=constraint
+            )
             self._histories[key] = _History(np.shape(value)[0] if np.ndim(value) else 0)
             self._note([(key, None)])
 

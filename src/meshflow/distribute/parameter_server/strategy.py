@@ -18,6 +18,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
 from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
+from meshflow.distribute.parameter_server.sharding import sharded_variable
 from meshflow.distribute.strategy import Strategy, _check_roles
 
 __all__ = ["ParameterServerStrategy"]
@@ -105,8 +106,6 @@ class ParameterServerStrategy(Strategy):
             # Of one worker, as keys of random ops are.
             return next_creator(**kwargs)
         if self._variable_partitioner is not None and wanted_servers() is None:
-            from meshflow.distribute.parameter_server.sharding import sharded_variable
-
             made = sharded_variable(self, self._variable_partitioner, kwargs)
             if made is not None:
                 return made

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.core.tracing.trace import is_array_like
@@ -153,14 +156,27 @@ class Worker:
         for number, change in enumerate(changes):
             self._clocks[number] = change.clock
             for key, value in change.values.items():
-                self._values[key] = _with_rows(self._values.get(key), value)
+                if isinstance(value, Rows):
+                    _replace_rows(self._values, key, value)
+                else:
+                    self._values[key] = jnp.asarray(value)
         return changes
 
 
-def _with_rows(old: Any, new: Any) -> Any:
-    if not isinstance(new, Rows):
-        return jnp.asarray(new)
-    return old.at[new.indices].set(new.values)
+def _replace_rows(values: dict[int, Any], key: int, rows: Rows) -> None:
+    """Replaces rows of an array, in place unless somebody else has it too."""
+    old = values.pop(key)
+    if sys.getrefcount(old) > 2:
+        old = transfers.duplicate(old)
+    # Few different numbers of rows, as a program is compiled for each: the last row is written again and again.
+    count = 1 << max(len(rows.indices) - 1, 0).bit_length()
+    padding = [(0, count - len(rows.indices))]
+    indices = np.pad(rows.indices, padding, mode="edge")
+    new = np.pad(rows.values, padding + [(0, 0)] * (rows.values.ndim - 1), mode="edge")
+    values[key] = _with_rows(old, indices, new)
+
+
+_with_rows = jax.jit(lambda old, indices, new: old.at[indices].set(new), donate_argnums=0)
 
 
 class Running:
@@ -169,7 +185,6 @@ class Running:
     Attributes:
       values: what it has written so far, as it sees it.
       outboxes: what servers are to do, by outbox.
-      only_seen: whether what is written now is seen by the closure only.
     """
 
     def __init__(self, worker: Worker, call: Call) -> None:
@@ -177,9 +192,6 @@ class Running:
         self.worker = worker.number
         self.values: dict[int, Any] = {}
         self.outboxes: dict[int, tuple[Outbox, Any]] = {}
-        self.only_seen = False
-        self._written: dict[int, Outboxes] = {}
-        self._gradients: list[GradientBoxes] = []
 
     def value(self, variable: HostedVariable) -> Any:
         """The value that the closure sees."""
@@ -190,15 +202,6 @@ class Running:
         """What the closure has written to an outbox; zeros at first."""
         found = self.outboxes.get(id(box))
         return jnp.zeros(box._shape, box.dtype.dtype) if found is None else found[1]
-
-    @contextlib.contextmanager
-    def seen_only(self) -> Iterator[None]:
-        """Writes inside are no orders to servers."""
-        saved, self.only_seen = self.only_seen, True
-        try:
-            yield
-        finally:
-            self.only_seen = saved
 
     # ---- optimizers ------------------------------------------------------------------------
 
