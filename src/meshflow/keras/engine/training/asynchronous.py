@@ -341,6 +341,9 @@ def _prepared(model: Any, strategy: Any, kind: str, data: WorkerInput) -> bool:
         step = model._new_step(kind)
         if isinstance(step, CompiledStep):
             step.prepare(batch)
+            if kind == "train" and hasattr(model.optimizer, "apply_gradients"):
+                # Or the first closure would find out, and take its batch for nothing.
+                strategy.make_state(model.optimizer, model.trainable_variables)
         else:
             # A step of which a part runs on the host can only be run: one that trains nothing.
             model._new_step("test")(batch)
