@@ -3,7 +3,8 @@
 from typing import Any
 
 from meshflow.core.config.unavailable import NotAvailableError
-from meshflow.distribute import cluster_resolver, coordinator, experimental
+from meshflow.core.variables.sharded_variable import ShardedVariable
+from meshflow.distribute import cluster_resolver, coordinator, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
     CrossDeviceOps,
@@ -56,6 +57,7 @@ __all__ = [
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "ShardedVariable",
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",
@@ -68,11 +70,11 @@ __all__ = [
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "partitioners",
 ]
 
 LATER = {
     "Server": "parameter servers",
-    "partitioners": "parameter servers",
 }
 
 

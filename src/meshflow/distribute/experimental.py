@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.distribute import coordinator
+from meshflow.distribute import coordinator, partitioners
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
@@ -26,6 +26,7 @@ __all__ = [
     "TerminationConfig",
     "ValueContext",
     "coordinator",
+    "partitioners",
 ]
 
 CollectiveCommunication = CommunicationImplementation

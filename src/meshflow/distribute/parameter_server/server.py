@@ -228,7 +228,15 @@ class ParameterServer:
             program = self._programs[kind] = Function(
                 self._program(kind), autograph=False, name="parameter_server_step"
             )
-        arrays = [[[list(g) if type(g) is Rows else g for g in s.gradients] for s in push.steps]]
+        arrays = [
+            [
+                [
+                    _padded(g, self._held(k)) if type(g) is Rows else g
+                    for g, k in zip(s.gradients, s.keys, strict=True)
+                ]
+                for s in push.steps
+            ]
+        ]
         program(*arrays, list(push.sets.values()), list(push.adds.values()))
         changes: list[tuple[int, Any]] = [(key, None) for key in (*push.sets, *push.adds)]
         for step in push.steps:
@@ -265,6 +273,20 @@ class ParameterServer:
             changes.extend((keys[id(v)], rows) for v in (held, *slots) if id(v) in keys)
         changes.append((keys[id(optimizer.iterations)], None))
         return changes
+
+
+def _padded(rows: Rows, held: Held) -> list[Any]:
+    """Rows and their numbers, as many as a power of two: a program is compiled for each number of rows.
+
+    Those added are past the variable's end, where updates do nothing.
+    """
+    more = (1 << max(0, len(rows.indices) - 1).bit_length()) - len(rows.indices)
+    values, numbers = np.asarray(rows.values), np.asarray(rows.indices)
+    width = [(0, 0)] * (values.ndim - 1)
+    return [
+        np.pad(values, [(0, more), *width]),
+        np.pad(numbers, (0, more), constant_values=held._shape[0]),
+    ]
 
 
 class Elsewhere:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.config.unavailable import NotAvailableError
+from meshflow.distribute.partitioners import create_in_shards
 
 __all__ = ["sharded_variable"]
 
 
 def sharded_variable(strategy: Any, partitioner: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """The variable in shards, or None where it stays whole.
+    """The variable, in shards where the partitioner says so.
 
     Args:
       strategy: the strategy, whose `host(**kwargs)` makes each shard.
       partitioner: gives the number of shards along each axis.
       kwargs: arguments of `tf.Variable`.
     """
-    raise NotAvailableError("ParameterServerStrategy: variable_partitioner is not available yet.")
+    return create_in_shards(strategy.host, partitioner, **kwargs)

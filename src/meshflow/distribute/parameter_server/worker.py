@@ -307,7 +307,7 @@ class Running:
             return
         for number, push in enumerate(pushes):
             own = [
-                (v.key, _gradient([self._sent(b) for b in parts]))
+                (v.key, _gradient([self._sent(b) for b in parts], v._shape))
                 for v, parts in zip(boxes.variables, boxes.boxes, strict=True)
                 if number in v.servers
             ]
@@ -315,8 +315,13 @@ class Running:
             push.steps.append(Step(boxes.optimizer, keys, gradients))
 
 
-def _gradient(parts: list[Any]) -> Any:
-    return Rows(*parts) if len(parts) == 2 else parts[0]
+def _gradient(parts: list[Any], shape: tuple[int, ...]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    values, numbers = parts[0], np.asarray(parts[1])
+    # Programs have as many rows for each shard as for the table; those of other shards are past its end.
+    here = numbers < shape[0]
+    return Rows(values, numbers) if here.all() else Rows(np.asarray(values)[here], numbers[here])
 
 
 def _on_host(leaf: Any) -> Any:

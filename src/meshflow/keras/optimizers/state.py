@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
 from meshflow.core.variables.variable import Variable
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -106,7 +107,7 @@ class State:
         slots = self._slots.setdefault(self._var_key(var), {})
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
-            with init_scope(), var._beside():
+            with init_scope(), kept_whole(), var._beside():
                 slot = Variable(
                     _initial(initializer, var.shape if shape is None else shape, var.dtype),
                     trainable=False,
@@ -117,7 +118,19 @@ class State:
                 slot._layout = getattr(var, "_layout", None)
             slots[slot_name] = slot
             self._weights.append(slot)
+            self._join_slots(var, slot_name)
         return slots[slot_name]
+
+    def _join_slots(self, var: Variable, slot_name: str) -> None:
+        """Makes one table of the slots of a table's shards, when all of them are there."""
+        table = getattr(var, "_shard_of", None)
+        if table is None:
+            return
+        known = [self._slots.get(self._var_key(v), {}).get(slot_name) for v in table.variables]
+        made = [slot for slot in known if slot is not None]
+        whole = len(made) == len(known)
+        if whole and all(s.shape == v.shape for s, v in zip(made, table.variables, strict=True)):
+            ShardedVariable(made, f"{self._name}/{table.name}/{slot_name}")
 
     def get_slot(self, var: Variable, slot_name: str) -> Variable:
         """A slot made before.

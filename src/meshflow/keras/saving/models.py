@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from meshflow import saved_model
 from meshflow.checkpoint.storage import Folder, is_checkpoint, read_folder, write_folder
+from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
@@ -111,9 +112,10 @@ def _config_if_any(model: Any) -> dict[str, Any] | None:
 def _write_folder(
     model: Any, path: str, meta: dict[str, Any], state: Any, options: dict[str, Any]
 ) -> None:
-    weights = {f"{i:05d}": w for i, w in enumerate(model._saved_weights)}
+    own = whole_variables(model._saved_weights)
+    weights: dict[str, Any] = {f"{i:05d}": w for i, w in enumerate(own)}
     weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
-    arrays = {key: (w.name, w.numpy()) for key, w in weights.items()}
+    arrays = {key: (f"{w._shared_name}:0", w.numpy()) for key, w in weights.items()}
     manifest = json.loads(to_json({"model": meta}))
     if options.get("save_traces", True):
         files = {id(w): key for key, w in weights.items()}
@@ -286,7 +288,7 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
         return _restored(path, meta, custom_objects, compile)
     stored = read_folder(path)
     weights = [k for k in sorted(stored) if k.isdigit()]
-    set_weights(model, model._saved_weights, [stored[k][1] for k in weights])
+    set_weights(model, whole_variables(model._saved_weights), [stored[k][1] for k in weights])
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
         state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]

@@ -4,6 +4,7 @@ from meshflow.keras.engine.training.data_adapter import (
     pack_x_y_sample_weight,
     unpack_x_y_sample_weight,
 )
+from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 from meshflow.keras.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -13,6 +14,7 @@ from meshflow.keras.registry import (
     register_keras_serializable,
     serialize_keras_object,
 )
+from meshflow.keras.utils import experimental
 from meshflow.keras.utils.arrays import (
     Sequence,
     normalize,
@@ -50,6 +52,7 @@ PyDataset = Sequence
 
 __all__ = [
     "CustomObjectScope",
+    "DatasetCreator",
     "Progbar",
     "PyDataset",
     "Sequence",
@@ -59,6 +62,7 @@ __all__ = [
     "deserialize_keras_object",
     "disable_interactive_logging",
     "enable_interactive_logging",
+    "experimental",
     "get_custom_objects",
     "get_file",
     "get_registered_name",

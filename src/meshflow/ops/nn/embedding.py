@@ -9,7 +9,8 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
-from meshflow.ops.array import concat, gather
+from meshflow.ops.array import gather
+from meshflow.ops.array.row_parts import rows_of_tables
 from meshflow.ops.math import clip_by_norm
 
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
@@ -42,11 +43,13 @@ def embedding_lookup(
     if params is None or (isinstance(params, (list, tuple)) and not params):
         raise ValueError("params: pass a table of rows, or a list of tables, got none.")
     if isinstance(params, (list, tuple)) and all(len(getattr(p, "shape", ())) for p in params):
-        params = params[0] if len(params) == 1 else concat(list(params), 0)
-    rows = gather(params, ids)
+        tables = list(params)
+        params = tables[0] if len(tables) == 1 else tables
+    rows = rows_of_tables(params, ids) if isinstance(params, list) else gather(params, ids)
     if max_norm is None:
         return rows
-    inner = len(params.shape) - 1 if hasattr(params, "shape") else 1
+    table = params[0] if isinstance(params, list) else params
+    inner = len(table.shape) - 1 if hasattr(table, "shape") else 1
     rank = len(rows.shape)
     return clip_by_norm(rows, float(max_norm), axes=list(range(rank - inner, rank)))
 
