@@ -31,7 +31,7 @@ def test_results_come_from_workers():
 def test_there_is_one_coordinator_for_a_strategy():
     strategy = strategy_of()
     assert coordinated(strategy) is coordinated(strategy)
-    with pytest.raises(ValueError, match="Only `tf.distribute.ParameterServerStrategy`"):
+    with pytest.raises(ValueError, match=r"Only `tf.distribute.ParameterServerStrategy`"):
         coordinated(tf.distribute.OneDeviceStrategy("CPU:0"))
 
 

@@ -258,7 +258,7 @@ def test_wrong_creators():
         make_creator(3)
     with pytest.raises(TypeError, match=r"must be a `tf.distribute.InputOptions`. Received: 3"):
         make_creator(creator, 3)
-    with pytest.raises(TypeError, match='must return a Dataset. It returns "1"'):
+    with pytest.raises(TypeError, match=r'must return a Dataset. It returns "1"'):
         make_creator(lambda context: 1)(tf.distribute.InputContext())
     model = make()
     with pytest.raises(ValueError, match="`y` argument is not supported"):

@@ -7,13 +7,15 @@ import time
 
 import numpy as np
 import pytest
+from tests.helpers import rounds
 
 import meshflow as tf
-from tests.helpers import rounds
 
 
 def started(workers=2, servers=1, silence=3.0):
-    strategy = tf.distribute.ParameterServerStrategy(engine="processes", workers=workers, servers=servers)
+    strategy = tf.distribute.ParameterServerStrategy(
+        engine="processes", workers=workers, servers=servers
+    )
     strategy.cluster._silence = silence
     return strategy
 
@@ -136,7 +138,7 @@ def test_errors_have_the_traceback_of_the_worker(strategy, coordinator):
 def test_what_cannot_be_sent_is_named(strategy, coordinator):
     lock = threading.Lock()
     coordinator.schedule(lambda: lock.locked())
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'lock'.*cannot be sent to a worker"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"'lock'.*cannot be sent to a worker"):
         coordinator.join()
     stranger = tf.Variable(1.0, name="stranger")
     coordinator.schedule(lambda: stranger + 1.0)
@@ -145,7 +147,7 @@ def test_what_cannot_be_sent_is_named(strategy, coordinator):
 
 
 def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordinator):
-    counter, w, optimizer, step = counting(strategy)
+    counter, _w, optimizer, step = counting(strategy)
     x = tf.ones([1000])
     coordinator.schedule(step, args=(x,))
     coordinator.join()
@@ -179,7 +181,7 @@ def test_a_killed_server_comes_back_with_all_it_had_done(strategy, coordinator):
 
 
 def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
-    counter, w, optimizer, step = counting(strategy)
+    counter, _w, _optimizer, step = counting(strategy)
     coordinator.schedule(step, args=(tf.ones([1000]),))
     coordinator.join()
     stopped = pid(strategy, "worker", 1)

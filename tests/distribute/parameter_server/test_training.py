@@ -196,18 +196,29 @@ def test_variables_from_outside_the_scope_are_named():
     strategy = strategy_of()
     v = tf.Variable(1.0, name="stranger")
     with strategy.scope():
-        w, optimizer = tf.Variable(1.0), tf.keras.optimizers.SGD(1.0)
+        optimizer = tf.keras.optimizers.SGD(1.0)
     with pytest.raises(tf.errors.FailedPreconditionError, match="stranger:0"):
         failing(lambda: optimizer.apply_gradients([(tf.constant(1.0), v)]), strategy)
-    outside = tf.keras.optimizers.SGD(1.0, name="outsider")
-    _ = outside.iterations
-    with pytest.raises(tf.errors.FailedPreconditionError, match="outsider"):
-        failing(lambda: outside.apply_gradients([(tf.constant(1.0), w)]), strategy)
+
+
+def test_an_optimizer_may_have_been_looked_at_before():
+    strategy = strategy_of()
+    with strategy.scope():
+        w = tf.Variable(1.0)
+    outside = tf.keras.optimizers.SGD(0.5)
+    outside.iterations.assign(7)
+    assert float(outside.learning_rate) == 0.5
+    failing(lambda: outside.apply_gradients([(tf.constant(1.0), w)]), strategy)
+    assert (float(w), int(outside.iterations)) == (0.5, 8)
+    assert [v.numpy() for v in outside.variables] == [8]
+    outside.learning_rate = 0.25
+    failing(lambda: outside.apply_gradients([(tf.constant(1.0), w)]), strategy)
+    assert float(w) == 0.25
 
 
 def test_what_cannot_be_hosted_is_named():
     strategy = strategy_of()
-    with strategy.scope(), pytest.raises(ValueError, match="words:0.*string"):
+    with strategy.scope(), pytest.raises(ValueError, match=r"words:0.*string"):
         tf.Variable(["a"], name="words")
     with strategy.scope(), pytest.raises(ValueError, match="grows:0"):
         tf.Variable([1.0], shape=tf.TensorShape([None]), name="grows")

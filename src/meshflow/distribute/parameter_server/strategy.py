@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
@@ -190,9 +190,6 @@ class ParameterServerStrategy(Strategy):
         Args:
           optimizer: the optimizer.
           variables: variables that a closure trains.
-
-        Raises:
-          FailedPreconditionError: when a part of the optimizer was made outside the scope.
         """
         with self._making, self.scope():
             key = self.key_of(optimizer)
@@ -200,18 +197,31 @@ class ParameterServerStrategy(Strategy):
             if all(v.key in known for v in variables):
                 return
             with placed_on(range(len(self.cluster.servers))):
-                own = [optimizer.iterations, *optimizer._hyper_variables().values()]
-            for variable in own:
-                if not isinstance(variable, HostedVariable):
-                    raise FailedPreconditionError(
-                        f"The optimizer {optimizer._name} has the variable {variable.name}, which was not made in "
-                        "the strategy's scope. Make the optimizer in `strategy.scope()`."
-                    )
-                self.cluster.spread(variable)
+                self._share(optimizer)
             optimizer._check_known(variables)
             optimizer.build(variables)
             self.cluster.adopt(key, optimizer)
             self.states[key] = known | {v.key for v in variables}
+
+    def _share(self, optimizer: Any) -> None:
+        """Puts on all servers what an optimizer has one of: its step number and hyperparameters.
+
+        Those that somebody read outside the scope are plain variables, which hosted ones of the same value replace.
+        """
+
+        def shared(variable: Variable) -> HostedVariable:
+            if isinstance(variable, HostedVariable):
+                self.cluster.spread(variable)
+                return variable
+            return self.host(initial_value=variable.numpy(), trainable=False, name=variable._name)
+
+        before = optimizer.iterations
+        optimizer._iterations = shared(before)
+        optimizer._weights = [
+            optimizer._iterations if w is before else w for w in optimizer._weights
+        ]
+        for name, variable in optimizer._hyper_variables().items():
+            optimizer._hyper[name] = shared(variable)
 
     def key_of(self, optimizer: Any) -> int:
         """The number that an optimizer has in all processes.
