@@ -21,6 +21,7 @@ from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumen
 from meshflow.core.tracing.trace import is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parameter_server.compression import Compressor
 from meshflow.distribute.parameter_server.hosting import (
     GradientBoxes,
     HostedVariable,
@@ -119,6 +120,7 @@ class Worker:
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
         self._counted = (0, 0)
+        self._compress = Compressor(strategy.options.compression)
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
         self._computing, self._exchanging = threading.Lock(), threading.Lock()
 
@@ -140,6 +142,7 @@ class Worker:
                 args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
                 value = nest.map_structure(_on_host, call.function(*args, **kwargs))
             pushes = running.pushes(call.number, clocks)
+            self._compress(pushes)
             # What the closure saw may be changed in place from here on.
             running.values.clear()
         changes = self._exchange(pushes, call.floor)
