@@ -10,19 +10,10 @@ import sys
 import pytest
 
 import meshflow as tf
+from distribute.launching import free_ports
 
 SOURCE = pathlib.Path(tf.__file__).parent.parent
 CLUSTER = {"worker": ["localhost:2222", "localhost:2223"], "ps": ["localhost:2224"]}
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("localhost", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def test_what_a_server_is():
