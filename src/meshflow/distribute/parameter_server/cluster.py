@@ -33,6 +33,7 @@ class Cluster:
     worker_count: int
     # How many closures a worker has at a time: one may push what it wrote while the next computes.
     lanes = 1
+    stopped = False
 
     def start(self, strategy: Any) -> None:
         """Starts the workers, when the first closure is scheduled.
@@ -44,6 +45,26 @@ class Cluster:
 
     def stop(self) -> None:
         """Ends workers and servers."""
+        self.stopped = True
+
+    def alive(self) -> int:
+        """How many workers there are now."""
+        return self.worker_count
+
+    def resize(self, workers: int) -> None:
+        """Changes the number of workers; those that are too many are ended by `retire`.
+
+        Args:
+          workers: how many there are to be.
+        """
+        raise NotImplementedError
+
+    def retire(self, number: int) -> None:
+        """Ends a worker that gets no closures any more.
+
+        Args:
+          number: its number.
+        """
 
     def adopt(self, key: int, optimizer: Any) -> None:
         """Gives all servers an optimizer's rule.
@@ -107,6 +128,18 @@ class Cluster:
             with self._counting:
                 self.clocks[number] = max(self.clocks[number], clock)
 
+    def run(self, number: int, call: Call) -> Outcome:
+        """Runs a closure on a worker.
+
+        Args:
+          number: the worker's number.
+          call: the closure.
+
+        Raises:
+          WorkerLostError: when the worker has died; what became of the closure is not known.
+        """
+        raise NotImplementedError
+
     def add(self, variable: HostedVariable, delta: Any) -> None:
         """Adds to the value."""
         self.write(variable, delta, adds=True)
@@ -128,7 +161,14 @@ class InProcessCluster(Cluster):
 
     def start(self, strategy: Any) -> None:
         """Makes the workers."""
+        self._strategy = strategy
         self.workers = [Worker(n, self.servers, strategy) for n in range(self.worker_count)]
+
+    def resize(self, workers: int) -> None:
+        """Changes the number of workers."""
+        more = range(len(self.workers), workers)
+        self.workers = [*self.workers, *(Worker(n, self.servers, self._strategy) for n in more)]
+        self.worker_count = workers
 
     def run(self, number: int, call: Call) -> Outcome:
         """Runs a closure on a worker, in the thread that calls."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidValueError, UnavailableError
 from meshflow.core.values import nest
+from meshflow.distribute.parameter_server.closure_queue import Closure, ClosureQueue, Gate
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
 from meshflow.distribute.parameter_server.remote_values import PerWorkerDataset, RemoteValue
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
@@ -18,127 +20,8 @@ from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeed
 
 __all__ = ["ClusterCoordinator", "current_worker_index"]
 
-# As in TensorFlow: so many closures may wait.
-QUEUE_SIZE = 256 * 1024
-
-
-class _Closure:
-    """A scheduled function.
-
-    Args:
-      number: its number.
-      function: the function.
-      args: its arguments.
-      kwargs: its keyword arguments.
-      after: the servers' clocks when it was scheduled.
-    """
-
-    def __init__(
-        self, number: int, function: Any, args: Any, kwargs: Any, after: list[int]
-    ) -> None:
-        self.number, self.function, self.args, self.kwargs = number, function, args, kwargs
-        self.after = after
-        self.result = RemoteValue()
-
-
-class _Queue:
-    """Closures that wait, and how many run.
-
-    Args:
-      size: how many may wait; who schedules more is kept waiting.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._waiting: deque[_Closure] = deque()
-        self._running: dict[int, _Closure] = {}
-        self._changed = threading.Condition()
-        self._error: BaseException | None = None
-        self._closed = False
-        self._next = 0
-
-    def put(self, make: Callable[[int], _Closure]) -> _Closure:
-        """Adds a closure, when there is room; raises the error of an earlier one."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._waiting) < self._size or self._error is not None
-            )
-            self._raise()
-            closure = make(self._next)
-            self._next += 1
-            self._waiting.append(closure)
-            self._changed.notify_all()
-            return closure
-
-    def take(self) -> _Closure | None:
-        """The next closure, waiting for one; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            if not self._waiting:
-                return None
-            closure = self._waiting.popleft()
-            self._running[closure.number] = closure
-            self._changed.notify_all()
-            return closure
-
-    def put_back(self, closure: _Closure) -> None:
-        """Has a closure that did not come to its end run again, before the others."""
-        with self._changed:
-            self._running.pop(closure.number, None)
-            if self._error is not None or self._closed:
-                closure.result._cancel(_CANCELLED)
-            else:
-                self._waiting.appendleft(closure)
-            self._changed.notify_all()
-
-    def finish(self, closure: _Closure, error: BaseException | None = None) -> None:
-        """Notes that a closure has come to its end; after an error all that wait are cancelled."""
-        with self._changed:
-            self._running.pop(closure.number, None)
-            if error is not None:
-                self._error = self._error or error
-                while self._waiting:
-                    self._waiting.popleft().result._cancel(_CANCELLED)
-            self._changed.notify_all()
-
-    def floor(self) -> int:
-        """The smallest number of a closure that is not over."""
-        with self._changed:
-            open_ = [*self._running, *(c.number for c in self._waiting)]
-            return min(open_, default=self._next)
-
-    def join(self) -> None:
-        """Waits until nothing waits or runs; raises the first error."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and not self._running)
-            self._raise()
-
-    def is_done(self) -> bool:
-        """Whether nothing waits or runs; raises the first error."""
-        with self._changed:
-            self._raise()
-            return not self._waiting and not self._running
-
-    def close(self) -> None:
-        """Has those who wait for closures end."""
-        with self._changed:
-            self._closed = True
-            while self._waiting:
-                self._waiting.popleft().result._cancel("the coordinator has ended")
-            self._changed.notify_all()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            # Nothing may run any more when the program hears of it.
-            self._changed.wait_for(lambda: not self._running)
-            error, self._error = self._error, None
-            raise error
-
-
-_CANCELLED = "The closure was cancelled: another one has failed."
+# A closure with which so many workers have died has killed them.
+_DEATHS = 20
 
 
 class ClusterCoordinator:
@@ -173,8 +56,11 @@ class ClusterCoordinator:
 
     def _begin(self, strategy: Any) -> None:
         self._strategy = strategy
-        self._queue = _Queue(QUEUE_SIZE)
-        self._threads: list[threading.Thread] = []
+        options = strategy.options
+        self._queue = ClosureQueue(options.queue_size, options.backup_closures)
+        self._gate = Gate(options.max_staleness)
+        self._figures = Figures()
+        self._serving: list[_Serving] = []
         self._starting = threading.Lock()
         weakref.finalize(self, self._queue.close)
 
@@ -214,7 +100,7 @@ class ClusterCoordinator:
             )
         self._start()
         after = list(self._strategy.cluster.clocks)
-        return self._queue.put(lambda number: _Closure(number, fn, args, kwargs, after)).result
+        return self._queue.put(lambda number: Closure(number, fn, args, kwargs, after)).result
 
     def join(self) -> None:
         """Waits until all closures have come to their end.
@@ -256,20 +142,132 @@ class ClusterCoordinator:
 
     # ---- workers ---------------------------------------------------------------------------
 
+    def resize(self, workers: int) -> None:
+        """Changes the number of workers while closures run: new ones join, the last ones leave when they are done.
+
+        Args:
+          workers: how many there are to be.
+
+        Raises:
+          ValueError: for less than one.
+          NotImplementedError: for a cluster whose processes others begin.
+        """
+        if workers < 1:
+            raise InvalidValueError(
+                f"ClusterCoordinator.resize: workers must be at least 1, got {workers}."
+            )
+        self._start()
+        with self._starting:
+            self._strategy.cluster.resize(workers)
+            leaving = [s for s in self._serving if s.number >= workers]
+            self._queue.look_again()
+            for serving in leaving:
+                serving.thread.join()
+            for number in {s.number for s in leaving}:
+                self._strategy.cluster.retire(number)
+            self._serving = [s for s in self._serving if s.number < workers]
+            self._serve_new()
+
+    def statistics(self) -> dict[str, Any]:
+        """What has happened so far.
+
+        Returns:
+          A dictionary: "closures" done; "queued" now; "workers" alive now; "retries" of closures whose worker died;
+          "preemptions" of workers; "server_restarts"; "repeated" pushes that servers knew already; "staleness", mean and
+          "max_staleness" of pushes, in changes that others made between the pull and the push; "bytes_sent" and
+          "bytes_received" by workers; "steps_per_second" since the first closure.
+        """
+        cluster = self._strategy.cluster
+        return {
+            **self._figures.so_far(),
+            **cluster.counters,
+            "queued": len(self._queue),
+            "workers": cluster.alive(),
+        }
+
     def _start(self) -> None:
         with self._starting:
-            if self._threads:
+            if self._serving:
                 return
-            cluster = self._strategy.cluster
-            cluster.start(self._strategy)
-            for number in range(cluster.worker_count * cluster.lanes):
-                number %= cluster.worker_count
-                serve = _Serving(self._strategy, self._queue, number).run
-                thread = threading.Thread(
-                    target=serve, name=f"meshflow-worker-{number}", daemon=True
-                )
-                self._threads.append(thread)
-                thread.start()
+            self._strategy.cluster.start(self._strategy)
+            self._serve_new()
+            every = self._strategy.options.report_every
+            if every:
+                report = _Report(weakref.ref(self), every)
+                threading.Thread(target=report.run, daemon=True, name="meshflow-report").start()
+
+    def _serve_new(self) -> None:
+        cluster = self._strategy.cluster
+        lanes = 1 if self._strategy.options.max_staleness is not None else cluster.lanes
+        known = {s.number for s in self._serving}
+        for number in range(cluster.worker_count):
+            for _ in range(0 if number in known else lanes):
+                made = _Serving(self._strategy, self._queue, self._gate, self._figures, number)
+                self._serving.append(made)
+                made.thread.start()
+
+
+class Figures:
+    """What has happened so far, in numbers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: float | None = None
+        self._closures = self._repeated = self._pushes = self._staleness = self._most = 0
+        self._bytes = [0, 0]
+
+    def add(self, outcome: Outcome) -> None:
+        """Counts a closure."""
+        with self._lock:
+            self._begun = self._begun or time.monotonic()
+            self._closures += 1
+            self._repeated += outcome.repeated
+            self._pushes += len(outcome.staleness)
+            self._staleness += sum(outcome.staleness)
+            self._most = max([self._most, *outcome.staleness])
+            self._bytes = [a + b for a, b in zip(self._bytes, outcome.traffic, strict=True)]
+
+    def so_far(self) -> dict[str, Any]:
+        """The numbers, by name."""
+        with self._lock:
+            taken = time.monotonic() - self._begun if self._begun else 0.0
+            return {
+                "closures": self._closures,
+                "repeated": self._repeated,
+                "staleness": self._staleness / max(self._pushes, 1),
+                "max_staleness": self._most,
+                "bytes_sent": self._bytes[0],
+                "bytes_received": self._bytes[1],
+                "steps_per_second": self._closures / taken if taken else 0.0,
+            }
+
+
+class _Report:
+    """Prints a line now and then.
+
+    Args:
+      coordinator: refers to the coordinator.
+      every: how many seconds between two lines.
+    """
+
+    def __init__(self, coordinator: weakref.ref[ClusterCoordinator], every: float) -> None:
+        self._coordinator, self._every = coordinator, every
+
+    def run(self) -> None:
+        """As long as there is a coordinator."""
+        done = 0
+        while (
+            coordinator := self._coordinator()
+        ) is not None and not coordinator.strategy.cluster.stopped:
+            now = coordinator.statistics()
+            rate, done = (now["closures"] - done) / self._every, now["closures"]
+            print(
+                f"{rate:.1f} steps/s, {now['workers']} workers, {now['queued']} queued, staleness "
+                f"{now['staleness']:.1f} (at most {now['max_staleness']}), {now['retries']} retries",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            del coordinator
+            time.sleep(self._every)
 
 
 class _Serving:
@@ -278,37 +276,68 @@ class _Serving:
     Args:
       strategy: the strategy.
       queue: the closures.
+      gate: lets it begin them.
+      figures: counts them.
       number: the worker's number.
     """
 
-    def __init__(self, strategy: Any, queue: _Queue, number: int) -> None:
-        self._strategy, self._queue, self._number = strategy, queue, number
+    def __init__(
+        self, strategy: Any, queue: ClosureQueue, gate: Gate, figures: Figures, number: int
+    ) -> None:
+        self._strategy, self._queue, self._gate, self._figures = strategy, queue, gate, figures
+        self.number = number
         self._cluster: Cluster = strategy.cluster
+        self.thread = threading.Thread(
+            target=self._run, name=f"meshflow-worker-{number}", daemon=True
+        )
 
-    def run(self) -> None:
-        """Until the end."""
-        while (closure := self._queue.take()) is not None:
+    def _run(self) -> None:
+        """Until the end, or until there are fewer workers."""
+        while (
+            closure := self._queue.take(lambda: self.number < self._cluster.worker_count)
+        ) is not None:
+            self._gate.enter(self.number)
+            finished = False
             try:
                 outcome = self._outcome(closure)
-            except WorkerLostError:
-                self._cluster.count("retries")
-                self._queue.put_back(closure)
+            except WorkerLostError as error:
+                self._lost(closure, error)
             except BaseException as error:
-                closure.result._fail(error)
-                self._queue.finish(closure, error)
+                self._queue.finish(closure, error=error)
             else:
+                finished = True
                 self._cluster.heard(outcome.clocks)
-                closure.result._set(outcome.value)
-                self._queue.finish(closure)
+                if self._queue.finish(closure, outcome.value):
+                    self._figures.add(outcome)
+            finally:
+                self._gate.leave(self.number, finished)
+            # Results are not held until the next closure comes.
+            closure = outcome = None  # type: ignore[assignment]
 
-    def _outcome(self, closure: _Closure) -> Outcome:
+    def _lost(self, closure: Closure, error: Exception) -> None:
+        closure.deaths += 1
+        if closure.deaths < _DEATHS:
+            self._cluster.count("retries")
+            self._queue.put_back(closure)
+            return
+        failure = UnavailableError(
+            f"{_DEATHS} workers have died while they ran the same closure, {closure.function!r}."
+        )
+        failure.__cause__ = error
+        self._queue.finish(closure, error=failure)
+
+    def _outcome(self, closure: Closure) -> Outcome:
+        after = closure.after
+        if self._strategy.options.max_staleness is not None:
+            # Not what was pulled for this worker when it finished its last one.
+            after = list(self._cluster.clocks)
         while True:
             call = Call(
-                closure.number, closure.function, closure.args, closure.kwargs, closure.after,
+                closure.number, closure.function, closure.args, closure.kwargs, after,
                 self._queue.floor(), self._strategy.states,
             )  # fmt: skip
             try:
-                return self._cluster.run(self._number, call)
+                return self._cluster.run(self.number, call)
             except StateNeededError as need:
                 self._strategy.make_state(need.optimizer, need.variables)
 

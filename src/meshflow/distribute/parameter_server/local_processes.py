@@ -50,6 +50,8 @@ class LocalProcesses:
       folder: where servers keep their journals; None for none.
     """
 
+    resizes = True
+
     def __init__(self, folder: Folder | None) -> None:
         self._folder = folder
         self.processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}

@@ -37,6 +37,8 @@ class RayProcesses:
       resources: what Ray reserves for each worker, as in `{"GPU": 1}`; default nothing.
     """
 
+    resizes = True
+
     def __init__(
         self,
         folder: Folder | None,

@@ -26,7 +26,13 @@ _log = logging.getLogger("meshflow")
 
 
 class Launcher(Protocol):
-    """Begins processes that run `host.serve`, and ends them."""
+    """Begins processes that run `host.serve`, and ends them.
+
+    Attributes:
+      resizes: whether it can begin more of them.
+    """
+
+    resizes: bool
 
     def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
         """Begins a process, in the place of one of the same kind and number if there was one."""
@@ -90,7 +96,7 @@ class RemoteCluster(Cluster):
         self._secret = secret or new_secret()
         self._lives: dict[tuple[str, int], _Life] = {}
         self._changed = threading.Condition()
-        self._stopped = False
+        self._retired: set[int] = set()
         self._strategy: Any = None
         self._functions: Functions | None = None
         self._wanted = [("ps", n) for n in range(servers)] + [("worker", n) for n in range(workers)]
@@ -147,13 +153,13 @@ class RemoteCluster(Cluster):
         """Until a process gives no sign of life; then there will be another one."""
         life.control.wire.socket.settimeout(self._silence)
         with contextlib.suppress(Lost):
-            while not self._stopped:
+            while not self.stopped:
                 life.control.call("ping")
                 time.sleep(min(1.0, self._silence / 4))
         with self._changed:
             life.gone = True
             self._changed.notify_all()
-            if self._stopped:
+            if self.stopped or (kind == "worker" and number in self._retired):
                 return
         for wire in (life.control.wire, *life.wires):
             wire.close()
@@ -188,14 +194,14 @@ class RemoteCluster(Cluster):
 
         def newer() -> bool:
             life = self._lives.get(("ps", number))
-            return self._stopped or (life is not None and not life.gone and life.begun > known)
+            return self.stopped or (life is not None and not life.gone and life.begun > known)
 
         with self._changed:
             while not self._changed.wait_for(newer, 2.0):
                 life = self._lives.get(("ps", number))
                 if life is not None and not life.gone:
                     break
-            if self._stopped:
+            if self.stopped:
                 raise UnavailableError("The cluster of parameter servers has been stopped.")
             life = self._lives["ps", number]
             return life.address, life.begun
@@ -233,10 +239,37 @@ class RemoteCluster(Cluster):
         life.idle.append(wire)
         return outcome
 
+    def alive(self) -> int:
+        """How many workers there are now."""
+        with self._changed:
+            return sum(self._ready(("worker", n)) for n in range(self.worker_count))
+
+    def resize(self, workers: int) -> None:
+        """Changes the number of workers."""
+        if not self._launcher.resizes:
+            raise NotImplementedError(
+                "The workers of a cluster given by a resolver are programs of their own: begin or end those."
+            )
+        with self._changed:
+            before, self.worker_count = self.worker_count, workers
+            self._retired -= set(range(workers))
+        for number in range(before, workers):
+            self._launch("worker", number)
+
+    def retire(self, number: int) -> None:
+        """Ends a worker."""
+        with self._changed:
+            self._retired.add(number)
+            life = self._lives.pop(("worker", number), None)
+        if life is not None:
+            for wire in (life.control.wire, *life.wires):
+                wire.close()
+        self._launcher.kill("worker", number)
+
     def _living(self, number: int) -> _Life:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._ready(("worker", number)))
-            if self._stopped:
+            self._changed.wait_for(lambda: self.stopped or self._ready(("worker", number)))
+            if self.stopped:
                 raise UnavailableError("The cluster of parameter servers has been stopped.")
             return self._lives["worker", number]
 
@@ -271,7 +304,7 @@ class RemoteCluster(Cluster):
     def stop(self) -> None:
         """Ends workers and servers."""
         with self._changed:
-            self._stopped = True
+            self.stopped = True
             self._changed.notify_all()
             lives = list(self._lives.values())
         self._listener.close()

@@ -166,6 +166,8 @@ class JoinedProcesses:
       durable: whether servers write down what they do.
     """
 
+    resizes = False
+
     def __init__(self, spec: Any, durable: bool) -> None:
         self._spec, self._durable = spec, durable
         self._stopped = False

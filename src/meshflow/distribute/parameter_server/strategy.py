@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,6 +30,16 @@ from meshflow.distribute.strategy import Strategy, _check_roles
 __all__ = ["ParameterServerStrategy"]
 
 
+class Options(NamedTuple):
+    """How closures are run; see `ParameterServerStrategy`."""
+
+    max_staleness: int | None = None
+    queue_size: int = 4096
+    backup_closures: bool = False
+    compression: str | float | None = None
+    report_every: float | None = None
+
+
 class ParameterServerStrategy(Strategy):
     """Asynchronous training: parameter servers hold the variables, workers compute and push what they found.
 
@@ -48,6 +58,14 @@ class ParameterServerStrategy(Strategy):
       durable: whether servers write down what they do, so that one that dies comes back with all of it.
       backup_dir: the folder for that, which all servers' machines share; default a temporary one of this machine.
       patience: for how many seconds the cluster's processes may take to report.
+      max_staleness: how many closures a worker may be ahead of any other that works: 0 has all finish one before any
+        begins the next, None lets them run free.
+      queue_size: how many scheduled closures may wait; `schedule` waits for room.
+      backup_closures: whether a worker without work runs a closure too that takes another one three times as long as
+        usual. Who is first counts.
+      compression: what gradients are sent as: None as they are, "bfloat16", or a share such as 0.01 of the elements that
+        are largest, of dense ones; what is left out is added to the worker's next gradient.
+      report_every: every so many seconds a line says how fast it goes, to stderr; None for none.
 
     Raises:
       ValueError: for an unknown engine, or less than one worker or server.
@@ -84,6 +102,11 @@ class ParameterServerStrategy(Strategy):
         durable: bool = True,
         backup_dir: str | os.PathLike[str] | None = None,
         patience: float = 120.0,
+        max_staleness: int | None = None,
+        queue_size: int = 4096,
+        backup_closures: bool = False,
+        compression: str | float | None = None,
+        report_every: float | None = None,
     ) -> None:
         if workers < 1 or servers < 1:
             raise InvalidValueError(
@@ -93,6 +116,9 @@ class ParameterServerStrategy(Strategy):
             raise InvalidValueError(
                 f"ParameterServerStrategy: variable_partitioner must be a Partitioner, got {variable_partitioner!r}."
             )
+        self.options = Options(
+            max_staleness, queue_size, backup_closures, compression, report_every
+        )
         self._start([jax.local_devices()[0]])
         self._resolver = cluster_resolver
         self._variable_partitioner = variable_partitioner

@@ -81,12 +81,14 @@ class Outcome:
       clocks: each server's clock.
       staleness: of each push, how many changes came between.
       repeated: whether some server had done the closure's writes before.
+      traffic: bytes that the worker has sent and received since the last outcome.
     """
 
     value: Any
     clocks: list[int]
     staleness: list[int]
     repeated: bool = False
+    traffic: tuple[int, int] = (0, 0)
 
 
 class Worker:
@@ -116,6 +118,7 @@ class Worker:
         self._known: list[set[int]] = [set() for _ in servers]
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
+        self._counted = (0, 0)
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
         self._computing, self._exchanging = threading.Lock(), threading.Lock()
 
@@ -142,7 +145,15 @@ class Worker:
         changes = self._exchange(pushes, call.floor)
         stale = [c.staleness for c, p in zip(changes, pushes, strict=True) if p is not None]
         clocks = [c.clock for c in changes]
-        return Outcome(value, clocks, stale, any(c.repeated for c in changes))
+        return Outcome(value, clocks, stale, any(c.repeated for c in changes), self._traffic())
+
+    def _traffic(self) -> tuple[int, int]:
+        """Bytes sent to servers and received from them since the last call."""
+        with self._exchanging:
+            counts = [getattr(server, "traffic", (0, 0)) for server in self.servers]
+            now = sum(c[0] for c in counts), sum(c[1] for c in counts)
+            before, self._counted = self._counted, now
+            return now[0] - before[0], now[1] - before[1]
 
     def _own(self, leaf: Any) -> Any:
         """What an argument stands for on this worker."""
