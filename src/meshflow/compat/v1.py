@@ -14,6 +14,7 @@ from typing import Any
 import meshflow as _tf
 from meshflow.compat import renamed as _renamed
 from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
+from meshflow.distribute.session_config import ConfigProto, GPUOptions
 from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
 
@@ -21,6 +22,8 @@ from meshflow.ops.math import ceil, log, rsqrt
 __path__: list[str] = []
 
 __all__ = [
+    "ConfigProto",
+    "GPUOptions",
     "assert_equal",
     "assert_greater",
     "assert_less",
@@ -54,7 +57,7 @@ __all__ = [
 ]
 
 _GRAPH_MODE = (
-    *("ConfigProto", "GPUOptions", "GraphDef", "GraphKeys", "GraphOptions", "InteractiveSession"),
+    *("GraphDef", "GraphKeys", "GraphOptions", "InteractiveSession"),
     *("Session", "SessionLog", "disable_eager_execution", "get_collection", "get_default_graph"),
     *("get_default_session", "get_variable", "get_variable_scope", "global_variables", "layers"),
     *("placeholder", "placeholder_with_default", "reset_default_graph", "trainable_variables"),

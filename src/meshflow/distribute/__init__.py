@@ -1,8 +1,5 @@
 """`tf.distribute`: strategies that train on several devices."""
 
-from typing import Any
-
-from meshflow.core.config.unavailable import NotAvailableError
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.distribute import cluster_resolver, coordinator, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
@@ -28,6 +25,7 @@ from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
 from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
+from meshflow.distribute.server import Server
 from meshflow.distribute.strategy import (
     Strategy,
     experimental_set_strategy,
@@ -57,6 +55,7 @@ __all__ = [
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "Server",
     "ShardedVariable",
     "Strategy",
     "StrategyExtended",
@@ -72,15 +71,3 @@ __all__ = [
     "in_cross_replica_context",
     "partitioners",
 ]
-
-LATER = {
-    "Server": "parameter servers",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in LATER:
-        raise NotAvailableError(
-            f"tf.distribute.{name}: training with {LATER[name]} is not available yet."
-        )
-    raise AttributeError(f"module 'tf.distribute' has no attribute {name!r}")

@@ -70,11 +70,3 @@ class TPUStrategy(_TPUStrategy):
 
     def __init__(self, tpu_cluster_resolver: Any = None, device_assignment: Any = None) -> None:
         super().__init__(tpu_cluster_resolver, device_assignment)
-
-
-def __getattr__(name: str) -> Any:
-    from meshflow import distribute
-
-    if name in distribute.LATER:
-        return getattr(distribute, name)
-    raise AttributeError(f"module 'tf.distribute.experimental' has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -215,7 +216,10 @@ def shard_sizes(partitioner: Any, shape: Any, dtype: Any) -> list[int]:
 
 
 def create_in_shards(
-    create: Callable[..., Variable], partitioner: Any, **kwargs: Any
+    create: Callable[..., Variable],
+    partitioner: Any,
+    around: Callable[[int, int], AbstractContextManager[Any]] | None = None,
+    **kwargs: Any,
 ) -> Variable | ShardedVariable:
     """Makes a variable, in shards where a partitioner says so.
 
@@ -224,6 +228,7 @@ def create_in_shards(
     Args:
       create: makes one variable of the arguments of `tf.Variable`.
       partitioner: see `shard_sizes`.
+      around: the context in which a shard is made, from its number and how many there are.
       **kwargs: the arguments of `tf.Variable`.
 
     Returns:
@@ -245,7 +250,8 @@ def create_in_shards(
     name, rows, first, shards = kwargs.get("name") or "Variable", np.asarray(value), 0, []
     for i, size in enumerate(sizes):
         part = rows[first : first + size]
-        shards.append(create(**{**kwargs, "initial_value": part, "name": f"{name}/part_{i}"}))
+        with nullcontext() if around is None else around(i, len(sizes)):
+            shards.append(create(**{**kwargs, "initial_value": part, "name": f"{name}/part_{i}"}))
         first += size
     return ShardedVariable(shards, scoped_name(name))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.dispatch import op_names
 from meshflow.keras import registry
+from meshflow.keras.backend import elementwise
 from meshflow.ops import math, nn
 
 __all__ = [
@@ -135,7 +136,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
     """
     if len(x.shape) < 2:
         raise ValueError(f"Cannot apply softmax to a tensor that is 1D. Received input: {x}")
-    return nn.softmax(x, axis=axis)
+    return elementwise.softmax(x, axis=axis)
 
 
 def sigmoid(x: Any) -> Any:
@@ -146,7 +147,7 @@ def sigmoid(x: Any) -> Any:
       >>> tf.keras.activations.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return nn.sigmoid(x)
+    return elementwise.sigmoid(x)
 
 
 def tanh(x: Any) -> Any:

@@ -81,6 +81,7 @@ class Tensor(_Operators):
     __slots__ = (
         "__weakref__",
         "_assign_slice",
+        "_keras_logits",
         "_keras_mask",
         "_owner",
         "_settled",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from meshflow.distribute.parameter_server.hosting import placed_on
 from meshflow.distribute.partitioners import create_in_shards
 
 __all__ = ["sharded_variable"]
@@ -18,4 +20,10 @@ def sharded_variable(strategy: Any, partitioner: Callable[..., Any], kwargs: dic
       partitioner: gives the number of shards along each axis.
       kwargs: arguments of `tf.Variable`.
     """
-    return create_in_shards(strategy.host, partitioner, **kwargs)
+    servers = len(strategy.cluster.servers)
+
+    def around(number: int, count: int) -> AbstractContextManager[Any]:
+        # As in TensorFlow in turn, where each server gets a shard; fewer go where there is most room.
+        return placed_on([number % servers]) if count >= servers else nullcontext()
+
+    return create_in_shards(strategy.host, partitioner, around, **kwargs)

@@ -87,6 +87,7 @@ class ParameterServerStrategy(Strategy):
       10
     """
 
+    hosts_variables = True
     no_loss_scaling = "Asynchronous workers would each have a scale of their own."
 
     def __init__(

@@ -45,6 +45,7 @@ from meshflow.keras.utils.progbar import (
     enable_interactive_logging,
     is_interactive_logging_enabled,
 )
+from meshflow.keras.utils.sidecar_evaluator import SidecarEvaluator
 from meshflow.keras.utils.timeseries import timeseries_dataset_from_array
 
 CustomObjectScope = custom_object_scope
@@ -56,6 +57,7 @@ __all__ = [
     "Progbar",
     "PyDataset",
     "Sequence",
+    "SidecarEvaluator",
     "array_to_img",
     "audio_dataset_from_directory",
     "custom_object_scope",

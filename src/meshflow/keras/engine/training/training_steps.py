@@ -142,6 +142,8 @@ class TrainingSteps:
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or what is read from a pickle, compiles its own steps.
         state: dict[str, Any] = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
+        # Training that runs is this one's.
+        state |= dict.fromkeys({"_handler", "_resumption"} & set(state))
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
 
     def _step(self, kind: str) -> Callable[[Any], Any]:
