@@ -15,6 +15,8 @@ from meshflow.distribute.addresses import listening, with_port
 from meshflow.distribute.channel import new_secret
 from meshflow.distribute.parameter_server.closures import dumps
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
+from meshflow.distribute.parameter_server.hosting import HostedVariable
+from meshflow.distribute.parameter_server.messages import Rows, Wish
 from meshflow.distribute.parameter_server.remote_server import RemoteServer
 from meshflow.distribute.parameter_server.remote_worker import Book, Functions, RemoteWorker
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, accepting, connect
@@ -22,6 +24,8 @@ from meshflow.distribute.parameter_server.worker import Call, Outcome
 
 __all__ = ["Launcher", "RemoteCluster"]
 
+# Values of up to so many bytes are kept by the coordinator.
+_KEPT = 1 << 26
 # How often in a row a process may end before it has reported.
 _TRIES = 5
 
@@ -103,6 +107,9 @@ class RemoteCluster(Cluster):
         self._lives: dict[tuple[str, int], _Life] = {}
         self._changed = threading.Condition()
         self._retired: set[int] = set()
+        # By variable, the clock and the value when it was last read here.
+        self._read: dict[int, tuple[int, Any]] = {}
+        self._reading = threading.Lock()
         self._failed = ""
         self._strategy: Any = None
         self._functions: Functions | None = None
@@ -321,6 +328,22 @@ class RemoteCluster(Cluster):
             wire = connect(life.address, self._secret)
             life.wires.append(wire)
             return wire
+
+    def read(self, variable: HostedVariable) -> Any:
+        """The present value; it is sent only when it has changed since this process last read it."""
+        with self._reading:
+            clock, value = self._read.get(variable.key, (-1, None))
+            known = (variable.key,)
+            wish = Wish(unknown=known) if value is None else Wish(clock, known)
+            change = self.servers[variable.servers[0]].exchange(None, wish)
+            new = change.values.get(variable.key, value)
+            if isinstance(new, Rows):
+                value = value.copy()
+                value[new.indices] = new.values
+                new = value
+            if new.nbytes <= _KEPT:
+                self._read[variable.key] = change.clock, new
+            return new
 
     def adopt(self, key: int, optimizer: Any) -> None:
         """Gives all servers the optimizer."""

@@ -62,6 +62,7 @@ class Call:
       after: each server's clock when it was scheduled: the closure sees at least these changes.
       floor: closures with smaller numbers are over.
       states: by optimizer, the variables that it has slots of.
+      ended: iterators that are needed no more.
     """
 
     number: int
@@ -71,6 +72,7 @@ class Call:
     after: Sequence[int] = ()
     floor: int = 0
     states: Mapping[int, set[int]] = field(default_factory=dict)
+    ended: Sequence[int] = ()
 
 
 @dataclass
@@ -135,6 +137,8 @@ class Worker:
           Exception: the closure's own; nothing was pushed.
         """
         with self._computing:
+            for key in call.ended:
+                self.resources.pop(key, None)
             if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
                 self._exchange([None] * len(self.servers), call.floor)
             clocks, running = self._settled(), Running(self, call)

@@ -78,9 +78,12 @@ class WorkerService:
                     self._iterators[key] = PerWorkerIterator(loads(data, resolve))
             args, kwargs = loads(request.arguments, resolve)
             function = self._functions[request.function]
+        for key in request.ended:
+            self._iterators.pop(key, None)
         return Call(
-            request.number, function, args, kwargs, request.after, request.floor, self._states
-        )
+            request.number, function, args, kwargs, request.after, request.floor, self._states,
+            request.ended,
+        )  # fmt: skip
 
     def _variable(self, key: int, about: dict[str, Any]) -> HostedVariable:
         """This process's one object for a hosted variable."""
