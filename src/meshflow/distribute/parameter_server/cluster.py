@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.distribute.parameter_server.hosting import RESOLVE, HostedVariable
+from meshflow.distribute.parameter_server.remote_values import ended
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.worker import Call, Outcome, Worker
 
@@ -158,6 +159,8 @@ class InProcessCluster(Cluster):
         self.servers = [ParameterServer(number) for number in range(servers)]
         self.worker_count = workers
         self.workers = []
+        # How many of the iterators that have ended each worker has heard of.
+        self._ended: dict[int, int] = {}
 
     def start(self, strategy: Any) -> None:
         """Makes the workers."""
@@ -172,6 +175,9 @@ class InProcessCluster(Cluster):
 
     def run(self, number: int, call: Call) -> Outcome:
         """Runs a closure on a worker, in the thread that calls."""
+        known = self._ended.get(number, 0)
+        call.ended = ended[known:]
+        self._ended[number] = known + len(call.ended)
         outcome: Outcome = self.workers[number].run(call)
         return outcome
 

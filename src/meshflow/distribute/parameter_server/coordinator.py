@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
@@ -22,6 +23,8 @@ __all__ = ["ClusterCoordinator", "current_worker_index"]
 
 # A closure with which so many workers have died has killed them.
 _DEATHS = 20
+# For how many seconds a closure that runs at the end of the program is waited for.
+_AT_THE_END = 5.0
 
 
 class ClusterCoordinator:
@@ -62,7 +65,7 @@ class ClusterCoordinator:
         self._figures = Figures()
         self._serving: list[_Serving] = []
         self._starting = threading.Lock()
-        weakref.finalize(self, self._queue.close)
+        atexit.register(_end, weakref.ref(self))
 
     @property
     def strategy(self) -> Any:
@@ -340,6 +343,17 @@ class _Serving:
                 return self._cluster.run(self.number, call)
             except StateNeededError as need:
                 self._strategy.make_state(need.optimizer, need.variables)
+
+
+def _end(coordinator: weakref.ref[ClusterCoordinator]) -> None:
+    """Ends the threads of a coordinator before the interpreter takes away what they use."""
+    found = coordinator()
+    if found is None:
+        return
+    found._queue.close()
+    found.strategy.cluster.stop()
+    for serving in found._serving:
+        serving.thread.join(_AT_THE_END)
 
 
 def current_worker_index() -> int:

@@ -71,6 +71,10 @@ class LocalProcesses:
             },
         )
 
+    def is_dead(self, kind: str, number: int) -> bool:
+        """See `Launcher.is_dead`."""
+        return self.processes[kind, number].poll() is not None
+
     def kill(self, kind: str, number: int) -> None:
         """See `Launcher.kill`."""
         process = self.processes.get((kind, number))

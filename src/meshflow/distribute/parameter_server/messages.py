@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Change", "Push", "Rows", "Step", "Wish"]
+__all__ = ["Change", "Largest", "Push", "Rows", "Step", "Wish"]
 
 
 class Rows(NamedTuple):
@@ -20,13 +20,25 @@ class Rows(NamedTuple):
     indices: Any
 
 
+class Largest(NamedTuple):
+    """The largest elements of a gradient.
+
+    Attributes:
+      values: the elements.
+      indices: their places in the flat gradient.
+    """
+
+    values: Any
+    indices: Any
+
+
 class Step(NamedTuple):
     """One call of `apply_gradients`.
 
     Attributes:
       optimizer: the optimizer's key.
       keys: the variables of this server; perhaps none, as the optimizer counts its steps everywhere.
-      gradients: an array or `Rows` for each.
+      gradients: an array, `Rows` or `Largest` for each.
     """
 
     optimizer: int

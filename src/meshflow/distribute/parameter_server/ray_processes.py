@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,12 +19,12 @@ _SENT = ("JAX_", "XLA_", "MESHFLOW_", "TF_")
 
 
 class _Host:
-    """The actor: a process for a server or a worker, which works in a thread of its own."""
+    """The actor: a process for a server or a worker."""
 
-    def start(self, role: dict[str, Any], secret: str) -> None:
-        """Begins to work."""
+    def work(self, role: dict[str, Any], secret: str) -> None:
+        """Works until the coordinator ends, and the process with it."""
         host = importlib.import_module(HOST)
-        threading.Thread(target=host.run, args=(host.Role(**role), secret), daemon=True).start()
+        host.run(host.Role(**role), secret)
 
 
 class RayProcesses:
@@ -48,6 +47,8 @@ class RayProcesses:
         self._ray, self._ours = connected(address, logs=False)
         self._folder, self._resources = folder, dict(resources or {})
         self.actors: dict[tuple[str, int], Any] = {}
+        # What each of them does until it ends.
+        self._working: dict[tuple[str, int], Any] = {}
 
     @property
     def host(self) -> str:
@@ -75,13 +76,18 @@ class RayProcesses:
             options["scheduling_strategy"] = self._here()
         actor = self._ray.remote(_Host).options(**options).remote()
         self.actors[kind, number] = actor
-        actor.start.remote(role, secret)
+        self._working[kind, number] = actor.work.remote(role, secret)
 
     def _here(self) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         node = self._ray.get_runtime_context().get_node_id()
         return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+    def is_dead(self, kind: str, number: int) -> bool:
+        """See `Launcher.is_dead`."""
+        done, _ = self._ray.wait([self._working[kind, number]], timeout=0)
+        return bool(done)
 
     def kill(self, kind: str, number: int) -> None:
         """See `Launcher.kill`."""

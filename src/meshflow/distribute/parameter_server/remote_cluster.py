@@ -15,12 +15,19 @@ from meshflow.distribute.addresses import listening, with_port
 from meshflow.distribute.channel import new_secret
 from meshflow.distribute.parameter_server.closures import dumps
 from meshflow.distribute.parameter_server.cluster import Cluster, WorkerLostError
+from meshflow.distribute.parameter_server.hosting import HostedVariable
+from meshflow.distribute.parameter_server.messages import Rows, Wish
 from meshflow.distribute.parameter_server.remote_server import RemoteServer
 from meshflow.distribute.parameter_server.remote_worker import Book, Functions, RemoteWorker
 from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, accepting, connect
 from meshflow.distribute.parameter_server.worker import Call, Outcome
 
 __all__ = ["Launcher", "RemoteCluster"]
+
+# Values of up to so many bytes are kept by the coordinator.
+_KEPT = 1 << 26
+# How often in a row a process may end before it has reported.
+_TRIES = 5
 
 _log = logging.getLogger("meshflow")
 
@@ -36,6 +43,9 @@ class Launcher(Protocol):
 
     def launch(self, kind: str, number: int, coordinator: str, secret: str, servers: int) -> None:
         """Begins a process, in the place of one of the same kind and number if there was one."""
+
+    def is_dead(self, kind: str, number: int) -> bool:
+        """Whether a process has ended, as far as that is known here."""
 
     def kill(self, kind: str, number: int) -> None:
         """Ends a process that does not answer."""
@@ -97,6 +107,10 @@ class RemoteCluster(Cluster):
         self._lives: dict[tuple[str, int], _Life] = {}
         self._changed = threading.Condition()
         self._retired: set[int] = set()
+        # By variable, the clock and the value when it was last read here.
+        self._read: dict[int, tuple[int, Any]] = {}
+        self._reading = threading.Lock()
+        self._failed = ""
         self._strategy: Any = None
         self._functions: Functions | None = None
         self._wanted = [("ps", n) for n in range(servers)] + [("worker", n) for n in range(workers)]
@@ -117,6 +131,35 @@ class RemoteCluster(Cluster):
 
     def _launch(self, kind: str, number: int) -> None:
         self._launcher.launch(kind, number, self.address, self._secret, len(self.clocks))
+        self._in_thread(self._until_reported, kind, number, self._begun(kind, number))
+
+    def _begun(self, kind: str, number: int) -> int:
+        with self._changed:
+            life = self._lives.get((kind, number))
+            return 0 if life is None else life.begun
+
+    def _until_reported(self, kind: str, number: int, before: int) -> None:
+        """Begins a process again that dies before it has reported."""
+        for _ in range(_TRIES):
+            while not self._launcher.is_dead(kind, number):
+                with self._changed:
+                    over = self._changed.wait_for(
+                        lambda: self.stopped or self._begun(kind, number) > before, 0.5
+                    )
+                if over or (kind == "worker" and number in self._retired):
+                    return
+            if self.stopped:
+                return
+            self._launcher.launch(kind, number, self.address, self._secret, len(self.clocks))
+        with self._changed:
+            self._failed = f"{kind} {number} has ended {_TRIES} times before it had reported."
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise UnavailableError("The cluster of parameter servers has been stopped.")
+        if self._failed:
+            raise UnavailableError(self._failed)
 
     # ---- who reports -----------------------------------------------------------------------
 
@@ -144,7 +187,9 @@ class RemoteCluster(Cluster):
     def _prepare(self, kind: str, life: _Life) -> None:
         """Tells a worker what it has to know before its first closure."""
         if kind == "worker":
-            life.control.call("configure", list(sys.path), self.worker_count)
+            life.control.call(
+                "configure", list(sys.path), self.worker_count, tuple(self._strategy.options)
+            )
             with self._changed:
                 life.book = Book(self._functions)
                 self._changed.notify_all()
@@ -175,7 +220,8 @@ class RemoteCluster(Cluster):
             return [w for w in wanted if not self._ready(w)]
 
         with self._changed:
-            if self._changed.wait_for(lambda: not missing(), self._patience):
+            if self._changed.wait_for(lambda: self._failed or not missing(), self._patience):
+                self._check()
                 return
             names = ", ".join(f"{kind} {number}" for kind, number in missing())
         raise DeadlineExceededError(
@@ -194,15 +240,15 @@ class RemoteCluster(Cluster):
 
         def newer() -> bool:
             life = self._lives.get(("ps", number))
-            return self.stopped or (life is not None and not life.gone and life.begun > known)
+            alive = life is not None and not life.gone and life.begun > known
+            return self.stopped or bool(self._failed) or alive
 
         with self._changed:
             while not self._changed.wait_for(newer, 2.0):
                 life = self._lives.get(("ps", number))
                 if life is not None and not life.gone:
                     break
-            if self.stopped:
-                raise UnavailableError("The cluster of parameter servers has been stopped.")
+            self._check()
             life = self._lives["ps", number]
             return life.address, life.begun
 
@@ -268,9 +314,10 @@ class RemoteCluster(Cluster):
 
     def _living(self, number: int) -> _Life:
         with self._changed:
-            self._changed.wait_for(lambda: self.stopped or self._ready(("worker", number)))
-            if self.stopped:
-                raise UnavailableError("The cluster of parameter servers has been stopped.")
+            self._changed.wait_for(
+                lambda: self.stopped or self._failed or self._ready(("worker", number))
+            )
+            self._check()
             return self._lives["worker", number]
 
     def _idle(self, life: _Life) -> Wire:
@@ -281,6 +328,22 @@ class RemoteCluster(Cluster):
             wire = connect(life.address, self._secret)
             life.wires.append(wire)
             return wire
+
+    def read(self, variable: HostedVariable) -> Any:
+        """The present value; it is sent only when it has changed since this process last read it."""
+        with self._reading:
+            clock, value = self._read.get(variable.key, (-1, None))
+            known = (variable.key,)
+            wish = Wish(unknown=known) if value is None else Wish(clock, known)
+            change = self.servers[variable.servers[0]].exchange(None, wish)
+            new = change.values.get(variable.key, value)
+            if isinstance(new, Rows):
+                value = value.copy()
+                value[new.indices] = new.values
+                new = value
+            if new.nbytes <= _KEPT:
+                self._read[variable.key] = change.clock, new
+            return new
 
     def adopt(self, key: int, optimizer: Any) -> None:
         """Gives all servers the optimizer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -87,6 +88,8 @@ class PerWorkerValues:
 
 
 _keys = itertools.count(1)
+# Iterators that the program has let go of, in that order: workers need not keep theirs.
+ended: list[int] = []
 
 
 class PerWorkerDataset:
@@ -121,6 +124,7 @@ class PerWorkerIterator:
 
     def __init__(self, make: Callable[[], Any] | Any) -> None:
         self._make, self._key = make, next(_keys)
+        weakref.finalize(self, ended.append, self._key)
 
     def _of_worker(self, worker: Any) -> Any:
         found = worker.resources.get(self._key)

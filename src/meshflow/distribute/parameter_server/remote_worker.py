@@ -9,7 +9,7 @@ from typing import Any
 
 from meshflow.core.values import nest
 from meshflow.distribute.parameter_server.closures import dumps
-from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
+from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator, ended
 from meshflow.distribute.parameter_server.wire import Caller, loaded_error
 from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeededError
 
@@ -32,6 +32,8 @@ class Request:
       functions: pickles of functions that the worker has not had yet.
       iterators: the same of iterators.
       states: see `Call`; None when it has not changed.
+      ended: see `Call`.
+      heard: how many have ended with these.
     """
 
     number: int
@@ -42,6 +44,8 @@ class Request:
     functions: dict[int, bytes] = field(default_factory=dict)
     iterators: dict[int, bytes] = field(default_factory=dict)
     states: Mapping[int, set[int]] | None = None
+    ended: Sequence[int] = ()
+    heard: int = 0
 
 
 class RemoteWorker:
@@ -119,6 +123,7 @@ class Book:
         self._sent: list[int] = []
         self._iterators: set[int] = set()
         self._states: Mapping[int, set[int]] = {}
+        self._ended = len(ended)
         self._lock = threading.Lock()
 
     def request(self, call: Call, strategy: Any) -> Request:
@@ -141,6 +146,8 @@ class Book:
             states = {key: set(variables) for key, variables in call.states.items()}
             if states != self._states:
                 request.states = states
+            request.ended = ended[self._ended :]
+            request.heard = self._ended + len(request.ended)
         return request
 
     def arrived(self, request: Request) -> None:
@@ -152,3 +159,5 @@ class Book:
             self._iterators.update(request.iterators)
             if request.states is not None:
                 self._states = request.states
+            # Two requests at a time may say the same.
+            self._ended = max(self._ended, request.heard)

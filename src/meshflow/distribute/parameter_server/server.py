@@ -15,6 +15,7 @@ from meshflow.core.runtime.context import writing
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parameter_server.compression import whole
 from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish
 
 __all__ = ["Held", "ParameterServer"]
@@ -77,6 +78,8 @@ class ParameterServer:
         # Closures done, as long as the coordinator has not said that they are over.
         self._done: set[int] = set()
         self._floor = self._order = 0
+        # The clocks of the latest pushes, by which staleness is counted.
+        self._pushed: deque[int] = deque(maxlen=1024)
 
     # ---- variables -------------------------------------------------------------------------
 
@@ -202,8 +205,9 @@ class ParameterServer:
             if push is not None:
                 repeated = push.closure in self._done or push.closure < self._floor
                 if not repeated:
-                    staleness = self.clock - push.clock
+                    staleness = sum(1 for at in self._pushed if at > push.clock)
                     self._apply(push)
+                    self._pushed.append(self.clock)
                     self._done.add(push.closure)
             return Change(self.clock, self._changed(wish), staleness, repeated)
 
@@ -219,6 +223,7 @@ class ParameterServer:
 
     def _apply(self, push: Push) -> None:
         """One program for all of it: it is done as a whole or, after an error, not at all."""
+        push.steps = [self._whole(step) for step in push.steps]
         steps = tuple(
             (s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps
         )
@@ -242,6 +247,13 @@ class ParameterServer:
         for step in push.steps:
             changes.extend(self._changes_of(step))
         self._note([(key, rows) for key, rows in changes if key in self._histories])
+
+    def _whole(self, step: Step) -> Step:
+        held = [self._held(key) for key in step.keys]
+        gradients = [
+            whole(g, v._shape, v.dtype.dtype) for g, v in zip(step.gradients, held, strict=True)
+        ]
+        return step._replace(gradients=tuple(gradients))
 
     def _program(self, kind: Any) -> Callable[..., None]:
         steps, sets, adds = kind

@@ -18,6 +18,7 @@ from meshflow.core.variables.random import STATE_NAME
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.input import InputContext
 from meshflow.distribute.parameter_server.cluster import Cluster, InProcessCluster, NoCluster
+from meshflow.distribute.parameter_server.compression import checked
 from meshflow.distribute.parameter_server.hosting import HostedVariable, placed_on, wanted_servers
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import LocalProcesses
@@ -116,8 +117,16 @@ class ParameterServerStrategy(Strategy):
             raise InvalidValueError(
                 f"ParameterServerStrategy: variable_partitioner must be a Partitioner, got {variable_partitioner!r}."
             )
+        if max_staleness is not None and max_staleness < 0:
+            raise InvalidValueError(
+                f"ParameterServerStrategy: max_staleness must not be negative, got {max_staleness}."
+            )
+        if queue_size < 1:
+            raise InvalidValueError(
+                f"ParameterServerStrategy: queue_size must be at least 1, got {queue_size}."
+            )
         self.options = Options(
-            max_staleness, queue_size, backup_closures, compression, report_every
+            max_staleness, queue_size, backup_closures, checked(compression), report_every
         )
         self._start([jax.local_devices()[0]])
         self._resolver = cluster_resolver
@@ -151,14 +160,16 @@ class ParameterServerStrategy(Strategy):
         self._coordinator: Any = None
 
     @classmethod
-    def of_worker(cls, workers: int, servers: int) -> ParameterServerStrategy:
+    def of_worker(cls, workers: int, servers: int, options: Options) -> ParameterServerStrategy:
         """The strategy as closures find it in a worker's own process.
 
         Args:
+          options: how closures are run.
           workers: how many workers there are.
           servers: how many parameter servers.
         """
         made = cls.__new__(cls)
+        made.options = options
         made._start([jax.local_devices()[0]])
         made._resolver = made._variable_partitioner = None
         made.cluster = NoCluster(workers, servers)

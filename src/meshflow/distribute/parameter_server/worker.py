@@ -21,6 +21,7 @@ from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumen
 from meshflow.core.tracing.trace import is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parameter_server.compression import Compressor
 from meshflow.distribute.parameter_server.hosting import (
     GradientBoxes,
     HostedVariable,
@@ -61,6 +62,7 @@ class Call:
       after: each server's clock when it was scheduled: the closure sees at least these changes.
       floor: closures with smaller numbers are over.
       states: by optimizer, the variables that it has slots of.
+      ended: iterators that are needed no more.
     """
 
     number: int
@@ -70,6 +72,7 @@ class Call:
     after: Sequence[int] = ()
     floor: int = 0
     states: Mapping[int, set[int]] = field(default_factory=dict)
+    ended: Sequence[int] = ()
 
 
 @dataclass
@@ -119,6 +122,7 @@ class Worker:
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
         self._counted = (0, 0)
+        self._compress = Compressor(strategy.options.compression)
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
         self._computing, self._exchanging = threading.Lock(), threading.Lock()
 
@@ -133,6 +137,8 @@ class Worker:
           Exception: the closure's own; nothing was pushed.
         """
         with self._computing:
+            for key in call.ended:
+                self.resources.pop(key, None)
             if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
                 self._exchange([None] * len(self.servers), call.floor)
             clocks, running = self._settled(), Running(self, call)
@@ -140,6 +146,7 @@ class Worker:
                 args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
                 value = nest.map_structure(_on_host, call.function(*args, **kwargs))
             pushes = running.pushes(call.number, clocks)
+            self._compress(pushes)
             # What the closure saw may be changed in place from here on.
             running.values.clear()
         changes = self._exchange(pushes, call.floor)

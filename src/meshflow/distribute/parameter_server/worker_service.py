@@ -13,7 +13,7 @@ from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.remote_worker import FUNCTIONS, Request
-from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
+from meshflow.distribute.parameter_server.strategy import Options, ParameterServerStrategy
 from meshflow.distribute.parameter_server.wire import dump_error
 from meshflow.distribute.parameter_server.worker import Call, StateNeededError, Worker
 
@@ -41,10 +41,12 @@ class WorkerService:
         """What may be called."""
         return {"configure": self._configure, "run": self._run}
 
-    def _configure(self, path: Sequence[str], workers: int) -> None:
+    def _configure(self, path: Sequence[str], workers: int, options: tuple[Any, ...]) -> None:
         """Makes the coordinator's modules importable; before the first closure."""
         sys.path.extend(p for p in path if p not in sys.path)
-        self._strategy = ParameterServerStrategy.of_worker(workers, len(self._servers))
+        self._strategy = ParameterServerStrategy.of_worker(
+            workers, len(self._servers), Options(*options)
+        )
         self._worker = Worker(self._number, self._servers, self._strategy, apart=True)
 
     def _run(self, request: Request) -> tuple[str, Any]:
@@ -76,9 +78,12 @@ class WorkerService:
                     self._iterators[key] = PerWorkerIterator(loads(data, resolve))
             args, kwargs = loads(request.arguments, resolve)
             function = self._functions[request.function]
+        for key in request.ended:
+            self._iterators.pop(key, None)
         return Call(
-            request.number, function, args, kwargs, request.after, request.floor, self._states
-        )
+            request.number, function, args, kwargs, request.after, request.floor, self._states,
+            request.ended,
+        )  # fmt: skip
 
     def _variable(self, key: int, about: dict[str, Any]) -> HostedVariable:
         """This process's one object for a hosted variable."""
