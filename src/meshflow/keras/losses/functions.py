@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import backend
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.ops import array, math, nn
@@ -18,7 +19,7 @@ def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
     return math.cast(convert_to_tensor(y_true), y_pred.dtype), y_pred
 
 
-def mean_squared_error(y_true: Any, y_pred: Any) -> Any:
+def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean((y_true - y_pred)^2)` over the last dimension.
 
     Example:
@@ -30,7 +31,7 @@ def mean_squared_error(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.squared_difference(y_pred, y_true), axis=-1)
 
 
-def mean_absolute_error(y_true: Any, y_pred: Any) -> Any:
+def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(|y_true - y_pred|)` over the last dimension.
 
     Example:
@@ -42,7 +43,7 @@ def mean_absolute_error(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.abs(y_pred - y_true), axis=-1)
 
 
-def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Any:
+def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
     """`100 * mean(|(y_true - y_pred) / y_true|)` over the last dimension.
 
     Example:
@@ -55,7 +56,7 @@ def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Any:
     return 100.0 * math.reduce_mean(difference, axis=-1)
 
 
-def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Any:
+def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean((log(1 + y_true) - log(1 + y_pred))^2)` over the last dimension.
 
     Example:
@@ -75,7 +76,7 @@ def _signed(y_true: Any) -> Any:
     return array.where(binary, 2.0 * y_true - 1.0, y_true)
 
 
-def squared_hinge(y_true: Any, y_pred: Any) -> Any:
+def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(max(1 - y_true * y_pred, 0)^2)`; labels are -1 or 1 (or 0 or 1).
 
     Example:
@@ -87,7 +88,7 @@ def squared_hinge(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.square(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0)), axis=-1)
 
 
-def hinge(y_true: Any, y_pred: Any) -> Any:
+def hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(max(1 - y_true * y_pred, 0))`; labels are -1 or 1 (or 0 or 1).
 
     Example:
@@ -99,7 +100,7 @@ def hinge(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0), axis=-1)
 
 
-def categorical_hinge(y_true: Any, y_pred: Any) -> Any:
+def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`max(max((1 - y_true) * y_pred) - sum(y_true * y_pred) + 1, 0)`.
 
     Example:
@@ -113,7 +114,7 @@ def categorical_hinge(y_true: Any, y_pred: Any) -> Any:
     return math.maximum(negative - positive + 1.0, 0.0)
 
 
-def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Any:
+def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
     """Quadratic up to `delta`, linear beyond.
 
     Args:
@@ -137,7 +138,7 @@ def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Any:
     )
 
 
-def log_cosh(y_true: Any, y_pred: Any) -> Any:
+def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(log(cosh(y_pred - y_true)))` over the last dimension.
 
     Example:
@@ -150,7 +151,7 @@ def log_cosh(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(x + nn.softplus(-2.0 * x) - 0.6931471805599453, axis=-1)
 
 
-def kl_divergence(y_true: Any, y_pred: Any) -> Any:
+def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
     """`sum(y_true * log(y_true / y_pred))` over the last dimension.
 
     Example:
@@ -164,7 +165,7 @@ def kl_divergence(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_sum(y_true * math.log(y_true / y_pred), axis=-1)
 
 
-def poisson(y_true: Any, y_pred: Any) -> Any:
+def poisson(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(y_pred - y_true * log(y_pred))` over the last dimension.
 
     Example:
@@ -176,7 +177,7 @@ def poisson(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(y_pred - y_true * math.log(y_pred + backend.epsilon()), axis=-1)
 
 
-def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
+def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
     """Minus the cosine of the angle between labels and predictions.
 
     Example:
@@ -219,7 +220,7 @@ def categorical_crossentropy(
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Cross entropy with one-hot labels.
 
     Args:
@@ -257,7 +258,7 @@ def sparse_categorical_crossentropy(
     from_logits: bool = False,
     axis: int = -1,
     ignore_class: int | None = None,
-) -> Any:
+) -> Tensor:
     """Cross entropy with class numbers.
 
     Args:
@@ -320,7 +321,7 @@ def binary_crossentropy(
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Cross entropy with labels 0 and 1, averaged over `axis`.
 
     Args:
@@ -371,7 +372,7 @@ def binary_focal_crossentropy(
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Binary cross entropy in which easy examples count little (arXiv:1708.02002).
 
     Args:
@@ -408,7 +409,7 @@ def categorical_focal_crossentropy(
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Categorical cross entropy in which easy examples count little (arXiv:1708.02002).
 
     Example:
