@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.keras.logits import with_logits
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, math, nn
 
@@ -331,14 +332,7 @@ def sigmoid(x: Any) -> Tensor:
       >>> tf.keras.backend.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return _with_logits(math.sigmoid(x), x)
-
-
-def _with_logits(output: Any, logits: Any) -> Any:
-    """Probabilities that know their logits: cross entropies are computed from these, which lose no digits."""
-    if isinstance(output, Tensor):
-        output._keras_logits = logits
-    return output
+    return with_logits(math.sigmoid(x), x)
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
@@ -349,7 +343,7 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
       >>> tf.keras.backend.softmax(tf.constant([[2.0, 2.0]])).numpy().tolist()
       [[0.5, 0.5]]
     """
-    return _with_logits(nn.softmax(x, axis=axis), x)
+    return with_logits(nn.softmax(x, axis=axis), x)
 
 
 def softplus(x: Any) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras import backend
+from meshflow.keras.logits import logits_of
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.ops import array, math, nn
 
@@ -200,20 +200,6 @@ def _smooth(y_true: Any, smoothing: float, classes: float) -> Any:
     return y_true * (1.0 - smoothing) + smoothing / classes if smoothing else y_true
 
 
-def _logits_of(y_pred: Any, from_logits: bool, function: str, activation: str) -> tuple[Any, bool]:
-    """Predictions and whether they are logits: of what an activation gave, those that it was given."""
-    logits = getattr(y_pred, "_keras_logits", None)
-    if logits is None:
-        return y_pred, from_logits
-    if from_logits:
-        warnings.warn(
-            f'"`{function}` received `from_logits=True`, but the `output` argument was produced by a {activation} '
-            'activation and thus does not represent logits. Was this intended?"',
-            stacklevel=3,
-        )
-    return logits, True
-
-
 def categorical_crossentropy(
     y_true: Any,
     y_pred: Any,
@@ -244,7 +230,7 @@ def categorical_crossentropy(
     y_true, y_pred = _pair(y_true, y_pred)
     check_same_shape("categorical_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
-    y_pred, from_logits = _logits_of(y_pred, from_logits, "categorical_crossentropy", "Softmax")
+    y_pred, from_logits = logits_of(y_pred, from_logits, "categorical_crossentropy", "Softmax")
     if from_logits:
         return nn.softmax_cross_entropy_with_logits(y_true, y_pred, axis)
     y_pred = y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
@@ -280,7 +266,7 @@ def sparse_categorical_crossentropy(
       >>> tf.keras.losses.sparse_categorical_crossentropy([0, 2], y_pred, ignore_class=2).numpy().round(3)
       array([0.693, 0.   ], dtype=float32)
     """
-    y_pred, from_logits = _logits_of(
+    y_pred, from_logits = logits_of(
         convert_to_tensor(y_pred), from_logits, "sparse_categorical_crossentropy", "Softmax"
     )
     labels = class_numbers(y_true, refuse=True)
@@ -306,7 +292,7 @@ def sparse_categorical_crossentropy(
 
 def _binary_terms(y_true: Any, y_pred: Any, from_logits: bool = False) -> Any:
     """Cross entropy of each element, with labels 0 and 1."""
-    y_pred, from_logits = _logits_of(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
+    y_pred, from_logits = logits_of(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
     y_true, y_pred = _pair(y_true, y_pred)
     if from_logits:
         return nn.sigmoid_cross_entropy_with_logits(labels=y_true, logits=y_pred)
@@ -420,7 +406,7 @@ def categorical_focal_crossentropy(
     y_true, y_pred = _pair(y_true, y_pred)
     check_same_shape("categorical_focal_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
-    y_pred, from_logits = _logits_of(
+    y_pred, from_logits = logits_of(
         y_pred, from_logits, "categorical_focal_crossentropy", "Softmax"
     )
     probability = (
