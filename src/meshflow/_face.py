@@ -10,6 +10,7 @@ from meshflow.core.runtime.setup import allow_64_bits as _allow_64_bits
 _allow_64_bits()
 
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
+from meshflow.core.config.unavailable import raise_for as _raise_for
 from meshflow.core.dispatch.composite import (
     IndexedSlices,
     IndexedSlicesSpec,
@@ -340,7 +341,5 @@ def find(name: str) -> Any:
         return getattr(importlib.import_module(_ELSEWHERE[name]), name)
     if name in _LAZY:
         return importlib.import_module(f"meshflow.{name}")
-    from meshflow.core.config.unavailable import raise_for
-
-    raise_for(name)
+    _raise_for(name)
     raise AttributeError(f"module 'meshflow' has no attribute {name!r}")

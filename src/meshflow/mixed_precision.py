@@ -10,8 +10,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from meshflow.core.autograph import convert
+from meshflow.core.tracing.trace import trace
 from meshflow.keras.mixed_precision import loss_scale as _scales
-from meshflow.passes import Explanation, PrecisionLists, default_lists, lists
+from meshflow.passes import Explanation, PrecisionLists, default_lists, explain_jaxpr, lists
 
 __all__ = ["Explanation", "PrecisionLists", "default_lists", "experimental", "explain", "lists"]
 
@@ -48,10 +50,6 @@ def explain(
       >>> [(row.primitive, row.precision) for row in table.rows]
       [('dot_general', 'bfloat16'), ('exp', 'float32')]
     """
-    from meshflow.core.autograph import convert
-    from meshflow.core.tracing.trace import trace
-    from meshflow.passes import explain_jaxpr
-
     if hasattr(fn, "get_concrete_function"):
         function: Any = fn
         given = args or kwargs

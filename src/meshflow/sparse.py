@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -295,8 +295,6 @@ def mask(a: Any, mask_indices: TensorLike, name: str | None = None) -> Any:
       >>> left.indices.numpy().tolist(), left.values.numpy().tolist()
       ([4, 9], [[1.0], [3.0]])
     """
-    from meshflow.core.dispatch.composite import IndexedSlices
-
     numbers = a.indices.numpy()
     kept = np.flatnonzero(~np.isin(numbers, np.asarray(convert_to_tensor(mask_indices)._value)))
     return IndexedSlices(array.gather(a.values, kept), numbers[kept], a.dense_shape)

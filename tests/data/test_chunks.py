@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.resumable import Failed
 from meshflow.data.transformations import shuffled
@@ -36,7 +36,7 @@ def one_by_one(dataset):
 
 
 def elements(dataset, seeds):
-    found = dataset._elements(Run(dataset, seeds))
+    found = dataset._elements(Epoch(dataset, seeds))
     return [[np.asarray(a).tolist() for a in tf.nest.flatten(e)] for e in found]
 
 
@@ -171,8 +171,8 @@ def test_failures_travel_with_chunks():
         fast, slow = step(data), step(data)
         seeds = {}
         with one_by_one(slow):
-            wanted = list(items(slow._elements(Run(slow, seeds))))
-        assert items(fast._elements(Run(fast, seeds))) == wanted
+            wanted = list(items(slow._elements(Epoch(slow, seeds))))
+        assert items(fast._elements(Epoch(fast, seeds))) == wanted
         assert "seven" in wanted
 
 

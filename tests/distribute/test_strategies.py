@@ -1,5 +1,7 @@
 """Strategies: replicas as one program, values of replicas, variables they share."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,18 @@ def test_losses_scale_with_the_strategy(strategy):
         assert float(tf.nn.compute_average_loss(losses, global_batch_size=8)) == 0.75
         assert float(tf.nn.scale_regularization_loss(tf.constant(4.0))) == 2.0
     assert float(tf.nn.compute_average_loss(losses)) == 2.0
+
+
+def test_scopes_of_other_threads_do_not_count(strategy):
+    found = []
+    losses = tf.constant([1.0, 2.0, 3.0])
+    with strategy.scope():
+        other = threading.Thread(
+            target=lambda: found.append(float(tf.nn.compute_average_loss(losses)))
+        )
+        other.start()
+        other.join()
+    assert found == [2.0]
 
 
 def test_custom_loop_equals_one_device(rng):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import meshflow as tf
 from helpers import SOAK, assert_close
 from meshflow.core.dispatch import op_names
-from meshflow.files import limits
+from meshflow.environment import limits
 from meshflow.keras import safe_mode as modes
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.saving import archives

@@ -8,8 +8,8 @@ from jax.extend.core import jaxpr_as_fun
 
 from meshflow.kernels import descriptors, library, lowerings
 from meshflow.passes import constant_hoisting
-from meshflow.passes.constant_hoisting import kept
-from meshflow.passes.epilogue_fusion import fused
+from meshflow.passes.constant_hoisting import hoist_constants
+from meshflow.passes.epilogue_fusion import fuse_epilogues
 
 
 def draw(shape, seed=0, dtype=jnp.float32):
@@ -17,7 +17,7 @@ def draw(shape, seed=0, dtype=jnp.float32):
 
 
 def parted(fn, *args, stays=(1,)):
-    return kept(fused(jax.make_jaxpr(fn)(*args)), stays)
+    return hoist_constants(fuse_epilogues(jax.make_jaxpr(fn)(*args)), stays)
 
 
 def names(closed):
@@ -29,7 +29,7 @@ def assert_same(fn, *args, stays=(1,)):
     parts = parted(fn, *args, stays=stays)
     early = jax.jit(jaxpr_as_fun(parts.early))(*[args[i] for i in parts.reads])
     got = jax.jit(jaxpr_as_fun(parts.rest))(*args, *early)
-    wanted = jax.jit(jaxpr_as_fun(fused(jax.make_jaxpr(fn)(*args))))(*args)
+    wanted = jax.jit(jaxpr_as_fun(fuse_epilogues(jax.make_jaxpr(fn)(*args))))(*args)
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
     return parts

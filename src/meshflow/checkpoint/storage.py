@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import ml_dtypes  # noqa: F401  registers bfloat16 and others with NumPy
 import numpy as np
+from jax.experimental import multihost_utils
 
 from meshflow.checkpoint.strings import packed, unpacked
 from meshflow.core.runtime.errors import (
@@ -154,15 +155,11 @@ def own_files(folder: str) -> Iterable[str]:
 
 def _meet(what: str) -> None:
     """Waits for the other processes."""
-    from jax.experimental import multihost_utils
-
     multihost_utils.sync_global_devices(what)
 
 
 def _from_first(part: str) -> str:
     """What the first process says, told to the others."""
-    from jax.experimental import multihost_utils
-
     row = np.zeros(_LONGEST, np.uint8)
     row[: len(part.encode())] = np.frombuffer(part.encode(), np.uint8)
     told = multihost_utils.broadcast_one_to_all(row)

@@ -10,7 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """Entry point of the command."""
     try:
-        from meshflow.cli.commands import app
+        from meshflow.cli.commands import app  # noqa: PLC0415 - it needs optional packages
     except ModuleNotFoundError as error:
         sys.exit(f"The meshflow command needs {error.name}: pip install 'meshflow[cli]'")
     app()

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from meshflow._version import __version__
 from meshflow.cli import doctor as examination
+from meshflow.cli.launch import Job
 
 app = typer.Typer(
     help="Meshflow: the TensorFlow 2 training stack on JAX/XLA.", no_args_is_help=True
@@ -82,8 +83,6 @@ def launch(
 
     Each worker gets its TF_CONFIG for tf.distribute.MultiWorkerMirroredStrategy.
     """
-    from meshflow.cli.launch import Job
-
     try:
         job = Job(
             script,

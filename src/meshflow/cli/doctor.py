@@ -128,7 +128,7 @@ def report() -> dict[str, Rows]:
 
 def precisions() -> dict[str, str]:
     """What each mixed-precision policy would do on the default device."""
-    from meshflow.keras.mixed_precision import float8
+    from meshflow.keras.mixed_precision import float8  # noqa: PLC0415 - other commands need no Keras
 
     device = jax.devices()[0]
     if device.platform == "cpu":

@@ -6,6 +6,7 @@ comes before the first import of Meshflow and JAX.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
 import signal
@@ -23,7 +24,7 @@ def _ask(variable: str) -> None:
     """Reads a variable that may not stand on a command line."""
     terminal = sys.stdin.isatty()
     if terminal:
-        import termios
+        import termios  # noqa: PLC0415 - Windows has none
 
         # Otherwise the terminal would write it among this worker's output.
         mode = termios.tcgetattr(0)
@@ -40,8 +41,6 @@ def _end_with(launcher: int) -> None:
     """Makes the kernel kill this process when its launcher dies, even by kill -9."""
     if not sys.platform.startswith("linux"):
         return
-    import ctypes
-
     set_death_signal = 1
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
     if os.getppid() != launcher:

@@ -5,16 +5,17 @@ Names that version 2 has too are version 2's. Graphs, sessions and placeholders 
 
 from __future__ import annotations
 
-import importlib as _importlib
 import logging as _logging
 import operator as _operator
 from types import SimpleNamespace as _SimpleNamespace
 from typing import Any
 
-import meshflow as _tf
 from meshflow.compat import renamed as _renamed
+from meshflow.compat.surface import tf as _tf
 from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
 from meshflow.distribute.session_config import ConfigProto, GPUOptions
+from meshflow.io import protos as _protos
+from meshflow.io.records import read_records as _read_records
 from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
 
@@ -217,9 +218,7 @@ _EVENTS = ("Event", "Summary", "SummaryMetadata")
 
 def _record_iterator(path: Any, options: Any = None) -> Any:
     """The records of a file, one after another."""
-    from meshflow.io.records import read_records
-
-    return read_records(path, options)
+    return _read_records(path, options)
 
 
 def _parts(data: Any, part: Any) -> Any:
@@ -242,7 +241,7 @@ def __getattr__(name: str) -> Any:
     if name in _IO:
         return getattr(_tf.io, name)
     if name in _EVENTS:
-        return getattr(_importlib.import_module("meshflow.io.protos"), name)
+        return getattr(_protos, name)
     if name in ("io", "python_io"):
         names = _SimpleNamespace(
             **{n: getattr(_tf.io, n) for n in (_tf.io.__all__ if name == "io" else ())}
@@ -259,15 +258,12 @@ def __getattr__(name: str) -> Any:
         names.make_one_shot_iterator = names.make_initializable_iterator = iter
         return names
     if name == "mixed_precision":
-        from meshflow.keras.mixed_precision import graph_rewrite as rewrite
-        from meshflow.keras.mixed_precision import loss_scale as scales
-        from meshflow.keras.mixed_precision.experimental import LossScaleOptimizer
-
+        rewrite = _tf.train.experimental
         return _SimpleNamespace(
-            DynamicLossScale=scales.DynamicLossScale,
-            FixedLossScale=scales.FixedLossScale,
-            LossScale=scales.LossScale,
-            MixedPrecisionLossScaleOptimizer=LossScaleOptimizer,
+            DynamicLossScale=rewrite.DynamicLossScale,
+            FixedLossScale=rewrite.FixedLossScale,
+            LossScale=rewrite.LossScale,
+            MixedPrecisionLossScaleOptimizer=_tf.keras.mixed_precision.experimental.LossScaleOptimizer,
             disable_mixed_precision_graph_rewrite=rewrite.disable_mixed_precision_graph_rewrite,
             enable_mixed_precision_graph_rewrite=rewrite.enable_mixed_precision_graph_rewrite,
             experimental=_tf.mixed_precision.experimental,

@@ -8,17 +8,15 @@ call of a vectorized function. Both ways give the same elements in the same orde
 
 from __future__ import annotations
 
-from meshflow.data import experimental
-from meshflow.data.dataset import (
-    AUTOTUNE,
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-)
+from meshflow.data import experimental, resampling, saving, snapshots, sources, transformations
+from meshflow.data.arguments import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import OwnedIterator as Iterator
+from meshflow.data.methods.constructors import make
 from meshflow.data.options import Options, ThreadingOptions
 from meshflow.data.readers.records import FixedLengthRecordDataset, TextLineDataset, TFRecordDataset
-from meshflow.data.structure import DatasetSpec, IteratorSpec, NoneTensorSpec
+from meshflow.data.specs import DatasetSpec, IteratorSpec
+from meshflow.data.structure import NoneTensorSpec
 
 __all__ = [
     "AUTOTUNE",
@@ -36,3 +34,6 @@ __all__ = [
     "ThreadingOptions",
     "experimental",
 ]
+
+# What the methods of datasets make.
+make.register(transformations, sources, resampling, saving, snapshots)

@@ -5,32 +5,33 @@ from __future__ import annotations
 import contextvars
 import copy
 import functools
-import inspect
 import itertools
-import operator
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.core.autograph.conversion import resolve
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
-from meshflow.data import structure
-from meshflow.data.epoch import OwnedIterator, Run
+from meshflow.data import structure, traced_loop
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from meshflow.data.epoch import Epoch, OwnedIterator
 from meshflow.data.execution import chunks
-from meshflow.data.execution.affine import Chain
+from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather
 from meshflow.data.execution.resumable import Raising
-from meshflow.data.execution.timing import Spent, timed
+from meshflow.data.execution.stopwatch import Stopwatch
+from meshflow.data.execution.timing import timed
 from meshflow.data.methods import Transformations
 from meshflow.data.options import Options
+from meshflow.data.specs import DatasetSpec, described_by
+from meshflow.data.states import function_of_state
+from meshflow.data.static_shapes import StaticShapes
 
-AUTOTUNE = -1
-INFINITE_CARDINALITY = -1
-UNKNOWN_CARDINALITY = -2
-# Stands for the number of workers, and for a worker's own, in `shard`.
-SHARD_HINT = -1
 # Whether an element may be made to see what elements are like.
 _probing: contextvars.ContextVar[bool] = contextvars.ContextVar("probing", default=True)
 
@@ -46,7 +47,7 @@ class Vector(NamedTuple):
       gather: from an array of indices to the stacked leaves of their elements.
       blocks: arrays of indices, in order.
       reach: how far indices that are gathered together may lie apart; None for any distance.
-      chained: from a list of chains to a function like `gather`, for what the chains give; None where
+      mapped: from a list of affine maps to a function like `gather`, for their results; None where
         none are computed while elements are gathered.
       in_order: whether the indices are 0 to the number of elements - 1.
       extent: indices are below it; None where that is not known.
@@ -55,12 +56,13 @@ class Vector(NamedTuple):
     gather: Gather
     blocks: Iterator[np.ndarray]
     reach: int | None = None
-    chained: Callable[[list[Chain]], Gather] | None = None
+    mapped: Callable[[list[AffineMap]], Gather] | None = None
     in_order: bool = False
     extent: int | None = None
 
 
-class Dataset(Transformations):
+@described_by(DatasetSpec)
+class Dataset(Transformations["Dataset"]):
     """A sequence of elements: nested tuples and dictionaries of tensors.
 
     Datasets are made by `from_tensor_slices`, `range`, `from_generator` and others, and changed by
@@ -82,13 +84,13 @@ class Dataset(Transformations):
         timed(cls)
 
     @functools.cached_property
-    def _spent(self) -> Spent:
-        return Spent()
+    def _stopwatch(self) -> Stopwatch:
+        return Stopwatch()
 
     def _copied(self) -> Any:
         """A copy that can be changed, and whose time is its own."""
         made = copy.copy(self)
-        made.__dict__.pop("_spent", None)
+        made.__dict__.pop("_stopwatch", None)
         return made
 
     # ---- what a transformation defines -----------------------------------------------------
@@ -105,8 +107,8 @@ class Dataset(Transformations):
         return self._spec
 
     @property
-    def _type_spec(self) -> structure.DatasetSpec:
-        return structure.DatasetSpec(self.element_spec)
+    def _type_spec(self) -> DatasetSpec:
+        return DatasetSpec(self.element_spec)
 
     @functools.cached_property
     def _spec(self) -> Any:
@@ -116,7 +118,7 @@ class Dataset(Transformations):
         if not _probing.get():
             raise _Unknown
         # Only an element tells what an untraceable function returns.
-        elements = self._elements(Run(self))
+        elements = self._elements(Epoch(self))
         try:
             first = next(elements, None)
         finally:
@@ -140,33 +142,40 @@ class Dataset(Transformations):
         """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._parents[0]._count()
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """The elements as host arrays; the default hands out what `_in_chunks` gives."""
-        rows = self._rows(run)
+        rows = self._rows(epoch)
         assert rows is not None, type(self)
         return rows
 
-    def _rows(self, run: Run) -> Generator[Any, None, None] | None:
+    def _rows(self, epoch: Epoch) -> Generator[Any, None, None] | None:
         """The elements of the chunks, None when there are none."""
-        stream = self._in_chunks(run)
+        stream = self._in_chunks(epoch)
         if stream is None:
             return None
         return Raising(chunks.rows(stream, self.element_spec))
 
-    def _in_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _in_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         """The elements many at a time, as in `chunks.py`; None when only single ones can be made."""
-        vector = self._vector(run)
+        vector = self._vector(epoch)
         if vector is None:
-            return self._by_chunks(run)
+            return self._by_chunks(epoch)
         return chunks.gathered(vector.gather, vector.blocks, chunks.size_for(self.element_spec))
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         """The chunks where `_vector` gives None; None when there are none."""
         return None
 
-    def _vector(self, run: Run) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> Vector | None:
         """The vectorized form, None when there is none."""
         return None
+
+    def _static_shapes(self) -> StaticShapes | None:
+        """What is known of the elements before there are any; None when a compiled loop needs to know more."""
+        count, spec = self._count(), self.element_spec
+        if count < INFINITE_CARDINALITY or not structure.static(spec):
+            return None
+        return StaticShapes(spec, count, None)
 
     def _why_not_vectorized(self) -> str:
         """Why `_vector` gives None, for `explain`."""
@@ -179,8 +188,6 @@ class Dataset(Transformations):
 
     def __autograph_for__(self) -> Any:
         # `for element in dataset` in a function that AutoGraph converts.
-        from meshflow.data import traced_loop
-
         return traced_loop.elements(self)
 
     def as_numpy_iterator(self) -> Iterator[Any]:
@@ -194,8 +201,8 @@ class Dataset(Transformations):
         Raises:
           TypeError: when elements are datasets.
         """
-        for leaf in structure.nest.flatten(self.element_spec):
-            if isinstance(leaf, structure.DatasetSpec):
+        for leaf in nest.flatten(self.element_spec):
+            if isinstance(leaf, DatasetSpec):
                 raise TypeError(
                     f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
                 )
@@ -238,8 +245,6 @@ class Dataset(Transformations):
           >>> int(tf.data.Dataset.from_tensors(42).get_single_element())
           42
         """
-        from meshflow.core.runtime.errors import InvalidArgumentError
-
         iterator = OwnedIterator(self)
         found = [element for element, _ in zip(iterator, range(2), strict=False)]
         iterator.close()
@@ -282,13 +287,11 @@ class Dataset(Transformations):
           >>> int(tf.data.Dataset.range(5).reduce(tf.constant(0, tf.int64), lambda s, x: s + x))
           10
         """
-        from meshflow.data.states import function_of_state
-
         if context.trace is not None:
             return _reduced_in_trace(self, initial_state, reduce_func)
         state = structure.to_arrays(initial_state)
-        run = Run(self, counts=True)
-        elements: Iterator[Any] = self._elements(run)
+        epoch = Epoch(self, counts=True)
+        elements: Iterator[Any] = self._elements(epoch)
         spec = self._spec_untouched()
         if spec is None:
             # The element that tells the spec is the first one of this pass: no function is called for it twice.
@@ -299,7 +302,7 @@ class Dataset(Transformations):
             elements = itertools.chain(first, elements)
         function = function_of_state(reduce_func, state, spec, "reduce")
         for element in elements:
-            state = function((state, element), run.draws)
+            state = function((state, element), epoch.random_states)
         return structure.to_tensors(state)
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
@@ -330,8 +333,6 @@ timed(Dataset)
 
 def _reduced_in_trace(dataset: Dataset, state: Any, reduce_func: Callable[..., Any]) -> Any:
     """What `reduce` gives, as a loop of the program that is traced."""
-    from meshflow.core.autograph.conversion import resolve
-
     step = resolve(reduce_func)
 
     def reduced(state: Any) -> Any:
@@ -355,36 +356,6 @@ def _numpy_leaf(array: Any) -> Any:
     array = array.view()
     array.flags.writeable = False
     return array
-
-
-def takes(fn: Callable[..., Any]) -> int:
-    """How many positional arguments a function takes; a large number for any number."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return 1
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return 1 << 30
-    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-
-
-def integer(value: Any, name: str) -> int:
-    """An argument as an integer.
-
-    Raises:
-      TypeError: when it is none.
-    """
-    if isinstance(value, Tensor):
-        value = value._concrete(f"`{name}` of a dataset")[()]
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
-
-
-def as_sequence(value: Any) -> Sequence[Any]:
-    """A value as a list of one, a list or tuple as it is."""
-    return value if isinstance(value, (list, tuple)) else [value]
 
 
 # What TensorFlow prints for datasets whose classes have other names here.

@@ -16,27 +16,29 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core.iterators.iterator_captures import Source
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.data import structure
-from meshflow.data.execution.random_maps import Draws
-from meshflow.data.execution.resumable import Failed, Pass, Raising, caught, close
+from meshflow.data.execution.random_maps import RandomStates
+from meshflow.data.execution.resumable import ClosingIterator, Failed, Raising, caught, close
 from meshflow.data.optional import Optional
+from meshflow.data.specs import IteratorSpec, described_by
+from meshflow.data.static_shapes import described, examples
+from meshflow.environment.jax_internals import trace_state_clean
 
 # Items that a thread computes before it hands them over: what takes so long, and how many at most.
 _GROUP_SECONDS, _GROUP_MOST = 0.004, 16
 
 
-class Run:
+class Epoch:
     """What one pass decides once: the seeds of its shuffles, so that it can be repeated.
 
     Attributes:
       seeds: for each random node, by its place in the graph, seed and number of its first epoch.
       counts: whether its time is taken; False where somebody only looks at a dataset.
-      draws: what the random ops of users' functions draw.
+      random_states: what the random ops of users' functions draw.
       together: by node, how many elements its child makes a batch of.
 
     Args:
@@ -56,7 +58,7 @@ class Run:
         words: Callable[[], list[int]] | None = None,
     ) -> None:
         self.counts = counts
-        self.draws = Draws()
+        self.random_states = RandomStates()
         self.together: dict[int, int] = {}
         self._places = {id(node): f"{before}{i}" for i, node in enumerate(_nodes(root))}
         self._words = words
@@ -67,14 +69,14 @@ class Run:
     def _place(self, node: Any) -> str:
         return self._places.get(id(node), f"inner {id(node)}")
 
-    def within(self, node: Any, root: Any) -> Run:
+    def within(self, node: Any, root: Any) -> Epoch:
         """The pass over a dataset that a node has just made of an element; it is repeated with this one."""
         place = self._place(node)
         if place not in self._inner:
             drawn = functools.cache(lambda: self.generator(node).integers(1 << 32, size=2).tolist())
             self._inner[place] = itertools.count(), drawn
         numbers, words = self._inner[place]
-        return Run(root, self.seeds, before=f"{place}.{next(numbers)}.", words=words)
+        return Epoch(root, self.seeds, before=f"{place}.{next(numbers)}.", words=words)
 
     def generator(self, node: Any) -> np.random.Generator:
         """The random numbers of a node's next epoch in this pass."""
@@ -86,10 +88,10 @@ class Run:
                 words = [*self._words(), zlib.crc32(place.encode())]
             self.seeds[place] = [words, node.epoch]
         words, first = self.seeds[place]
-        epoch = first + self._epochs.get(place, 0)
+        number = first + self._epochs.get(place, 0)
         self._epochs[place] = self._epochs.get(place, 0) + 1
-        node.epoch = max(node.epoch, epoch + 1)
-        return np.random.default_rng([*words, epoch if node.reshuffles else 0])
+        node.epoch = max(node.epoch, number + 1)
+        return np.random.default_rng([*words, number if node.reshuffles else 0])
 
 
 def _nodes(root: Any) -> Iterator[Any]:
@@ -98,6 +100,7 @@ def _nodes(root: Any) -> Iterator[Any]:
         yield from _nodes(parent)
 
 
+@described_by(IteratorSpec)
 class OwnedIterator(Source):
     """An iterator over a dataset; made by `iter(dataset)`.
 
@@ -121,8 +124,8 @@ class OwnedIterator(Source):
     def _start(self, seeds: Any) -> None:
         self._position = 0
         self._given_back.clear()
-        self._run = Run(self._dataset, seeds, counts=True)
-        self._elements = self._dataset._elements(self._run)
+        self._epoch = Epoch(self._dataset, seeds, counts=True)
+        self._elements = self._dataset._elements(self._epoch)
 
     @property
     def element_spec(self) -> Any:
@@ -130,8 +133,8 @@ class OwnedIterator(Source):
         return self._dataset.element_spec
 
     @property
-    def _type_spec(self) -> structure.IteratorSpec:
-        return structure.IteratorSpec(self.element_spec)
+    def _type_spec(self) -> IteratorSpec:
+        return IteratorSpec(self.element_spec)
 
     def __next__(self) -> Any:
         if (
@@ -160,9 +163,8 @@ class OwnedIterator(Source):
             raise full from error
 
     def _kind(self) -> Any:
-        from meshflow.data.traced_loop import form
-
-        return str(self._dataset.element_spec), self._convert, form(self._dataset)
+        sizes = described(self._dataset._static_shapes())
+        return str(self._dataset.element_spec), self._convert, sizes
 
     def take(self) -> Any:
         """The next element, now."""
@@ -176,9 +178,7 @@ class OwnedIterator(Source):
         self._position -= 1
 
     def _likes(self) -> tuple[Any, Any]:
-        from meshflow.data.traced_loop import likes
-
-        return likes(self._dataset, self._convert) or super()._likes()
+        return examples(self._dataset._static_shapes(), self._convert) or super()._likes()
 
     def get_next_as_optional(self) -> Optional:
         """The next element, or nothing at the end."""
@@ -190,7 +190,7 @@ class OwnedIterator(Source):
         self._elements.close()
 
     def _checkpoint_value(self) -> np.ndarray:
-        state = {"position": self._position, "seeds": self._run.seeds}
+        state = {"position": self._position, "seeds": self._epoch.seeds}
         return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
     def _restore_checkpoint_value(self, array: Any) -> None:
@@ -211,7 +211,7 @@ def ahead(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
     A thread makes them, unless they say that they do so themselves. It ends with the elements, and when
     this iterator is closed or forgotten.
     """
-    if isinstance(elements, Pass) and elements.go_ahead(size):
+    if isinstance(elements, ClosingIterator) and elements.go_ahead(size):
         return elements
     return Raising(_ahead(caught(elements), elements, size))
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from meshflow.core.runtime.errors import OutOfRangeError
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options
 from meshflow.data import structure, transformations
-from meshflow.data.dataset import (
+from meshflow.data.arguments import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
     SHARD_HINT,
     UNKNOWN_CARDINALITY,
-    Dataset,
     integer,
 )
-from meshflow.data.epoch import OwnedIterator, Run
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch, OwnedIterator
+from meshflow.data.execution import map_function
 from meshflow.data.explaining import explain
 from meshflow.data.optional import Optional
 from meshflow.data.readers.arrow import from_arrow, from_parquet
@@ -30,6 +31,7 @@ from meshflow.data.readers.sql import (
 )
 from meshflow.data.readers.tar import from_webdataset
 from meshflow.data.workers import map_with_workers
+from meshflow.io.records import TFRecordWriter as Records
 
 __all__ = [
     "AUTOTUNE",
@@ -93,6 +95,8 @@ __all__ = [
     "unique",
 ]
 
+P = ParamSpec("P")
+
 AutoShardPolicy = _options.AutoShardPolicy
 AutotuneAlgorithm = _options.AutotuneAlgorithm
 AutotuneOptions = _options.AutotuneOptions
@@ -106,29 +110,32 @@ sample_from_datasets = Dataset.sample_from_datasets
 save = Dataset.save
 
 
-def _applied(method: str) -> Callable[..., Callable[[Dataset], Dataset]]:
+def _applied(
+    method: Callable[Concatenate[Dataset, P], Dataset],
+) -> Callable[P, Callable[[Dataset], Dataset]]:
     """A function of a method's arguments that gives a function to `apply`."""
+    name = method.__name__
 
-    def made(*args: Any, **kwargs: Any) -> Callable[[Dataset], Dataset]:
-        return lambda dataset: getattr(dataset, method)(*args, **kwargs)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Callable[[Dataset], Dataset]:
+        return lambda dataset: getattr(dataset, name)(*args, **kwargs)
 
-    made.__name__ = made.__qualname__ = method
-    made.__doc__ = f"A function to `apply` that does what `Dataset.{method}` does."
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"A function to `apply` that does what `Dataset.{name}` does."
     return made
 
 
-bucket_by_sequence_length = _applied("bucket_by_sequence_length")
-dense_to_ragged_batch = _applied("ragged_batch")
-dense_to_sparse_batch = _applied("sparse_batch")
-enumerate_dataset = _applied("enumerate")
-group_by_window = _applied("group_by_window")
-ignore_errors = _applied("ignore_errors")
-rejection_resample = _applied("rejection_resample")
-scan = _applied("scan")
-snapshot = _applied("snapshot")
-take_while = _applied("take_while")
-unbatch = _applied("unbatch")
-unique = _applied("unique")
+bucket_by_sequence_length = _applied(Dataset.bucket_by_sequence_length)
+dense_to_ragged_batch = _applied(Dataset.ragged_batch)
+dense_to_sparse_batch = _applied(Dataset.sparse_batch)
+enumerate_dataset = _applied(Dataset.enumerate)
+group_by_window = _applied(Dataset.group_by_window)
+ignore_errors = _applied(Dataset.ignore_errors)
+rejection_resample = _applied(Dataset.rejection_resample)
+scan = _applied(Dataset.scan)
+snapshot = _applied(Dataset.snapshot)
+take_while = _applied(Dataset.take_while)
+unbatch = _applied(Dataset.unbatch)
+unique = _applied(Dataset.unique)
 
 
 def cardinality(dataset: Dataset) -> Tensor:
@@ -483,8 +490,6 @@ def pad_to_cardinality(cardinality: int, mask_key: str = "valid") -> Callable[[D
 
 def enable_debug_mode() -> None:
     """Lets functions of datasets that are made from now on run eagerly, one element at a time."""
-    from meshflow.data.execution import map_function
-
     map_function.DEBUG["eager"] = True
 
 
@@ -518,13 +523,11 @@ class TFRecordWriter:
         Raises:
           TypeError: for something else.
         """
-        from meshflow.io.records import TFRecordWriter as Records
-
         if not isinstance(dataset, Dataset):
             raise TypeError(f"Expected a `tf.data.Dataset`, got {type(dataset).__name__}.")
         spec = dataset.element_spec
         if not structure.is_strings(spec):
             raise TypeError(f"The dataset must hold `tf.string` scalars, got {spec}.")
         with Records(self._path, self._compression) as writer:
-            for element in dataset._elements(Run(dataset)):
+            for element in dataset._elements(Epoch(dataset)):
                 writer.write(element[()])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshflow.data import transformations
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 
 
 def explain(dataset: Dataset) -> str:
@@ -34,10 +34,10 @@ def explain(dataset: Dataset) -> str:
 
 
 def _lines(node: Dataset, depth: int) -> Iterator[str]:
-    vector = node._vector(Run(node))
-    if isinstance(node, transformations.Batch) and node._parent._vector(Run(node)) is not None:
+    vector = node._vector(Epoch(node))
+    if isinstance(node, transformations.Batch) and node._parent._vector(Epoch(node)) is not None:
         how = "gathers whole batches"
-    elif vector is None and node._in_chunks(Run(node)) is not None:
+    elif vector is None and node._in_chunks(Epoch(node)) is not None:
         reason = node._why_not_vectorized()
         how = "many elements at a time"
         how += "" if reason == Dataset._why_not_vectorized(node) else f", as {reason}"
@@ -54,9 +54,9 @@ def _lines(node: Dataset, depth: int) -> Iterator[str]:
 
 def _time(node: Dataset) -> str:
     """What a transformation spent."""
-    spent = node._spent
-    if not spent.elements:
+    stopwatch = node._stopwatch
+    if not stopwatch.elements:
         return ""
-    before = 0.0 if node._apart else sum(p._spent.seconds for p in node._parents)
+    before = 0.0 if node._apart else sum(p._stopwatch.seconds for p in node._parents)
     verb = "waited " if node._apart else ""
-    return f"; {spent.elements:,} elements, {verb}{max(spent.seconds - before, 0):.3f} s"
+    return f"; {stopwatch.elements:,} elements, {verb}{max(stopwatch.seconds - before, 0):.3f} s"

@@ -11,8 +11,18 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
+from meshflow.data.specs import ElementsSpec, described_by
 
 
+class OptionalSpec(ElementsSpec):
+    """Spec of an `Optional`.
+
+    Args:
+      element_spec: the spec of its value.
+    """
+
+
+@described_by(OptionalSpec)
 class Optional:
     """An element, or nothing.
 
@@ -87,16 +97,3 @@ class Optional:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
-
-
-class OptionalSpec(structure.ElementsSpec):
-    """Spec of an `Optional`.
-
-    Args:
-      element_spec: the spec of its value.
-    """
-
-    @property
-    def value_type(self) -> type:
-        """The class of optionals."""
-        return Optional

@@ -10,11 +10,14 @@ import numpy as np
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
-from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import UNKNOWN_CARDINALITY
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
+
+__all__ = ["Resample"]
 
 
 class Resample(Unary):
@@ -47,11 +50,11 @@ class Resample(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rng = run.generator(self)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rng = epoch.generator(self)
         # Uniform shares to begin with, as if that many had been seen.
         seen = np.full(len(self._target), 2.0) if self._present is None else None
-        for element in self._parent._elements(run):
+        for element in self._parent._elements(epoch):
             kind = self._class(element)
             if seen is not None:
                 seen[int(kind)] += 1

@@ -14,8 +14,9 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.data import structure
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.specs import DatasetSpec
 from meshflow.data.storage.complete_run import Runs
 from meshflow.data.storage.element_files import (
     ElementWriter,
@@ -28,6 +29,8 @@ from meshflow.data.transformations import Fixed
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
+
+__all__ = ["load", "save"]
 
 
 def save(dataset: Dataset, path: Any, compression: str | None, shard_func: Any) -> None:
@@ -42,7 +45,7 @@ def save(dataset: Dataset, path: Any, compression: str | None, shard_func: Any) 
     run, place = runs.begin()
     try:
         with Shards(place, spec, compression) as shards:
-            for element in dataset._elements(Run(dataset)):
+            for element in dataset._elements(Epoch(dataset)):
                 shards.write(0 if choose is None else int(choose(element)), element)
         known = {"spec": saved_spec, "shards": shards.counts, "compression": compression}
         runs.publish(run, place, known)
@@ -106,7 +109,7 @@ def load(path: Any, element_spec: Any, compression: str | None, reader_func: Any
         structure.merged(spec, element_spec)
     shards: list[Any] = list(saved_shards(runs.path(saved), spec, saved))
     if reader_func is not None:
-        found = reader_func(Fixed(shards, structure.DatasetSpec(spec)))
+        found = reader_func(Fixed(shards, DatasetSpec(spec)))
         if not isinstance(found, Dataset):
             raise TypeError(f"reader_func must give a Dataset, got {type(found).__name__}.")
         return found
@@ -114,9 +117,7 @@ def load(path: Any, element_spec: Any, compression: str | None, reader_func: Any
         return Fixed([], spec)
     if len(shards) == 1:
         return shards[0]
-    return Fixed(shards, structure.DatasetSpec(spec)).interleave(
-        lambda d: d, os.cpu_count() or 1, 1
-    )
+    return Fixed(shards, DatasetSpec(spec)).interleave(lambda d: d, os.cpu_count() or 1, 1)
 
 
 def saved_shards(folder: str, spec: Any, known: dict[str, Any]) -> Iterator[Dataset]:
@@ -145,5 +146,5 @@ class Saved(Dataset):
     def _count(self) -> int:
         return self._size
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         return read_elements(self._path, self._own_spec, self._compression, self._size)

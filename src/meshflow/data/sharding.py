@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
-from meshflow.data.dataset import Dataset, integer
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import integer
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.transformations import Cache, FlatMap, ShardHint, Shuffle, Slice
 
@@ -155,7 +156,7 @@ def _is_source(node: Dataset) -> bool:
 
 def _reads_files(node: FlatMap) -> bool:
     """Whether the datasets of an `interleave` read files."""
-    elements = node._parent._elements(Run(node._parent))
+    elements = node._parent._elements(Epoch(node._parent))
     try:
         first = next(elements, None)
         return first is not None and any(map(_is_source, _nodes(node._inner(first))))

@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.data import saving, structure
+from meshflow.data import saving
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.specs import DatasetSpec
 from meshflow.data.storage.complete_run import Runs
 from meshflow.data.storage.fingerprints import fingerprint
 from meshflow.data.transformations import Fixed
 from meshflow.data.transformations.base import Unary
 from meshflow.files import gfile
 from meshflow.files.paths import text
+
+__all__ = ["Snapshot"]
 
 # How elements are compressed, by TensorFlow's names; Snappy's place is taken by a fast level of gzip.
 _COMPRESSIONS = {
@@ -75,22 +78,22 @@ class Snapshot(Unary):
             raise TypeError(f"shard_func must return an integer scalar, but gave {found}.")
 
     def _read(self, shards: list[Dataset]) -> Dataset:
-        found = self._reader(Fixed(shards, structure.DatasetSpec(self._parent.element_spec)))
+        found = self._reader(Fixed(shards, DatasetSpec(self._parent.element_spec)))
         if not isinstance(found, Dataset):
             raise TypeError(f"reader_func must return a Dataset, but gave {type(found).__name__}.")
         return found
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         if self._named is None or self._named[0] is not self._parent:
             self._named = self._parent, fingerprint(self._parent)
         runs = Runs(gfile.join(self._path, self._named[1]), "snapshot.metadata")
         known = runs.known()
         if known is None:
-            return Raising(self._written(runs, caught(self._parent._elements(run))))
+            return Raising(self._written(runs, caught(self._parent._elements(epoch))))
         spec = self._parent.element_spec
         shards = list(saving.saved_shards(runs.path(known), spec, known))
         dataset = self._read(shards) if shards else Fixed([], spec)
-        return dataset._elements(Run(dataset))
+        return dataset._elements(Epoch(dataset))
 
     def _written(self, runs: Runs, items: Iterator[Any]) -> Iterator[Any]:
         """The elements, on their way to the files of a new run."""

@@ -14,19 +14,17 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, error_of_python
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.variables.random import global_seed, new_seed, seed_words
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
-from meshflow.data.epoch import Run
-from meshflow.data.execution.batched_gather import Rows, Taker
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.epoch import Epoch
+from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.resumable import Resuming
+
+__all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
 _BLOCK = 4096
 # Bytes read from a memory-mapped array after which its pages are given back. The system maps up
@@ -72,7 +70,7 @@ class TensorSlices(Dataset):
     def _count(self) -> int:
         return self._size
 
-    def _vector(self, run: Run) -> Vector:
+    def _vector(self, epoch: Epoch) -> Vector:
         return rows_of(self._leaves, self._note)
 
     def _note(self, rows: list[Any]) -> None:
@@ -97,9 +95,11 @@ def rows_of(
     """
     count = len(arrays[0])
     return Vector(
-        Rows([Taker(a) for a in arrays], note),
+        BatchedGather([LeafGather(a) for a in arrays], note),
         index_blocks(count),
-        chained=lambda wanted: Rows([Taker(arrays[c.leaf], c) for c in wanted], note),
+        mapped=lambda wanted: BatchedGather(
+            [LeafGather(arrays[c.leaf], c.steps, c.shape) for c in wanted], note
+        ),
         in_order=True,
         extent=count,
     )
@@ -123,7 +123,7 @@ class Indexed(Dataset):
     def _count(self) -> int:
         return self._size
 
-    def _vector(self, run: Run) -> Vector:
+    def _vector(self, epoch: Epoch) -> Vector:
         blocks = index_blocks(self._size)
         return Vector(self._gather, blocks, in_order=True, extent=self._size)
 
@@ -140,7 +140,7 @@ class Tensors(Dataset):
     def _count(self) -> int:
         return 1
 
-    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
         yield self._element
 
 
@@ -160,7 +160,7 @@ class Range(Dataset):
     def _count(self) -> int:
         return INFINITE_CARDINALITY if self._endless else len(self._range)
 
-    def _vector(self, run: Run) -> Vector:
+    def _vector(self, epoch: Epoch) -> Vector:
         start, step = self._range.start, self._range.step
         return Vector(
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
@@ -192,7 +192,7 @@ class Generator(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
         specs = nest.flatten(self._signature)
         numbers = itertools.count()
         iterator: Any = None
@@ -248,8 +248,6 @@ def _flatten_like(signature: Any, value: Any) -> list[Any]:
 
 
 def _converted(spec: Any, leaf: Any, number: int) -> Any:
-    from meshflow.core.values.convert import convert_to_tensor
-
     if isinstance(spec, SparseTensorSpec):
         if not spec.is_compatible_with(leaf):
             raise InvalidValueError(
@@ -301,8 +299,8 @@ class Random(Dataset):
     def _count(self) -> int:
         return INFINITE_CARDINALITY
 
-    def _elements(self, run: Run) -> abc.Generator[Any, None, None]:
-        rng = run.generator(self)
+    def _elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
+        rng = epoch.generator(self)
         while True:
             yield from (np.asarray(n) for n in rng.integers(0, 1 << 32, 256))
 

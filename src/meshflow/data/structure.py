@@ -6,7 +6,7 @@ Unlike in `tf.nest`, a list is no structure: it is turned into a tensor, as ever
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -111,100 +111,6 @@ def compatible(first: Any, second: Any) -> bool:
     return all(nest.flatten(fit))
 
 
-class ElementsSpec(TypeSpec):
-    """Base of the specs of what holds elements: of datasets, iterators and optionals.
-
-    Args:
-      element_spec: the spec of the elements.
-    """
-
-    def __init__(self, element_spec: Any) -> None:
-        self.element_spec = element_spec
-
-    @classmethod
-    def from_value(cls, value: Any) -> Self:
-        """The spec of a value.
-
-        Args:
-          value: what holds the elements.
-        """
-        return cls(value.element_spec)
-
-    @property
-    def value_type(self) -> type:
-        """The class of what it describes."""
-        raise NotImplementedError
-
-    def is_compatible_with(self, value: Any) -> bool:
-        """Whether a value, or the spec of one, has elements that fit."""
-        known = isinstance(value, (self.value_type, type(self)))
-        return known and compatible(self.element_spec, value.element_spec)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self.element_spec == other.element_spec
-
-    def __hash__(self) -> int:
-        return hash((type(self), str(self.element_spec)))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.element_spec})"
-
-
-class DatasetSpec(ElementsSpec):
-    """Spec of a dataset: of one that is an element of another, or an argument of a function.
-
-    Args:
-      element_spec: the spec of its elements.
-      dataset_shape: accepted.
-
-    Example:
-      >>> import meshflow as tf
-      >>> @tf.function(input_signature=[tf.data.DatasetSpec(tf.TensorSpec([], tf.int64))])
-      ... def total(dataset):
-      ...     return dataset.reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
-      >>> int(total(tf.data.Dataset.range(5)))
-      10
-    """
-
-    def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
-        super().__init__(element_spec)
-        del dataset_shape
-
-    @property
-    def value_type(self) -> type:
-        """The class of datasets."""
-        from meshflow.data.dataset import Dataset
-
-        return Dataset
-
-    def __repr__(self) -> str:
-        return f"DatasetSpec({self.element_spec}, TensorShape([]))"
-
-
-class IteratorSpec(ElementsSpec):
-    """Spec of an iterator over a dataset, for functions that take elements of their argument.
-
-    Args:
-      element_spec: the spec of its elements.
-
-    Example:
-      >>> import meshflow as tf
-      >>> @tf.function(input_signature=[tf.data.IteratorSpec(tf.TensorSpec([], tf.int64))])
-      ... def doubled(iterator):
-      ...     return 2 * next(iterator)
-      >>> iterator = iter(tf.data.Dataset.range(5, 7))
-      >>> int(doubled(iterator)), int(doubled(iterator))
-      (10, 12)
-    """
-
-    @property
-    def value_type(self) -> type:
-        """The class of iterators over datasets."""
-        from meshflow.data.epoch import OwnedIterator
-
-        return OwnedIterator
-
-
 class NoneTensorSpec(TypeSpec):
     """Spec of None.
 
@@ -231,7 +137,7 @@ def spec_of(element: Any) -> Any:
         if array is None:
             return NoneTensorSpec()
         if hasattr(array, "_elements"):
-            return DatasetSpec(array.element_spec)
+            return array._type_spec
         if is_sparse(array):
             return SparseTensorSpec.from_value(array)
         return TensorSpec(array.shape, dtype_of(array))

@@ -47,7 +47,8 @@ def main() -> None:
         except Exception as error:
             connection.send_bytes(_packed(-1, error))
             return
-        import numpy as np
+        # The parent is told of a function that cannot be read before anything large is imported.
+        import numpy as np  # noqa: PLC0415
 
         while True:
             number, seed, arguments = pickle.loads(connection.recv_bytes())

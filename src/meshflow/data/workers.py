@@ -18,11 +18,13 @@ import numpy as np
 from meshflow.core.runtime.errors import AbortedError, InvalidValueError
 from meshflow.core.values import nest
 from meshflow.data import structure
-from meshflow.data.dataset import Dataset, integer
-from meshflow.data.epoch import Run, ahead
+from meshflow.data.arguments import integer
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution.resumable import Failed
 from meshflow.data.sources import seed_of
 from meshflow.data.transformations import Unary
+from meshflow.environment import extras
 
 __all__ = ["map_with_workers"]
 
@@ -60,12 +62,9 @@ def map_with_workers(
     count = (os.cpu_count() or 1) if num_workers is None else integer(num_workers, "num_workers")
     if count < 1:
         raise InvalidValueError(f"num_workers must be at least 1, got {count}.")
-    try:
-        import cloudpickle
-    except ImportError:
-        raise ImportError(
-            "map_with_workers needs the package cloudpickle: pip install 'meshflow[workers]'."
-        ) from None
+    cloudpickle = extras.load(
+        "cloudpickle", "workers", "map_with_workers needs the package cloudpickle"
+    )
     packed = cloudpickle.dumps(map_func)
     return lambda dataset: WorkerMap(dataset, packed, count, output_signature)
 
@@ -179,13 +178,13 @@ class WorkerMap(Unary):
     def _why_not_vectorized(self) -> str:
         return f"it runs in {self._workers} worker processes"
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         # A thread keeps the workers busy while nobody asks for elements.
-        return ahead(self._computed(run), 2 * self._workers)
+        return ahead(self._computed(epoch), 2 * self._workers)
 
-    def _computed(self, run: Run) -> Iterator[Any]:
-        seed = int(run.generator(self).integers(1 << 32))
-        elements = self._parent._elements(run)
+    def _computed(self, epoch: Epoch) -> Iterator[Any]:
+        seed = int(epoch.generator(self).integers(1 << 32))
+        elements = self._parent._elements(epoch)
         workers: list[_Worker] = []
         done: dict[int, Any] = {}
         started = given = 0

@@ -14,6 +14,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.ops.math import cast
 
 __all__ = ["ReduceOp"]
 
@@ -90,8 +91,6 @@ gather_uneven = _collective("all_gather_uneven", _joined_uneven)
 
 def divisible(tensor: Tensor) -> Tensor:
     """A tensor whose mean has fractions: integers become floats, as where TensorFlow divides them."""
-    from meshflow.ops.math import cast
-
     if not tensor.dtype.is_integer:
         return tensor
     return cast(tensor, "float32" if tensor.dtype.size < 4 else "float64")

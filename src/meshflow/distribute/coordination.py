@@ -27,7 +27,8 @@ from meshflow.core.functions.concrete_function import Settings
 from meshflow.core.variables import random
 from meshflow.distribute import addresses as network
 from meshflow.distribute.channel import Channel, own_secret
-from meshflow.distribute.rendezvous import TIMEOUT, MeetingPoint, meet
+from meshflow.distribute.rendezvous import TIMEOUT, Rendezvous, join_rendezvous
+from meshflow.environment.jax_internals import distributed, runtime, xla_bridge
 
 __all__ = ["COORDINATOR", "LEAVING", "WATCHDOG", "join_cluster"]
 
@@ -45,9 +46,7 @@ LEAVING = 3600
 
 def _start_service(address: str, workers: int) -> Any:
     """JAX's coordination service, in this process."""
-    from jax._src.lib import _jax
-
-    return _jax.get_distributed_runtime_service(
+    return runtime.get_distributed_runtime_service(
         address, workers, heartbeat_timeout=100, shutdown_timeout=LEAVING
     )
 
@@ -55,12 +54,9 @@ def _start_service(address: str, workers: int) -> Any:
 def _connect(service: str, index: int, workers: int, here: str) -> None:
     # Private, and in this module only: in JAX's own `initialize` worker 0 always hosts the service,
     # which then ends with that worker.
-    from jax._src import distributed, xla_bridge
-    from jax._src.lib import _jax
-
     state = distributed.global_state
     state.coordinator_address, state.process_id, state.num_processes = service, index, workers
-    state.client = _jax.get_distributed_runtime_client(
+    state.client = runtime.get_distributed_runtime_client(
         service, index, init_timeout=120, heartbeat_timeout=100, use_compression=True
     )
     state.client.connect()
@@ -70,7 +66,7 @@ def _connect(service: str, index: int, workers: int, here: str) -> None:
     where = {"hostname": here}
     if interface and not network.is_loopback(here):
         where = {"interface": interface}
-    collectives = _jax.make_gloo_tcp_collectives(distributed_client=state.client, **where)
+    collectives = runtime.make_gloo_tcp_collectives(distributed_client=state.client, **where)
     xla_bridge.register_backend_factory(
         "cpu", partial(xla_bridge.make_cpu_client, collectives), fail_quietly=False
     )
@@ -100,8 +96,6 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
       UnavailableError: when a port is in use.
       InvalidValueError: when the workers disagree about the cluster.
     """
-    from jax._src import xla_bridge
-
     cluster = [list(tasks), list(addresses), index]
     if _joined:
         if _joined != cluster:
@@ -122,13 +116,17 @@ def join_cluster(tasks: Sequence[str], addresses: Sequence[str], index: int) -> 
     hello = {"worker": index, "workers": len(tasks), "addresses": list(addresses)}
     if launcher:
         hello["addresses"] = None
-        service, channel = meet(launcher, hello, secret, tasks[index], "the launcher", timeout)
+        service, channel = join_rendezvous(
+            launcher, hello, secret, tasks[index], "the launcher", timeout
+        )
         here = _local_address(channel)
         _report(channel)
     elif index == 0:
         service, here = _hold(tasks, addresses, secret, timeout)
     else:
-        service, channel = meet(addresses[0], hello, secret, tasks[index], tasks[0], timeout)
+        service, channel = join_rendezvous(
+            addresses[0], hello, secret, tasks[index], tasks[0], timeout
+        )
         here = _local_address(channel)
         channel.close()
     if len(tasks) > 1:
@@ -141,11 +139,9 @@ def _hold(
     tasks: Sequence[str], addresses: Sequence[str], secret: str, timeout: float
 ) -> tuple[str, str]:
     """As worker 0: waits for the others and starts the service; its address, and this machine's for them."""
-    from jax._src import distributed
-
     own, port = network.parse(addresses[0])
     host = network.listening_host(own, [network.parse(a)[0] for a in addresses[1:]])
-    point = MeetingPoint(host, port, tasks, addresses, secret, present=[0])
+    point = Rendezvous(host, port, tasks, addresses, secret, present=[0])
     point.gather(timeout)
     # The service takes over the port: it is the one that firewalls know.
     point.stop_listening()
@@ -158,8 +154,6 @@ def _hold(
 
 def _share_seeds() -> None:
     """Makes seeds that nobody sets worker 0's, for equal initial values, shuffling and dropout everywhere."""
-    from jax._src import distributed
-
     client: Any = distributed.global_state.client
     key = "meshflow/entropy"
     if distributed.global_state.process_id == 0:

@@ -13,7 +13,8 @@ import sys
 def main() -> None:
     """Serves until the launcher closes the standard input."""
     sys.path.pop(0)  # this folder's names are not modules of the standard library
-    from jax._src.lib import _jax
+    # Without Meshflow, so not by its door to private names: this process starts at once.
+    from jax._src.lib import _jax  # noqa: PLC0415 - the path is mended first
 
     address, workers, leaving = sys.argv[1:4]
     service = _jax.get_distributed_runtime_service(

@@ -14,6 +14,8 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.values import PerReplica
+from meshflow.ops.array import concat
+from meshflow.ops.math import add_n
 
 __all__ = [
     "CrossDeviceOps",
@@ -189,9 +191,6 @@ def _is_pair(value: Any) -> bool:
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    from meshflow.ops.array import concat
-    from meshflow.ops.math import add_n
-
     if not isinstance(values[0], IndexedSlices):
         return add_n(values)
     rows = concat([v.values for v in values], 0)

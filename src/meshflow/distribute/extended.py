@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from meshflow.placement.mesh import device_name
 
 __all__ = ["StrategyExtended"]
 
-if TYPE_CHECKING:
-    from meshflow.distribute.strategy import Strategy
+
+class Extended(Protocol):
+    """What is asked of the strategy."""
+
+    _devices: Any
+
+    def reduce(self, reduce_op: Any, value: Any, axis: Any) -> Any:
+        """See `Strategy.reduce`."""
+
+    def run(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
+        """See `Strategy.run`."""
 
 
 class StrategyExtended:
@@ -29,7 +38,7 @@ class StrategyExtended:
 
     experimental_require_static_shapes = False
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Extended) -> None:
         self._strategy = strategy
 
     @property

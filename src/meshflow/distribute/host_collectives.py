@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshflow.core.values import dtypes
 
-__all__ = ["barrier", "everybodys", "from_worker_0"]
+__all__ = ["all_gathered", "barrier", "broadcast_from_first"]
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def _padded(data: bytes, size: int) -> np.ndarray:
     return row
 
 
-def from_worker_0(array: np.ndarray) -> np.ndarray:
+def broadcast_from_first(array: np.ndarray) -> np.ndarray:
     """Worker 0's value of an array that has the same shape and dtype on all workers.
 
     Args:
@@ -73,7 +73,7 @@ def from_worker_0(array: np.ndarray) -> np.ndarray:
     return found.view(array.dtype).reshape(array.shape) if array.nbytes else array
 
 
-def everybodys(value: Any) -> list[Any]:
+def all_gathered(value: Any) -> list[Any]:
     """The values of all workers, in their order.
 
     Args:
@@ -99,7 +99,7 @@ def packed(value: Any) -> bytes:
     """A value as bytes: its structure as JSON, and what it holds of bytes after that.
 
     Args:
-      value: as for `everybodys`.
+      value: as for `all_gathered`.
 
     Raises:
       TypeError: for other values.

@@ -13,7 +13,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.data import Dataset, traced_loop
+from meshflow.data import Dataset, static_shapes, traced_loop
 from meshflow.data.epoch import OwnedIterator
 from meshflow.distribute.values import PerReplica, PerReplicaSpec, Stacked, map_replicas
 
@@ -268,11 +268,11 @@ class DistributedIterator(Source):
 
     def _likes(self) -> tuple[Any, Any]:
         dataset = self._dataset.divided
-        known = None if dataset is None else traced_loop.likes(dataset, self._dataset.split)
-        return known or super()._likes()
+        known = None if dataset is None else dataset._static_shapes()
+        return static_shapes.examples(known, self._dataset.split) or super()._likes()
 
     def _kind(self) -> Any:
         dataset, source = self._dataset.divided, self._dataset._source
         spec = str(getattr(source, "element_spec", id(self._dataset)))
-        form = "" if dataset is None else traced_loop.form(dataset)
-        return id(self._dataset._strategy), spec, form
+        known = None if dataset is None else dataset._static_shapes()
+        return id(self._dataset._strategy), spec, static_shapes.described(known)

@@ -15,7 +15,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.device_to_host import replicated
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
-from meshflow.core.values import nest
+from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -31,6 +31,7 @@ from meshflow.distribute.reductions_and_gathers import replica_axes
 from meshflow.distribute.replica_variables import SyncOnReadVariable
 from meshflow.distribute.strategy import Strategy
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.ops.math import reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import device_name
 
@@ -137,8 +138,6 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     def _create_variable(self, next_creator: Callable[..., Variable], **kwargs: Any) -> Variable:
         if self.workers > 1:
-            from meshflow.core.values import dtypes
-
             dtype = kwargs.get("dtype")
             wanted = None if dtype is None else dtypes.as_dtype(dtype)
             array, computed = initial_array(kwargs["initial_value"], wanted)
@@ -256,8 +255,6 @@ class MultiWorkerMirroredStrategy(Strategy):
         """
         if self.workers == 1:
             return super().reduce(reduce_op, value, axis)
-        from meshflow.ops.math import reduce_mean, reduce_sum
-
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
 

@@ -14,7 +14,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.options import AutoShardPolicy
 from meshflow.data.sharding import by_policy
-from meshflow.distribute.host_collectives import everybodys, from_worker_0
+from meshflow.distribute.host_collectives import all_gathered, broadcast_from_first
 from meshflow.distribute.input import DistributedDataset
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas
 from meshflow.placement.layout import put
@@ -116,7 +116,7 @@ class WorkerDataset(DistributedDataset):
         last = None
         while True:
             item = next(own, None)
-            more = everybodys(item is not None)
+            more = all_gathered(item is not None)
             if not any(more):
                 return
             if item is None:
@@ -145,14 +145,14 @@ class WorkerDataset(DistributedDataset):
         """Batches of this worker's replicas, with those of the other workers."""
         columns = list(zip(*[nest.flatten(p) for p in parts], strict=True))
         shapes = [[(a.shape, str(a.dtype)) for a in column] for column in columns]
-        known = everybodys(shapes)
+        known = all_gathered(shapes)
         joined: list[Any] = []
         for index, column in enumerate(columns):
             alike = {s for worker in known for s in worker[index]}
             if len(alike) == 1 and column[0].dtype != object:
                 joined.append(self._strategy.stacked_from_local(column))
             else:
-                whole = [a for worker in everybodys(list(column)) for a in worker]
+                whole = [a for worker in all_gathered(list(column)) for a in worker]
                 joined.append(PerReplica([Tensor(a) for a in whole]))
         return nest.pack_sequence_as(parts[0], joined)
 
@@ -187,5 +187,5 @@ def _sharded(source: Any, policy: AutoShardPolicy, strategy: Any) -> tuple[Any, 
 def agreed_array(array: np.ndarray) -> np.ndarray:
     """Worker 0's version of an array that all workers were to have alike."""
     if array.dtype == object:
-        return everybodys(array)[0]
-    return from_worker_0(array)
+        return all_gathered(array)[0]
+    return broadcast_from_first(array)

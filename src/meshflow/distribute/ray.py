@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
-from meshflow.distribute.addresses import parse, with_port
+from meshflow.distribute.addresses import free_port, parse, with_port
 from meshflow.distribute.channel import SECRET
 from meshflow.distribute.supervision import Failure, Supervisor, virtual_devices
+from meshflow.environment import extras
 
 __all__ = ["run"]
 
@@ -91,13 +92,8 @@ def run(
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-        import ray.util
-    except ImportError:
-        raise ImportError(
-            "meshflow.distribute.ray needs Ray: pip install 'meshflow[ray]'"
-        ) from None
+    ray = _part("ray")
+    _part("ray.util")
     return ray
 
 
@@ -120,6 +116,10 @@ def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]
     return ray, True
 
 
+def _part(module: str) -> Any:
+    return extras.load(module, "ray", "meshflow.distribute.ray needs the package ray")
+
+
 def _reserve(ray: Any, resources: dict[str, float], workers: int, timeout: float) -> Any:
     """Room for all workers at once: a part of them could do nothing but wait."""
     group = ray.util.placement_group([resources] * workers, strategy="PACK")
@@ -138,11 +138,7 @@ class _Worker:
 
     def address(self) -> str:
         """Where this worker can be reached."""
-        import ray.util
-
-        from meshflow.distribute.addresses import free_port
-
-        return f"{ray.util.get_node_ip_address()}:{free_port()}"
+        return f"{_part('ray.util').get_node_ip_address()}:{free_port()}"
 
     def configure(self, variables: dict[str, str]) -> None:
         """Sets environment variables, before the function comes."""
@@ -163,8 +159,7 @@ def _run_once(
     restarts: int,
     call: Callable[[Any], Any],
 ) -> list[Any]:
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
+    strategies = _part("ray.util.scheduling_strategies")
     own = {k: v for k, v in resources.items() if k not in ("CPU", "GPU")}
     make = ray.remote(_Worker).options
     actors = [
@@ -174,7 +169,7 @@ def _run_once(
             resources=own,
             max_restarts=0,
             runtime_env={"env_vars": variables},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
+            scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=i
             ),
         ).remote()

@@ -13,9 +13,11 @@ from meshflow.distribute.collectives import ReduceOp, divisible, gatherable
 from meshflow.distribute.replica import spanning
 from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.ops.array import concat
+from meshflow.ops.math import add_n, reduce_mean, reduce_sum
 
 
-class Joining:
+class ReductionsAndGathers:
     """The methods of `Strategy` that make one value of the replicas'; a base class of it."""
 
     @property
@@ -46,8 +48,6 @@ class Joining:
           >>> float(strategy.reduce("MEAN", losses, axis=0))
           3.0
         """
-        from meshflow.ops.math import add_n, reduce_mean, reduce_sum
-
         require_cross_replica("reduce")
         mean = ReduceOp.parse(reduce_op) is ReduceOp.MEAN
         reducer = reduce_mean if mean else reduce_sum
@@ -98,8 +98,6 @@ class Joining:
           >>> strategy.gather(values, axis=0).numpy().tolist()
           [1, 2, 1, 2]
         """
-        from meshflow.ops.array import concat
-
         require_cross_replica("gather")
 
         def joined(leaf: Any) -> Any:

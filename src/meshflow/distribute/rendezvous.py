@@ -19,7 +19,7 @@ from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueErro
 from meshflow.distribute import addresses as network
 from meshflow.distribute.channel import SECRET, Channel, Mistrusted
 
-__all__ = ["TIMEOUT", "MeetingPoint", "meet"]
+__all__ = ["TIMEOUT", "Rendezvous", "join_rendezvous"]
 
 TIMEOUT = "MESHFLOW_JOIN_TIMEOUT"
 # For how many seconds a process may be silent after it connects, and how many may be so at a time.
@@ -29,7 +29,7 @@ _TOLD = 20
 _log = logging.getLogger("meshflow")
 
 
-class MeetingPoint:
+class Rendezvous:
     """Waits until all workers of a job have said hello.
 
     Args:
@@ -238,7 +238,7 @@ def _tell(channel: Channel, error: Exception) -> None:
         channel.send({"error": str(error), "kind": type(error).__name__})
 
 
-def meet(
+def join_rendezvous(
     address: str, hello: dict[str, Any], secret: str, me: str, host: str, timeout: float
 ) -> tuple[str, Channel]:
     """Says hello at a meeting point; returns the coordination service's address and the connection.

@@ -35,6 +35,8 @@ from meshflow.distribute.collectives import (
     replica_index,
     stack,
 )
+from meshflow.distribute.values import Stacked, map_replicas
+from meshflow.ops import array
 
 __all__ = ["ReplicaContext"]
 
@@ -213,7 +215,6 @@ class ReplicaContext:
         Returns:
           What it returns, with each replica's own value for a `PerReplica`.
         """
-        from meshflow.distribute.values import Stacked, map_replicas
 
         def gathered(leaf: Any) -> Any:
             if not self._several or not isinstance(leaf, Tensor):
@@ -227,10 +228,8 @@ class ReplicaContext:
         def own(leaf: Any) -> Any:
             if not isinstance(leaf, Stacked):
                 return leaf
-            from meshflow.ops.array import gather
-
             with entered(self):
-                return gather(leaf.stacked, self.replica_id_in_sync_group)
+                return array.gather(leaf.stacked, self.replica_id_in_sync_group)
 
         return map_replicas(own, result)
 

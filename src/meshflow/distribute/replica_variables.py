@@ -16,6 +16,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.collectives import divisible, pmean, psum, stack
 from meshflow.distribute.replica import spanning, stacks
+from meshflow.ops.array import concat, expand_dims, tile
+from meshflow.ops.math import cast, reduce_mean, reduce_sum
 
 __all__ = ["MirroredVariable", "SyncOnReadVariable"]
 
@@ -26,8 +28,6 @@ def aggregated(variable: Variable, value: Tensor) -> Tensor:
     if how is VariableAggregation.SUM:
         return apply(psum, (value,))
     if how is VariableAggregation.MEAN:
-        from meshflow.ops.math import cast
-
         return cast(apply(pmean, (divisible(value),)), value.dtype)
     if how is VariableAggregation.ONLY_FIRST_REPLICA:
         return apply(stack, (value,))[0]
@@ -150,8 +150,6 @@ class SyncOnReadVariable(Variable):
 
     def _spread(self, value: Tensor, replicas: int) -> Tensor:
         """Parts that aggregate to `value`: of a sum each has its share."""
-        from meshflow.ops.array import concat, expand_dims
-
         if self.aggregation is VariableAggregation.SUM:
             count = np.asarray(replicas, value.dtype.dtype)
             if value.dtype.is_integer:
@@ -164,13 +162,9 @@ class SyncOnReadVariable(Variable):
 
     @staticmethod
     def _tiled(value: Tensor, replicas: int) -> Tensor:
-        from meshflow.ops.array import expand_dims, tile
-
         return tile(expand_dims(value, 0), [replicas] + [1] * len(value.shape))
 
     def _merged(self, stacked: Tensor) -> Tensor:
-        from meshflow.ops.math import reduce_mean, reduce_sum
-
         if self.aggregation is VariableAggregation.SUM:
             return reduce_sum(stacked, 0)
         if self.aggregation is VariableAggregation.MEAN:

@@ -17,17 +17,17 @@ from meshflow.checkpoint import Checkpoint, CheckpointManager
 from meshflow.checkpoint.graph import ObjectGraph
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.host_collectives import everybodys
+from meshflow.distribute.host_collectives import all_gathered
 
-__all__ = ["PreemptionCheckpointHandler", "TerminationConfig", "anybody", "write_once"]
+__all__ = ["PreemptionCheckpointHandler", "TerminationConfig", "any_worker", "write_once"]
 
 # The code of a process that was told to end and has saved its state: the end of one by SIGTERM.
 PREEMPTED = 143
 
 
-def anybody(told: bool) -> bool:
+def any_worker(told: bool) -> bool:
     """Whether something holds for any worker; all workers must ask."""
-    return told if jax.process_count() == 1 else any(everybodys(told))
+    return told if jax.process_count() == 1 else any(all_gathered(told))
 
 
 def write_once(root: Any, write: Callable[[], Any]) -> Any:
@@ -185,12 +185,12 @@ class PreemptionCheckpointHandler:
           *args: arguments of `CheckpointManager.save`, or of `TerminationConfig.save_fn`.
           **kwargs: their keyword arguments.
         """
-        if not anybody(self._told.is_set()):
+        if not any_worker(self._told.is_set()):
             return
         if self._told_at is None:
             self._told_at = time.monotonic()
         # The time may be over on one worker first.
-        if not anybody(time.monotonic() - self._told_at >= (self._config.grace_period or 0)):
+        if not any_worker(time.monotonic() - self._told_at >= (self._config.grace_period or 0)):
             return
         save = self._config.save_fn or self._manager.save
         if self._config.save_fn is not None:

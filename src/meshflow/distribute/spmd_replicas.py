@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
@@ -30,6 +29,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.collectives import AXIS
 from meshflow.distribute.replica import ReplicaContext, SizeWantedError, entered
 from meshflow.distribute.values import PerReplica, Stacked, map_replicas, stack
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 
 __all__ = ["run_replicas"]
@@ -67,12 +67,12 @@ def run_replicas(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) 
             [v.values[i] if isinstance(v, PerReplica) else v for v in leaves if _is_tensor(v)]
             for i in range(count)
         ]
-        program = strategy._program(fn, templates, lambda: Lockstep(strategy, fn, templates))
+        program = strategy._program(fn, templates, lambda: LockstepProgram(strategy, fn, templates))
         return program(parts)
     tensors = [v for v in leaves if _is_tensor(v)]
     own = [isinstance(v, Stacked) for v in tensors]
     one = template(0)
-    program = strategy._program(fn, (one, own), lambda: Mapped(strategy, fn, one, own))
+    program = strategy._program(fn, (one, own), lambda: SpmdProgram(strategy, fn, one, own))
     return program([v.stacked if isinstance(v, Stacked) else v for v in tensors])
 
 
@@ -161,7 +161,7 @@ class Shared:
             variable._write(value)
 
 
-class Mapped:
+class SpmdProgram:
     """A replica function traced for one replica and mapped over all.
 
     Args:
@@ -211,7 +211,7 @@ class Mapped:
         return _filled(self._traced.structure, [Stacked((t,)) for t in outputs[:count]])
 
 
-class Lockstep:
+class LockstepProgram:
     """A replica function traced for each shape of arguments, evaluated for all replicas together.
 
     Args:

@@ -22,12 +22,11 @@ from meshflow.distribute.input import (
     InputContext,
     ValueContext,
 )
-from meshflow.distribute.reductions_and_gathers import Joining, require_cross_replica
+from meshflow.distribute.reductions_and_gathers import ReductionsAndGathers, require_cross_replica
 from meshflow.distribute.replica import ReplicaContext, entered, stacks
 from meshflow.distribute.replica_variables import MirroredVariable, SyncOnReadVariable
 from meshflow.distribute.spmd_replicas import run_replicas
 from meshflow.distribute.values import PerReplica, map_replicas
-from meshflow.ops.nn.cross_entropy import Replicas
 from meshflow.placement.batches import BatchPlacer
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh, line
@@ -63,7 +62,7 @@ class Scope:
         return self._open.pop().__exit__(*error)
 
 
-class Strategy(Joining):
+class Strategy(ReductionsAndGathers):
     """Synchronous training on the devices of a mesh; the base of all strategies.
 
     Args:
@@ -149,12 +148,12 @@ class Strategy(Joining):
             # TensorFlow's default strategy has no scope of its own.
             yield self
             return
-        saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
+        saved, context.num_replicas = context.num_replicas, self.num_replicas_in_sync
         try:
             with entered(self), variable_creator_scope(self._create_variable):
                 yield self
         finally:
-            Replicas.count = saved
+            context.num_replicas = saved
 
     def replicated(self, rank: int) -> Layout:
         """The layout of variables: a copy on every device."""
@@ -243,12 +242,12 @@ class Strategy(Joining):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        saved, Replicas.count = Replicas.count, self.num_replicas_in_sync
+        saved, context.num_replicas = context.num_replicas, self.num_replicas_in_sync
         try:
             with variable_creator_scope(self._create_variable):
                 yield
         finally:
-            Replicas.count = saved
+            context.num_replicas = saved
 
     def _program(self, fn: Any, template: Any, make: Callable[[], Any]) -> Any:
         """The program of a function for arguments like `template`; kept for `tf.function`s."""

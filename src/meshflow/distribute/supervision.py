@@ -18,7 +18,7 @@ from meshflow.distribute import coordination_service
 from meshflow.distribute.addresses import free_port, listening_host, parse, with_port
 from meshflow.distribute.channel import SECRET, Channel, new_secret
 from meshflow.distribute.coordination import COORDINATOR, LEAVING, WATCHDOG
-from meshflow.distribute.rendezvous import TIMEOUT, MeetingPoint
+from meshflow.distribute.rendezvous import TIMEOUT, Rendezvous
 
 __all__ = ["RESTARTS", "Failure", "Supervisor", "virtual_devices"]
 
@@ -88,7 +88,7 @@ class Supervisor:
         self.workers = [Progress() for _ in addresses]
         at = listening_host(host, [parse(a)[0] for a in addresses])
         self._secret = new_secret()
-        self._point = MeetingPoint(at, 0, tasks, addresses, self._secret)
+        self._point = Rendezvous(at, 0, tasks, addresses, self._secret)
         self._port = free_port(at)
         arguments = [with_port(at, self._port), str(len(addresses)), str(LEAVING)]
         self._service = subprocess.Popen(

@@ -9,6 +9,7 @@ import jax
 
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.ops.array import stack as join
 
 __all__ = ["DistributedValues", "PerReplica"]
 
@@ -131,7 +132,5 @@ def stack(values: Any) -> Any:
     tensors = list(values)
     alike = all(isinstance(t, Tensor) for t in tensors)
     if alike and len({(tuple(t.shape.as_list()), t.dtype) for t in tensors}) == 1:
-        from meshflow.ops.array import stack as join
-
         return Stacked((join(tensors),))
     return PerReplica(tensors)

@@ -67,12 +67,12 @@ class Drawing:
     def print(self) -> None:
         """Shows it: HTML in a notebook, else with rich, else as plain text."""
         if _in_notebook():
-            from IPython.display import HTML, display
+            from IPython.display import HTML, display  # noqa: PLC0415 - optional: notebooks have it
 
             display(HTML(self.html))
             return
         try:
-            from rich.console import Console
+            from rich.console import Console  # noqa: PLC0415 - optional, without it plain text
         except ImportError:
             print(self.text)
             return
@@ -254,8 +254,8 @@ def _plain(grid: Grid) -> str:
 
 
 def _rich(grid: Grid) -> Any:
-    from rich.table import Table
-    from rich.text import Text
+    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415
 
     table = Table(title=grid.caption, title_justify="left", show_lines=grid.coloured)
     for name in grid.head:

@@ -13,7 +13,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
-from meshflow.data.epoch import Run, ahead
+from meshflow.data.epoch import Epoch, ahead
 from meshflow.placement.layout import UNSHARDED, Layout, put
 from meshflow.placement.mesh import Mesh
 
@@ -171,7 +171,7 @@ class DTensorDataset:
         return DTensorIterator(self._made(), self._global_spec)
 
     def _made(self) -> Iterator[Any]:
-        elements = self._batches._elements(Run(self._batches))
+        elements = self._batches._elements(Epoch(self._batches))
         if self._prefetch:
             elements = ahead(elements, self._prefetch)
         group: list[Any] = []

@@ -10,11 +10,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import MESH_DEVICE, devices_of, kinds, make_virtual_cpus, type_of
 from meshflow.core.runtime.errors import DeadlineExceededError, InvalidValueError
+from meshflow.distribute.coordination import join_cluster
+from meshflow.environment.jax_internals import distributed
 from meshflow.placement.layout import Layout, put
 from meshflow.placement.mesh import Mesh, jax_device
 
@@ -215,8 +218,6 @@ def create_tpu_mesh(
 
 
 def _in_torus_order(mesh_shape: Sequence[int], cores: Sequence[Any]) -> list[Any]:
-    from jax.experimental import mesh_utils
-
     return list(mesh_utils.create_device_mesh(tuple(mesh_shape), cores).ravel())
 
 
@@ -337,8 +338,6 @@ def initialize_accelerator_system(
         make_virtual_cpus(num_logical_cpu_devices)
     addresses = jobs()
     if len(addresses) > 1 and jax.distributed.is_initialized() is False:
-        from meshflow.distribute.coordination import join_cluster
-
         join_cluster([f"{job_name()}:{i}" for i in range(len(addresses))], addresses, client_id())
     kind = type_of(_of_kind(device_type, local=True)[0])
     _System.started = True
@@ -527,12 +526,11 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
         jax.device_put(np.zeros((), np.int32), jax_device(name)).block_until_ready()
     if jax.process_count() == 1:
         return
-    from jax._src import distributed  # the only barrier with a time limit
-
     name = barrier_name or "(barrier)"
     number = _barriers[name] = _barriers.get(name, -1) + 1
     wait = 24 * 60 * 60 * 1000 if timeout_in_ms is None else int(timeout_in_ms)
     try:
+        # The only barrier with a time limit.
         distributed.global_state.client.wait_at_barrier(f"dtensor {name}:{number}", wait)  # type: ignore[union-attr]
     except jax.errors.JaxRuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):

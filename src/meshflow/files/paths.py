@@ -51,7 +51,7 @@ def remote(path: str) -> Any:
     scheme = path.split("://", 1)[0]
     extra = _EXTRAS.get(scheme, "remote")
     try:
-        import fsspec
+        import fsspec  # noqa: PLC0415 - optional: the extra depends on the path
 
         # Other processes write there too: a remembered listing may be old.
         return fsspec.core.url_to_fs(path, use_listings_cache=False)[0]

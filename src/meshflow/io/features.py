@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from meshflow.core.dispatch.composite import RAGGED_HELP
+
 __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
@@ -117,6 +119,4 @@ class RaggedFeature:
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        from meshflow.core.dispatch.composite import RAGGED_HELP
-
         raise NotImplementedError(f"{RAGGED_HELP} tf.io.FixedLenSequenceFeature pads batches.")

@@ -15,6 +15,7 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.io import protos
 from meshflow.io.features import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -127,13 +128,11 @@ def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Any:
 
 
 def _parsed(message: Any, texts: Sequence[Any], names: Sequence[Any]) -> list[Any]:
-    from meshflow.io.protos import DecodeError
-
     found = []
     for text, name in zip(texts, names, strict=True):
         try:
             found.append(message.FromString(text))
-        except DecodeError:
+        except protos.DecodeError:
             raise InvalidArgumentError(
                 f"Name: {name}, Could not parse example input, value: {text[:40]!r}"
             ) from None
@@ -335,8 +334,6 @@ def parse_example(
       >>> found["n"].numpy().tolist()
       [[3, 4], [3, 4]]
     """
-    from meshflow.io.protos import Example
-
     texts = host_bytes(serialized, "a serialized example")
     if texts.ndim > 1:
         raise InvalidArgumentError(
@@ -344,7 +341,7 @@ def parse_example(
         )
     flat = texts.reshape(-1).tolist()
     names = _names(example_names, len(flat))
-    examples = _parsed(Example, flat, names)
+    examples = _parsed(protos.Example, flat, names)
     records = [_Record(e.features.feature, n) for e, n in zip(examples, names, strict=True)]
     return _features(records, features, single=texts.ndim == 0)
 
@@ -506,13 +503,11 @@ def parse_sequence_example(
 def _sequence_examples(
     texts: np.ndarray, context_features: Any, sequence_features: Any, names: Any, single: bool
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    from meshflow.io.protos import SequenceExample
-
     if not context_features and not sequence_features:
         raise ValueError("Missing features: give context_features or sequence_features.")
     flat = texts.reshape(-1).tolist()
     words = _names(names, len(flat))
-    examples = _parsed(SequenceExample, flat, words)
+    examples = _parsed(protos.SequenceExample, flat, words)
     records = [_Record(e.context.feature, n) for e, n in zip(examples, words, strict=True)]
     context = _features(records, context_features, single) if context_features else {}
     steps: dict[str, Any] = {}

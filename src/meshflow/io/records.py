@@ -13,7 +13,7 @@ import struct
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -21,9 +21,10 @@ from meshflow.core.runtime.errors import (
     InvalidValueError,
     ResourceExhaustedError,
 )
+from meshflow.environment import extras
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files.paths import full_disk_named
 from meshflow.files.paths import text as path_text
 from meshflow.files.replacing import Replacement
@@ -38,13 +39,10 @@ _PIECE = 1 << 20
 
 
 def _checksum() -> Callable[[bytes], int]:
-    try:
-        import google_crc32c
-    except ImportError:
-        raise ImportError(
-            "Record files need the package google-crc32c: pip install 'meshflow[records]'."
-        ) from None
-    return google_crc32c.value
+    checksums = extras.load(
+        "google_crc32c", "records", "Record files need the package google-crc32c"
+    )
+    return cast("Callable[[bytes], int]", checksums.value)
 
 
 def _masked(crc: int) -> int:

@@ -13,7 +13,8 @@ from meshflow.core.values.convert import convert_to_tensor, from_python
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import as_shape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.io import protos
 from meshflow.ops.files import host_bytes
 
 __all__ = ["make_ndarray", "make_tensor_proto", "parse_tensor", "serialize_tensor"]
@@ -148,9 +149,7 @@ def tensor_proto(array: np.ndarray) -> Any:
 
 
 def _empty_proto(kind: DType, shape: Sequence[int]) -> Any:
-    from meshflow.io.protos import TensorProto
-
-    proto = TensorProto(dtype=kind.as_datatype_enum)
+    proto = protos.TensorProto(dtype=kind.as_datatype_enum)
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
     # An empty shape is there too: the tensor is a scalar, not of unknown rank.
@@ -179,13 +178,11 @@ def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None)
       >>> print(tf.io.parse_tensor(text, tf.int32).numpy())
       [1 2]
     """
-    from meshflow.io.protos import DecodeError, TensorProto
-
     kind = as_dtype(out_type)
     data = bytes(host_bytes(serialized, "a serialized tensor")[()])
     try:
-        proto = TensorProto.FromString(data)
-    except DecodeError:
+        proto = protos.TensorProto.FromString(data)
+    except protos.DecodeError:
         raise InvalidArgumentError(
             f"Could not parse `serialized` as TensorProto: {data[:40]!r}"
         ) from None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import registry
-from meshflow.keras.backend import elementwise
+from meshflow.keras.logits import with_logits
 from meshflow.ops import math, nn
 
 __all__ = [
@@ -33,7 +34,9 @@ __all__ = [
 ]
 
 
-def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0) -> Any:
+def relu(
+    x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0
+) -> Tensor:
     """Rectifier with optional slope, ceiling and threshold.
 
     Args:
@@ -63,7 +66,7 @@ def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: 
     return result - alpha * nn.relu(threshold - x) if alpha else result
 
 
-def elu(x: Any, alpha: float = 1.0) -> Any:
+def elu(x: Any, alpha: float = 1.0) -> Tensor:
     """x where positive, `alpha * (e^x - 1)` elsewhere.
 
     Example:
@@ -79,7 +82,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     return where(x > 0, result, alpha * result)
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.2) -> Any:
+def leaky_relu(x: Any, negative_slope: float = 0.2) -> Tensor:
     """x where positive, `negative_slope * x` elsewhere.
 
     Example:
@@ -90,7 +93,7 @@ def leaky_relu(x: Any, negative_slope: float = 0.2) -> Any:
     return nn.leaky_relu(x, negative_slope)
 
 
-def selu(x: Any) -> Any:
+def selu(x: Any) -> Tensor:
     """Scaled ELU.
 
     Example:
@@ -101,7 +104,7 @@ def selu(x: Any) -> Any:
     return nn.selu(x)
 
 
-def gelu(x: Any, approximate: bool = False) -> Any:
+def gelu(x: Any, approximate: bool = False) -> Tensor:
     """Gaussian error linear unit.
 
     Example:
@@ -112,7 +115,7 @@ def gelu(x: Any, approximate: bool = False) -> Any:
     return nn.gelu(x, approximate)
 
 
-def relu6(x: Any) -> Any:
+def relu6(x: Any) -> Tensor:
     """`min(max(x, 0), 6)`.
 
     Example:
@@ -123,7 +126,7 @@ def relu6(x: Any) -> Any:
     return nn.relu6(x)
 
 
-def softmax(x: Any, axis: int = -1) -> Any:
+def softmax(x: Any, axis: int = -1) -> Tensor:
     """Softmax along a dimension.
 
     Raises:
@@ -136,10 +139,10 @@ def softmax(x: Any, axis: int = -1) -> Any:
     """
     if len(x.shape) < 2:
         raise ValueError(f"Cannot apply softmax to a tensor that is 1D. Received input: {x}")
-    return elementwise.softmax(x, axis=axis)
+    return with_logits(nn.softmax(x, axis=axis), x)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Any) -> Tensor:
     """`1 / (1 + e^-x)`.
 
     Example:
@@ -147,10 +150,10 @@ def sigmoid(x: Any) -> Any:
       >>> tf.keras.activations.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return elementwise.sigmoid(x)
+    return with_logits(nn.sigmoid(x), x)
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: Any) -> Tensor:
     """Hyperbolic tangent.
 
     Example:
@@ -161,7 +164,7 @@ def tanh(x: Any) -> Any:
     return nn.tanh(x)
 
 
-def softplus(x: Any) -> Any:
+def softplus(x: Any) -> Tensor:
     """`log(1 + e^x)`.
 
     Example:
@@ -172,7 +175,7 @@ def softplus(x: Any) -> Any:
     return nn.softplus(x)
 
 
-def softsign(x: Any) -> Any:
+def softsign(x: Any) -> Tensor:
     """`x / (1 + |x|)`.
 
     Example:
@@ -183,7 +186,7 @@ def softsign(x: Any) -> Any:
     return nn.softsign(x)
 
 
-def silu(x: Any) -> Any:
+def silu(x: Any) -> Tensor:
     """`x * sigmoid(x)`.
 
     Example:
@@ -194,7 +197,7 @@ def silu(x: Any) -> Any:
     return nn.silu(x)
 
 
-def swish(x: Any) -> Any:
+def swish(x: Any) -> Tensor:
     """`x * sigmoid(x)`.
 
     Example:
@@ -205,7 +208,7 @@ def swish(x: Any) -> Any:
     return nn.silu(x)
 
 
-def mish(x: Any) -> Any:
+def mish(x: Any) -> Tensor:
     """`x * tanh(softplus(x))`.
 
     Example:
@@ -216,7 +219,7 @@ def mish(x: Any) -> Any:
     return x * nn.tanh(nn.softplus(x))
 
 
-def exponential(x: Any) -> Any:
+def exponential(x: Any) -> Tensor:
     """`e^x`.
 
     Example:
@@ -227,7 +230,7 @@ def exponential(x: Any) -> Any:
     return math.exp(x)
 
 
-def hard_sigmoid(x: Any) -> Any:
+def hard_sigmoid(x: Any) -> Tensor:
     """`0.2 x + 0.5`, clipped to [0, 1].
 
     Example:
@@ -238,7 +241,7 @@ def hard_sigmoid(x: Any) -> Any:
     return math.clip_by_value(x * 0.2 + 0.5, 0.0, 1.0)
 
 
-def linear(x: Any) -> Any:
+def linear(x: Any) -> Tensor:
     """The input itself.
 
     Example:

@@ -26,7 +26,7 @@ __all__ = [
 registry.LAYERS.add(Functional, Model, Sequential)
 
 
-def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any:
+def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Model:
     """A model from `{'class_name': ..., 'config': ...}`.
 
     Example:
@@ -38,7 +38,7 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any
     return registry.LAYERS.deserialize(config, custom_objects)
 
 
-def model_from_yaml(yaml_string: str, custom_objects: Any = None) -> Any:
+def model_from_yaml(yaml_string: str, custom_objects: Any = None) -> Model:
     """Is no more: YAML can name any function of Python.
 
     Args:
@@ -59,7 +59,7 @@ def model_from_yaml(yaml_string: str, custom_objects: Any = None) -> Any:
     )
 
 
-def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = None) -> Any:
+def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = None) -> Model:
     """A model of the same structure with new weights.
 
     Args:

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.interpreters import ad, batching, mlir
 
+from meshflow.environment.jax_internals import ad, batching, mlir
 from meshflow.kernels import lowerings
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jex_core
-from jax.interpreters import ad, batching
 
+from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.kernels import library, lowerings
 from meshflow.kernels.composite_primitives import in_front
 from meshflow.kernels.composite_primitives import register as register_composed

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import descriptors, library, lowerings, sizes
 from meshflow.kernels.composite_primitives import register as register_composed
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.files.limits import image_limit
+from meshflow.environment.limits import image_limit
 from meshflow.kernels import jpeg, library, row_gather
 
 __all__ = ["LEFT_RIGHT", "UP_DOWN", "Loading", "load"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.files.limits import image_limit
+from meshflow.environment.limits import image_limit
 from meshflow.kernels import library
 
 __all__ = ["available", "decoded", "libraries"]
@@ -29,7 +29,7 @@ def libraries(pattern: str) -> list[Path]:
       pattern: of their names.
     """
     try:
-        import PIL
+        import PIL  # noqa: PLC0415 - optional: without it other code decodes
     except ImportError:
         return []
     return sorted((Path(PIL.__path__[0]).parent / "pillow.libs").glob(pattern))

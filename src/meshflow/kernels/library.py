@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
+from meshflow.environment import jax_internals
 from meshflow.kernels import installation
 
 NAME = "libmeshflow_onednn.so"
@@ -162,10 +164,8 @@ class Library:
 
     def ask_for_huge_pages(self) -> bool:
         """Puts huge pages behind large buffers of XLA from now on; whether that could be done."""
-        import jaxlib
-
         # The folder has one large library and small ones that lead to it.
-        files = Path(jaxlib.__file__).parent.glob("*.so")
+        files = jax_internals.LIBRARIES.glob("*.so")
         if self._huge_pages is not None:
             self.huge_pages = any([self._huge_pages(str(file).encode()) == 0 for file in files])
         return self.huge_pages
@@ -202,8 +202,6 @@ class Library:
 @functools.cache
 def status() -> Library | KernelsUnavailableError:
     """The handlers, loaded and made known to XLA at the first call, or why there are none."""
-    import jax
-
     if not wanted():
         return KernelsUnavailableError("MESHFLOW_KERNELS=xla turns them off.")
     path = Path(__file__).parent / NAME

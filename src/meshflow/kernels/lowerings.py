@@ -14,9 +14,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import dispatch  # which primitives need devices to be lowered has no public place
-from jax.interpreters import mlir
 
+from meshflow.environment.jax_internals import (
+    common_lowerings,
+    mlir,
+    needs_devices_when_lowered,
+    platform_lowerings,
+)
 from meshflow.kernels import descriptors, library, partitioning, sizes
 
 # The shortest rows of a result that code is used for, as depends_on_place in kernel.h says.
@@ -306,8 +310,8 @@ def is_ours(context: Any) -> bool:
 
 def override(primitive: Any, choose: Callable[..., Any]) -> None:
     """Makes oneDNN the CPU's lowering of a primitive where `choose` finds code for it."""
-    common = mlir._lowerings[primitive].rule
-    special = mlir._platform_specific_lowerings["cpu"].get(primitive)
+    common = common_lowerings[primitive].rule
+    special = platform_lowerings["cpu"].get(primitive)
     usual = special.rule if special is not None else common
 
     def rule(context: Any, *operands: Any, **parameters: Any) -> Any:
@@ -347,7 +351,7 @@ def _code_of_parts(
 def widen_sums() -> None:
     """Makes sums of 16-bit floats be taken in float32: XLA's code for CPUs rounds after every term."""
     primitive = jax.lax.reduce_sum_p
-    usual = mlir._lowerings[primitive].rule
+    usual = common_lowerings[primitive].rule
 
     def rule(context: Any, operand: Any, **parameters: Any) -> Any:
         dtype = np.dtype(context.avals_in[0].dtype)
@@ -376,14 +380,14 @@ def divide_convolutions() -> None:
 
         return rule
 
-    lowered = mlir._lowerings[primitive].rule
+    lowered = common_lowerings[primitive].rule
     mlir.register_lowering(primitive, divided(lowered, False))
-    for platform, rules in mlir._platform_specific_lowerings.items():
+    for platform, rules in platform_lowerings.items():
         if primitive in rules:
             special = divided(rules[primitive].rule, platform == "cpu")
             mlir.register_lowering(primitive, special, platform=platform)
     # The partitioner is told the devices.
-    dispatch.prim_requires_devices_during_lowering.add(primitive)
+    needs_devices_when_lowered.add(primitive)
 
 
 def register() -> None:

@@ -31,6 +31,8 @@ from jax.experimental.custom_partitioning import (
 )
 from jax.sharding import NamedSharding, PartitionSpec
 
+from meshflow.environment.jax_internals import parse_flatten_op_sharding
+
 Axes = tuple[str, ...]
 _GROUPS = ("feature_group_count", "batch_group_count")
 
@@ -378,8 +380,6 @@ def _rules() -> int:
 
 def _axes(sharding: Any, mesh: Any, rank: int) -> list[Axes]:
     """Mesh dimensions of each axis; none where a split is not one over whole mesh dimensions."""
-    from jax._src.sharding_impls import parse_flatten_op_sharding  # shardings come as XLA's
-
     try:
         spec = parse_flatten_op_sharding(sharding._to_xla_hlo_sharding(rank), mesh)[0]
     except Exception:

@@ -5,8 +5,6 @@ Arrays are tensors (`tnp.ndarray` is `tf.Tensor`): what these functions give wor
 """
 
 from meshflow.numpy import fft, linalg, random
-from meshflow.numpy.arranging import *
-from meshflow.numpy.arranging import __all__ as _arranging
 from meshflow.numpy.behavior import experimental_enable_numpy_behavior
 from meshflow.numpy.conversion import array, asanyarray, asarray, ascontiguousarray, copy
 from meshflow.numpy.creation import *
@@ -15,6 +13,8 @@ from meshflow.numpy.elementwise import *
 from meshflow.numpy.elementwise import __all__ as _elementwise
 from meshflow.numpy.inspection import *
 from meshflow.numpy.inspection import __all__ as _inspection
+from meshflow.numpy.manipulation import *
+from meshflow.numpy.manipulation import __all__ as _manipulation
 from meshflow.numpy.products import *
 from meshflow.numpy.products import __all__ as _products
 from meshflow.numpy.reductions import *
@@ -32,7 +32,7 @@ __all__ = [
     "fft",
     "linalg",
     "random",
-    *_arranging,
+    *_manipulation,
     *_by_values,
     *_creation,
     *_elementwise,

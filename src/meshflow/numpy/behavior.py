@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
-from meshflow.numpy import arranging, elementwise, inspection, products, promotion, reductions
+from meshflow.numpy import elementwise, inspection, manipulation, products, promotion, reductions
 from meshflow.numpy.conversion import Defaults, copy, promoted
 from meshflow.numpy.value_dependent_shapes import nonzero
 from meshflow.ops.math import cast
@@ -20,12 +20,12 @@ __all__ = ["experimental_enable_numpy_behavior"]
 
 
 def _reshape(self: Tensor, *shape: Any, order: str = "C") -> Tensor:
-    return arranging.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+    return manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
 
 
 def _transpose(self: Tensor, *axes: Any) -> Tensor:
     chosen = axes[0] if len(axes) == 1 else axes or None
-    return arranging.transpose(self, chosen)
+    return manipulation.transpose(self, chosen)
 
 
 def _astype(self: Tensor, dtype: Any) -> Tensor:
@@ -76,7 +76,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "clip": elementwise.clip,
     "conj": elementwise.conj,
     **{
-        name: getattr(arranging, name)
+        name: getattr(manipulation, name)
         for name in (
             *("argsort", "diagonal", "flatten", "ravel", "repeat", "squeeze", "swapaxes", "take"),
         )
@@ -90,7 +90,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     },
 }
 _PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
-    "T": arranging.transpose,
+    "T": manipulation.transpose,
     "data": lambda self: self,
     "real": elementwise.real,
     "imag": elementwise.imag,

@@ -12,7 +12,7 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.values import convert
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import Defaults, as_array_dtype, asarray, is_number, own_dtype
-from meshflow.numpy.jnp_wrappers import of_jax
+from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.numpy.promotion import common_dtype
 from meshflow.ops import array as array_ops
 from meshflow.ops.array.creation import as_sizes
@@ -56,27 +56,27 @@ __all__ = [
     ),
 ]
 
-zeros = of_jax(jnp.zeros)
-ones = of_jax(jnp.ones)
-empty = of_jax(jnp.zeros, "empty")
-eye = of_jax(jnp.eye)
-identity = of_jax(jnp.identity)
-_tri = of_jax(jnp.tri, "tri")
-zeros_like = of_jax(jnp.zeros_like)
-ones_like = of_jax(jnp.ones_like)
-empty_like = of_jax(jnp.zeros_like, "empty_like")
+zeros = wrap_jnp(jnp.zeros)
+ones = wrap_jnp(jnp.ones)
+empty = wrap_jnp(jnp.zeros, "empty")
+eye = wrap_jnp(jnp.eye)
+identity = wrap_jnp(jnp.identity)
+_tri = wrap_jnp(jnp.tri, "tri")
+zeros_like = wrap_jnp(jnp.zeros_like)
+ones_like = wrap_jnp(jnp.ones_like)
+empty_like = wrap_jnp(jnp.zeros_like, "empty_like")
 
-_linspace = of_jax(jnp.linspace, "linspace", floating=True)
-_logspace = of_jax(jnp.logspace, "logspace", floating=True, static=["base"])
-_geomspace = of_jax(jnp.geomspace, "geomspace", floating=True)
+_linspace = wrap_jnp(jnp.linspace, "linspace", floating=True)
+_logspace = wrap_jnp(jnp.logspace, "logspace", floating=True, static=["base"])
+_geomspace = wrap_jnp(jnp.geomspace, "geomspace", floating=True)
 
-meshgrid = of_jax(jnp.meshgrid, apart=["xi"])
-vander = of_jax(jnp.vander)
-bartlett = of_jax(jnp.bartlett, static=["M"])
-blackman = of_jax(jnp.blackman, static=["M"])
-hamming = of_jax(jnp.hamming, static=["M"])
-hanning = of_jax(jnp.hanning, static=["M"])
-kaiser = of_jax(jnp.kaiser, static=["M", "beta"])
+meshgrid = wrap_jnp(jnp.meshgrid, apart=["xi"])
+vander = wrap_jnp(jnp.vander)
+bartlett = wrap_jnp(jnp.bartlett, static=["M"])
+blackman = wrap_jnp(jnp.blackman, static=["M"])
+hamming = wrap_jnp(jnp.hamming, static=["M"])
+hanning = wrap_jnp(jnp.hanning, static=["M"])
+kaiser = wrap_jnp(jnp.kaiser, static=["M", "beta"])
 
 
 def full(shape: Any, fill_value: TensorLike, dtype: Any = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.numpy import fft as jfft
 
-from meshflow.numpy.jnp_wrappers import of_jax
+from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
     *(
@@ -31,21 +31,21 @@ __all__ = [
     ),
 ]
 
-fft = of_jax(jfft.fft, floating=True)
-ifft = of_jax(jfft.ifft, floating=True)
-fft2 = of_jax(jfft.fft2, floating=True)
-ifft2 = of_jax(jfft.ifft2, floating=True)
-fftn = of_jax(jfft.fftn, floating=True)
-ifftn = of_jax(jfft.ifftn, floating=True)
-rfft = of_jax(jfft.rfft, floating=True)
-irfft = of_jax(jfft.irfft, floating=True)
-rfft2 = of_jax(jfft.rfft2, floating=True)
-irfft2 = of_jax(jfft.irfft2, floating=True)
-rfftn = of_jax(jfft.rfftn, floating=True)
-irfftn = of_jax(jfft.irfftn, floating=True)
-hfft = of_jax(jfft.hfft, floating=True)
-ihfft = of_jax(jfft.ihfft, floating=True)
-fftfreq = of_jax(jfft.fftfreq, static=["d"])
-rfftfreq = of_jax(jfft.rfftfreq, static=["d"])
-fftshift = of_jax(jfft.fftshift)
-ifftshift = of_jax(jfft.ifftshift)
+fft = wrap_jnp(jfft.fft, floating=True)
+ifft = wrap_jnp(jfft.ifft, floating=True)
+fft2 = wrap_jnp(jfft.fft2, floating=True)
+ifft2 = wrap_jnp(jfft.ifft2, floating=True)
+fftn = wrap_jnp(jfft.fftn, floating=True)
+ifftn = wrap_jnp(jfft.ifftn, floating=True)
+rfft = wrap_jnp(jfft.rfft, floating=True)
+irfft = wrap_jnp(jfft.irfft, floating=True)
+rfft2 = wrap_jnp(jfft.rfft2, floating=True)
+irfft2 = wrap_jnp(jfft.irfft2, floating=True)
+rfftn = wrap_jnp(jfft.rfftn, floating=True)
+irfftn = wrap_jnp(jfft.irfftn, floating=True)
+hfft = wrap_jnp(jfft.hfft, floating=True)
+ihfft = wrap_jnp(jfft.ihfft, floating=True)
+fftfreq = wrap_jnp(jfft.fftfreq, static=["d"])
+rfftfreq = wrap_jnp(jfft.rfftfreq, static=["d"])
+fftshift = wrap_jnp(jfft.fftshift)
+ifftshift = wrap_jnp(jfft.ifftshift)

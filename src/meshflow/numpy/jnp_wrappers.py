@@ -53,7 +53,7 @@ _STATIC = frozenset(
 _REFUSED = ("out", "order", "casting", "subok", "like")
 
 
-def of_jax(
+def wrap_jnp(
     function: Callable[..., Any],
     name: str | None = None,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.numpy import linalg as jla
 
-from meshflow.numpy.jnp_wrappers import of_jax
+from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
     *(
@@ -36,26 +36,26 @@ __all__ = [
     ),
 ]
 
-cholesky = of_jax(jla.cholesky, floating=True)
-cond = of_jax(jla.cond, floating=True)
-cross = of_jax(jla.cross)
-det = of_jax(jla.det, floating=True)
-eig = of_jax(jla.eig, floating=True)
-eigh = of_jax(jla.eigh, floating=True)
-eigvals = of_jax(jla.eigvals, floating=True)
-eigvalsh = of_jax(jla.eigvalsh, floating=True)
-inv = of_jax(jla.inv, floating=True)
-lstsq = of_jax(jla.lstsq, floating=True)
-matrix_power = of_jax(jla.matrix_power)
-matrix_rank = of_jax(
+cholesky = wrap_jnp(jla.cholesky, floating=True)
+cond = wrap_jnp(jla.cond, floating=True)
+cross = wrap_jnp(jla.cross)
+det = wrap_jnp(jla.det, floating=True)
+eig = wrap_jnp(jla.eig, floating=True)
+eigh = wrap_jnp(jla.eigh, floating=True)
+eigvals = wrap_jnp(jla.eigvals, floating=True)
+eigvalsh = wrap_jnp(jla.eigvalsh, floating=True)
+inv = wrap_jnp(jla.inv, floating=True)
+lstsq = wrap_jnp(jla.lstsq, floating=True)
+matrix_power = wrap_jnp(jla.matrix_power)
+matrix_rank = wrap_jnp(
     jla.matrix_rank, floating=True, operands=["M"], static=["rtol", "tol"], differentiable=False
 )
-multi_dot = of_jax(jla.multi_dot)
-norm = of_jax(jla.norm, floating=True)
-pinv = of_jax(jla.pinv, floating=True, static=["rtol"])
-qr = of_jax(jla.qr, floating=True)
-slogdet = of_jax(jla.slogdet, floating=True)
-solve = of_jax(jla.solve, floating=True)
-svd = of_jax(jla.svd, floating=True)
-tensorinv = of_jax(jla.tensorinv, floating=True)
-tensorsolve = of_jax(jla.tensorsolve, floating=True)
+multi_dot = wrap_jnp(jla.multi_dot)
+norm = wrap_jnp(jla.norm, floating=True)
+pinv = wrap_jnp(jla.pinv, floating=True, static=["rtol"])
+qr = wrap_jnp(jla.qr, floating=True)
+slogdet = wrap_jnp(jla.slogdet, floating=True)
+solve = wrap_jnp(jla.solve, floating=True)
+svd = wrap_jnp(jla.svd, floating=True)
+tensorinv = wrap_jnp(jla.tensorinv, floating=True)
+tensorsolve = wrap_jnp(jla.tensorsolve, floating=True)

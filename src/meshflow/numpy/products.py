@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.numpy.jnp_wrappers import of_jax
+from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
     *(
@@ -45,35 +45,35 @@ __all__ = [
     "vecmat",
 ]
 
-dot = of_jax(jnp.dot)
-matmul = of_jax(jnp.matmul)
-inner = of_jax(jnp.inner)
-outer = of_jax(jnp.outer)
-vdot = of_jax(jnp.vdot)
-vecdot = of_jax(jnp.vecdot)
-matvec = of_jax(jnp.matvec)
-vecmat = of_jax(jnp.vecmat)
-tensordot = of_jax(jnp.tensordot)
-kron = of_jax(jnp.kron)
-cross = of_jax(jnp.cross, operands=["a", "b"])
-trace = of_jax(jnp.trace, counting=True)
-_einsum = of_jax(jnp.einsum, "einsum", operands=["operands"], static=["subscripts"])
+dot = wrap_jnp(jnp.dot)
+matmul = wrap_jnp(jnp.matmul)
+inner = wrap_jnp(jnp.inner)
+outer = wrap_jnp(jnp.outer)
+vdot = wrap_jnp(jnp.vdot)
+vecdot = wrap_jnp(jnp.vecdot)
+matvec = wrap_jnp(jnp.matvec)
+vecmat = wrap_jnp(jnp.vecmat)
+tensordot = wrap_jnp(jnp.tensordot)
+kron = wrap_jnp(jnp.kron)
+cross = wrap_jnp(jnp.cross, operands=["a", "b"])
+trace = wrap_jnp(jnp.trace, counting=True)
+_einsum = wrap_jnp(jnp.einsum, "einsum", operands=["operands"], static=["subscripts"])
 
-convolve = of_jax(jnp.convolve)
-correlate = of_jax(jnp.correlate)
-diff = of_jax(jnp.diff)
-ediff1d = of_jax(jnp.ediff1d)
-interp = of_jax(jnp.interp, floating=True, static=["left", "right", "period"])
-trapezoid = of_jax(jnp.trapezoid, floating=True)
+convolve = wrap_jnp(jnp.convolve)
+correlate = wrap_jnp(jnp.correlate)
+diff = wrap_jnp(jnp.diff)
+ediff1d = wrap_jnp(jnp.ediff1d)
+interp = wrap_jnp(jnp.interp, floating=True, static=["left", "right", "period"])
+trapezoid = wrap_jnp(jnp.trapezoid, floating=True)
 
-polyval = of_jax(jnp.polyval)
-polyadd = of_jax(jnp.polyadd)
-polysub = of_jax(jnp.polysub)
-polymul = of_jax(jnp.polymul)
-polyder = of_jax(jnp.polyder, static=["m"])
-polyint = of_jax(jnp.polyint, floating=True, static=["m"])
-polyfit = of_jax(jnp.polyfit, floating=True, static=["deg"])
-poly = of_jax(jnp.poly, floating=True)
+polyval = wrap_jnp(jnp.polyval)
+polyadd = wrap_jnp(jnp.polyadd)
+polysub = wrap_jnp(jnp.polysub)
+polymul = wrap_jnp(jnp.polymul)
+polyder = wrap_jnp(jnp.polyder, static=["m"])
+polyint = wrap_jnp(jnp.polyint, floating=True, static=["m"])
+polyfit = wrap_jnp(jnp.polyfit, floating=True, static=["deg"])
+poly = wrap_jnp(jnp.poly, floating=True)
 
 
 def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import as_array_dtype, asarray
+from meshflow.numpy.creation import arange
 from meshflow.ops import array as array_ops
 from meshflow.ops import math
 from meshflow.ops import random as ops
@@ -166,8 +167,6 @@ def permutation(x: TensorLike) -> Tensor:
       >>> sorted(tnp.random.permutation(3).numpy().tolist())
       [0, 1, 2]
     """
-    from meshflow.numpy.creation import arange
-
     return ops.shuffle(arange(x) if isinstance(x, int) else asarray(x))
 
 
@@ -187,8 +186,6 @@ def choice(a: TensorLike, size: Any = None, replace: bool = True) -> Tensor:
       >>> tnp.random.choice([7, 7], size=2).numpy()
       array([7, 7])
     """
-    from meshflow.numpy.creation import arange
-
     source = arange(a) if isinstance(a, int) else asarray(a)
     sizes = list(_sizes(size))
     if replace:

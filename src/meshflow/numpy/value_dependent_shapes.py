@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.numpy import arranging
+from meshflow.numpy import manipulation
 from meshflow.numpy.conversion import asarray
-from meshflow.numpy.jnp_wrappers import of_jax
+from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 import jax.numpy as jnp  # isort: skip
 
@@ -39,7 +39,7 @@ __all__ = [
     "where",
 ]
 
-_choice = of_jax(jnp.where, "where", operands=["condition", "x", "y"])
+_choice = wrap_jnp(jnp.where, "where", operands=["condition", "x", "y"])
 
 
 def _known(value: TensorLike, function: str) -> np.ndarray:
@@ -128,7 +128,7 @@ def compress(condition: TensorLike, a: TensorLike, axis: int | None = None) -> T
       >>> tnp.compress([True, False, True], [4, 5, 6]).numpy()
       array([4, 6])
     """
-    return arranging.take(a, np.flatnonzero(_known(condition, "compress")), axis)
+    return manipulation.take(a, np.flatnonzero(_known(condition, "compress")), axis)
 
 
 def extract(condition: TensorLike, arr: TensorLike) -> Tensor:
@@ -139,7 +139,7 @@ def extract(condition: TensorLike, arr: TensorLike) -> Tensor:
       >>> tnp.extract([[True, False]], [[4, 5]]).numpy()
       array([4])
     """
-    return compress(arranging.ravel(condition), arranging.ravel(arr))
+    return compress(manipulation.ravel(condition), manipulation.ravel(arr))
 
 
 def unique(

@@ -8,15 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.autograph.runtime.logical import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
 from meshflow.core.tracing.host_callbacks import keeping_errors
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.ops import math
 from meshflow.ops.printing import value_text
+from meshflow.ops.signatures import ComparisonCheck, SignCheck
 
 __all__ = [
     "Assert",
@@ -89,6 +92,9 @@ def Assert(
     _check(convert_to_tensor(condition), None, list(data), summarize or 3)
 
 
+register_assertion(Assert)
+
+
 def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> None:
     tensors = [d for d in data if is_tensor(d)]
     if context.trace is None or isinstance(holds._value, np.ndarray):
@@ -118,7 +124,7 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
 
 def _binary(
     name: str, relation: Callable[..., Any], sign: str, good: str, bad: str
-) -> Callable[..., None]:
+) -> ComparisonCheck:
     """A check of two tensors, with arguments that pass and fail for the example in its docstring."""
 
     def check(
@@ -183,9 +189,7 @@ assert_greater_equal = _binary(
 )
 
 
-def _unary(
-    name: str, relation: Callable[..., Any], sign: str, good: str, bad: str
-) -> Callable[..., None]:
+def _unary(name: str, relation: Callable[..., Any], sign: str, good: str, bad: str) -> SignCheck:
     """A check of one tensor, with arguments that pass and fail for the example in its docstring."""
 
     def check(
@@ -428,8 +432,6 @@ def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None
       >>> import meshflow as tf
       >>> tf.debugging.assert_type(tf.constant(1.0), tf.float32)
     """
-    from meshflow.core.values.dtypes import as_dtype
-
     if convert_to_tensor(tensor).dtype is not as_dtype(tf_type):
         raise TypeError(
             f"{message or ''} tensor must be of type {as_dtype(tf_type).name}; got {convert_to_tensor(tensor).dtype.name}".strip()
@@ -468,8 +470,6 @@ def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
         raise ValueError(
             f"Expected tensors of one floating point type, got {sorted(k.name for k in kinds)}."
         )
-    from meshflow.core.values.dtypes import float32
-
     return next(iter(kinds), float32)
 
 

@@ -17,8 +17,8 @@ from meshflow.core.values.convert import from_python
 from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 from meshflow.ops.deferred_host_values import waits

@@ -14,9 +14,10 @@ import numpy as np
 
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.variables import indexing
+from meshflow.ops import casting
 from meshflow.ops.array import gather_scatter, shaping
 from meshflow.ops.image import geometry
-from meshflow.ops.math import arithmetic, casting, clipping, comparison, division
+from meshflow.ops.math import arithmetic, clipping, comparison, division
 from meshflow.ops.random import from_keys
 
 # What a compiled program is worth its call for.

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.tracing.host_callbacks import host_calls_are_ordered, keeping_errors
+from meshflow.core.tracing.host_callbacks import callbacks_are_ordered, keeping_errors
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, is_tensor
@@ -135,7 +135,7 @@ def print(
             for t, v in zip(tensors, known, strict=True)
             if v is None
         ]
-        jax.debug.callback(keeping_errors(write), *values, ordered=host_calls_are_ordered())
+        jax.debug.callback(keeping_errors(write), *values, ordered=callbacks_are_ordered())
     else:
         write()
 

@@ -12,9 +12,10 @@ from jax.experimental import io_callback
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError, error_of_python
-from meshflow.core.tracing.host_callbacks import host_calls_are_ordered, keeping_errors
+from meshflow.core.tracing.host_callbacks import callbacks_are_ordered, keeping_errors
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
@@ -177,8 +178,6 @@ def py_function(
         return _declared("py_function", results, specs)
 
     def backward(arrays: Any, cotangents: Any) -> list[np.ndarray]:
-        from meshflow.core.gradients.tape import GradientTape
-
         tensors = [Tensor(np.asarray(a)) for a in arrays]
         inexact = [t for t in tensors if is_inexact(t._value)]
         with GradientTape() as tape:
@@ -198,7 +197,7 @@ def py_function(
     @jax.custom_vjp
     def call(*arrays: Any) -> Any:
         return io_callback(
-            keeping_errors(forward), _arrays(specs), *arrays, ordered=host_calls_are_ordered()
+            keeping_errors(forward), _arrays(specs), *arrays, ordered=callbacks_are_ordered()
         )
 
     def call_forward(*arrays: Any) -> Any:
@@ -264,7 +263,7 @@ def numpy_function(
         return _declared("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)
 
     # Python's side effects happen in the order in which they are written.
-    ordered = host_calls_are_ordered()
+    ordered = callbacks_are_ordered()
     callback = functools.partial(io_callback, ordered=ordered) if stateful else jax.pure_callback
 
     def call(*arrays: Any) -> Any:

@@ -7,12 +7,16 @@ from typing import Any, Protocol
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = [
+    "ColorConversion",
+    "ComparisonCheck",
     "ComplexTransform",
     "Elementwise",
     "RealTransform",
     "Reduction",
     "RowSegments",
     "Segments",
+    "SignCheck",
+    "TensorScatter",
     "UnsortedSegments",
 ]
 
@@ -81,3 +85,46 @@ class RowSegments(Protocol):
         sparse_gradient: bool = False,
         name: str | None = None,
     ) -> Tensor: ...
+
+
+class ColorConversion(Protocol):
+    """An op from one colour space to another."""
+
+    def __call__(self, images: TensorLike) -> Tensor: ...
+
+
+class TensorScatter(Protocol):
+    """An op that gives a tensor in which some parts are others."""
+
+    def __call__(
+        self,
+        tensor: TensorLike,
+        indices: TensorLike,
+        updates: TensorLike,
+        name: str | None = None,
+    ) -> Tensor: ...
+
+
+class ComparisonCheck(Protocol):
+    """A check of two tensors, element by element."""
+
+    def __call__(
+        self,
+        x: TensorLike,
+        y: TensorLike,
+        message: Any = None,
+        summarize: int | None = None,
+        name: str | None = None,
+    ) -> None: ...
+
+
+class SignCheck(Protocol):
+    """A check of the signs of a tensor's elements."""
+
+    def __call__(
+        self,
+        x: TensorLike,
+        message: Any = None,
+        summarize: int | None = None,
+        name: str | None = None,
+    ) -> None: ...

@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.kernel_and_bias_gradient import summed_axes, totalled_p
 from meshflow.passes.jaxprs import everywhere
 
-__all__ = ["totalled"]
+__all__ = ["fuse_bias_gradients"]
 
 
-def totalled(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+def fuse_bias_gradients(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """The program with gradients of kernels and biases computed together; the same object when there are none.
 
     Args:

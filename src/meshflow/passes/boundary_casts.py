@@ -1,4 +1,4 @@
-"""In which precision values cross the border of an equation with programs inside.
+"""In which precision values cross the boundary of an equation with programs inside.
 
 A value enters a loop, a branch or a function with its own derivative in the precision it is used
 in there, so that its cast happens outside, once; a result leaves in the precision it was made in.
@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend import core as jex_core
-
-from meshflow.passes.precision_propagation import Colouring, Path, is_float32
+from meshflow.environment.jax_internals import jex_core
+from meshflow.passes.precision_propagation import Path, Precisions, is_float32
 from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
 
-__all__ = ["Borders"]
+__all__ = ["BoundaryCasts"]
 
 
-class Borders:
-    """The borders of a coloured program.
+class BoundaryCasts:
+    """The boundaries of a program in mixed precision.
 
     Args:
-      colours: its colours.
+      precisions: its precisions.
     """
 
-    def __init__(self, colours: Colouring) -> None:
-        self._colours = colours
+    def __init__(self, precisions: Precisions) -> None:
+        self._precisions = precisions
         self._uses: dict[Path, dict[Any, set[bool]]] = {}
 
     def operands(
@@ -81,9 +80,9 @@ class Borders:
 
         for i, eqn in enumerate(jaxpr.eqns):
             where = (*path, i)
-            if where not in self._colours.regions:
+            if where not in self._precisions.regions:
                 for atom in eqn.invars:
-                    add(atom, {where in self._colours.painted})
+                    add(atom, {where in self._precisions.low_precision})
                 continue
             for region in regions_of(eqn):
                 inner = self._uses_of(region.jaxpr, (*where, region.key))
@@ -101,7 +100,7 @@ class Borders:
 
         for i, eqn in enumerate(jaxpr.eqns):
             where = (*path, i)
-            if where in self._colours.regions:
+            if where in self._precisions.regions:
                 regions = regions_of(eqn)
                 flags = [read(v) for v in eqn.invars]
                 if eqn.primitive.name in INLINED:
@@ -111,7 +110,7 @@ class Borders:
                     flags = self.operands(eqn, regions, where, flags)
                     made = self.results(eqn, regions, where, flags)
             else:
-                painted = where in self._colours.painted
-                made = [painted and is_float32(v) for v in eqn.outvars]
+                low_precision = where in self._precisions.low_precision
+                made = [low_precision and is_float32(v) for v in eqn.outvars]
             env.update(zip(eqn.outvars, made, strict=True))
         return [read(v) for v in jaxpr.outvars]

@@ -1,4 +1,4 @@
-"""Runs a coloured program with the casts that follow from its colours.
+"""Runs a program in mixed precision with the casts that follow from its precisions.
 
 Every float32 value exists in the precision that made it and is cast at most once to the other.
 Programs inside equations (loops, branches, custom derivatives) take each value in the precision
@@ -17,11 +17,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
-from jax.extend import source_info_util
 
-from meshflow.passes.boundary_casts import Borders
-from meshflow.passes.precision_propagation import Colouring, Path, is_float32
+from meshflow.environment.jax_internals import jex_core, source_info_util
+from meshflow.passes.boundary_casts import BoundaryCasts
+from meshflow.passes.precision_propagation import Path, Precisions, is_float32
 from meshflow.passes.sub_jaxprs import INLINED, Region, regions_of
 
 __all__ = ["run"]
@@ -40,20 +39,20 @@ Rewriter = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def run(
-    closed: Any, colours: Colouring, low: Any, rewritten: Rewriter, arrays: Sequence[Any]
+    closed: Any, precisions: Precisions, low: Any, rewritten: Rewriter, arrays: Sequence[Any]
 ) -> list[Any]:
     """The results of a program, computed in mixed precision.
 
     Args:
       closed: the program.
-      colours: its colours.
+      precisions: its precisions.
       low: the low precision, a NumPy dtype.
       rewritten: makes a function compute in mixed precision.
       arrays: its inputs.
     """
-    if not colours.painted:
+    if not precisions.low_precision:
         return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *arrays)
-    program = _Program(colours, low, rewritten)
+    program = _Program(precisions, low, rewritten)
     outputs = program.run(closed.jaxpr, (), closed.consts, arrays)
     return [program.as_array(o, False) for o in outputs]
 
@@ -88,13 +87,13 @@ class _Custom:
 
 
 class _Program:
-    """Runs a coloured jaxpr. Environments hold `_Value`s for float32, arrays for the rest."""
+    """Runs a jaxpr in mixed precision. Environments hold `_Value`s for float32, arrays for the rest."""
 
-    def __init__(self, colours: Colouring, low: Any, rewritten: Rewriter) -> None:
-        self._colours = colours
+    def __init__(self, precisions: Precisions, low: Any, rewritten: Rewriter) -> None:
+        self._precisions = precisions
         self._low = low
         self._rewritten = rewritten
-        self._borders = Borders(colours)
+        self._boundary_casts = BoundaryCasts(precisions)
 
     # ---- values ----------------------------------------------------------------------------
 
@@ -156,20 +155,20 @@ class _Program:
         return [read(v) for v in jaxpr.outvars]
 
     def _equation(self, eqn: Any, where: Path, values: list[Any]) -> list[Any]:
-        if where in self._colours.regions:
+        if where in self._precisions.regions:
             regions = regions_of(eqn)
             if eqn.primitive.name in INLINED:
                 return self._inline(eqn, regions[0], where, values)
             return self._contain(eqn, regions, where, values)
-        painted = where in self._colours.painted
+        low_precision = where in self._precisions.low_precision
         params = eqn.params
-        if painted:
+        if low_precision:
             params = dict(params)
             for name in _DTYPE_PARAMETERS:
                 if params.get(name) == np.float32:
                     params[name] = self._low
-        arrays = self._operands(eqn, values, [painted] * len(values))
-        if painted and _casts_to_itself(eqn, arrays, params):
+        arrays = self._operands(eqn, values, [low_precision] * len(values))
+        if low_precision and _casts_to_itself(eqn, arrays, params):
             return arrays
         bound = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(params))
         return list(bound) if eqn.primitive.multiple_results else [bound]
@@ -188,8 +187,8 @@ class _Program:
 
     def _contain(self, eqn: Any, regions: list[Region], where: Path, values: list[Any]) -> Any:
         given = [isinstance(v, _Value) and v.low for v in values]
-        flags = self._borders.operands(eqn, regions, where, given)
-        outs = self._borders.results(eqn, regions, where, flags)
+        flags = self._boundary_casts.operands(eqn, regions, where, given)
+        outs = self._boundary_casts.results(eqn, regions, where, flags)
         arrays = self._operands(eqn, values, flags)
         bodies = [self._body(r, where, outs) for r in regions]
         name, params = eqn.primitive.name, eqn.params

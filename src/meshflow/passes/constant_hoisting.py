@@ -13,12 +13,11 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.epilogues import finished_p
 from meshflow.kernels.packing import packed_p, packing
 
-__all__ = ["Kept", "kept"]
+__all__ = ["Hoisted", "hoist_constants"]
 
 # Bytes of an array that is worth keeping, and of all that are kept for one program.
 _LEAST, _MOST = 1 << 16, 1 << 30
@@ -29,7 +28,7 @@ _CONVOLUTIONS = ("conv_general_dilated", finished_p.name)
 _UNFINISHED = {"steps": (), "turned": False, "packed": False}
 
 
-class Kept(NamedTuple):
+class Hoisted(NamedTuple):
     """The two parts of a program.
 
     Attributes:
@@ -43,7 +42,7 @@ class Kept(NamedTuple):
     rest: jex_core.ClosedJaxpr
 
 
-def kept(closed: jex_core.ClosedJaxpr, stays: Iterable[int]) -> Kept | None:
+def hoist_constants(closed: jex_core.ClosedJaxpr, stays: Iterable[int]) -> Hoisted | None:
     """A program in two parts; None where there is nothing that should be made apart.
 
     Args:
@@ -75,7 +74,7 @@ def kept(closed: jex_core.ClosedJaxpr, stays: Iterable[int]) -> Kept | None:
         constvars=[], invars=[*read], outvars=found, eqns=before, effects=set(), debug_info=None
     )
     second = jaxpr.replace(invars=[*jaxpr.invars, *found], eqns=rest[::-1], debug_info=None)
-    return Kept(
+    return Hoisted(
         jex_core.ClosedJaxpr(first, []),
         [numbers[v] for v in read],
         jex_core.ClosedJaxpr(second, closed.consts),

@@ -10,26 +10,26 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.cross_entropy import gradient_p, loss_p
 from meshflow.passes.jaxprs import everywhere, makers, users
 
-__all__ = ["narrowed"]
+__all__ = ["fold_converts"]
 
 _CONVERT = "convert_element_type"
 
 
-def narrowed(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+def fold_converts(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """The program with fewer conversions around losses; the same object when there are none.
 
     Args:
       closed: a `ClosedJaxpr`.
     """
-    return everywhere(closed, _narrowed, (loss_p.name, gradient_p.name))
+    return everywhere(closed, _folded, (loss_p.name, gradient_p.name))
 
 
-def _narrowed(jaxpr: Any, eqns: list[Any]) -> list[Any]:
+def _folded(jaxpr: Any, eqns: list[Any]) -> list[Any]:
     """The equations of one jaxpr with fewer conversions."""
     made, uses = makers(eqns), users(jaxpr, eqns)
     found: list[Any] = list(eqns)
@@ -42,7 +42,7 @@ def _narrowed(jaxpr: Any, eqns: list[Any]) -> list[Any]:
             found[i] = eqn.replace(invars=[before, *rest])
         readers = uses.get(eqn.outvars[0], [])
         after = eqns[readers[0]] if len(readers) == 1 and readers[0] < len(eqns) else None
-        if eqn.primitive is gradient_p and after is not None and _narrows(after):
+        if eqn.primitive is gradient_p and after is not None and _folds(after):
             (result,) = after.outvars
             parameters = {**eqn.params, "result": result.aval.dtype}
             found[i] = found[i].replace(outvars=[result], params=parameters)
@@ -50,7 +50,7 @@ def _narrowed(jaxpr: Any, eqns: list[Any]) -> list[Any]:
     return [eqn for eqn in found if eqn is not None]
 
 
-def _narrows(eqn: Any) -> bool:
+def _folds(eqn: Any) -> bool:
     """Whether an equation rounds to bfloat16."""
     return eqn.primitive.name == _CONVERT and eqn.outvars[0].aval.dtype.name == "bfloat16"
 

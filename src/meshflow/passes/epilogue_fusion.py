@@ -15,15 +15,15 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels.epilogues import features, finished_p, product_p
 from meshflow.kernels.library import TYPES
 from meshflow.kernels.pooling import GATED
 from meshflow.passes.jaxprs import everywhere, makers, opened, users
 from meshflow.passes.patterns import gelu
 
-__all__ = ["fused"]
+__all__ = ["fuse_epilogues"]
 
 # Calls that a ReLU comes in.
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
@@ -38,7 +38,7 @@ class _Chain(NamedTuple):
     result: Any
 
 
-def fused(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+def fuse_epilogues(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """The program with fused convolutions; the same object when there are none.
 
     Args:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.mixed_precision import low_precision_dtype, traced
 from meshflow.passes.precision_lists import PrecisionLists, checked
-from meshflow.passes.precision_propagation import Node, colour
+from meshflow.passes.precision_propagation import Node, propagate_precision
 
 __all__ = ["Explanation", "Row", "explain", "explain_jaxpr"]
 
@@ -149,7 +149,7 @@ def explain_jaxpr(
       ValueError: for another dtype.
     """
     low = low_precision_dtype(dtype).name
-    nodes = colour(closed.jaxpr, checked(lists)).nodes
+    nodes = propagate_precision(closed.jaxpr, checked(lists)).nodes
     return Explanation(tuple(_row(node, low) for node in nodes), low)
 
 
@@ -160,7 +160,7 @@ def _row(node: Node, low: str) -> Row:
         node.name,
         f"{outs[0].dtype}{list(outs[0].shape)}" if outs else "",
         node.kind,
-        low if node.painted else "float32",
+        low if node.low_precision else "float32",
         node.why,
         next(filter(None, map(_line_of, node.sources)), ""),
     )

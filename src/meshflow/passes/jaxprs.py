@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from jax.extend import core as jex_core
+from meshflow.environment.jax_internals import jex_core
 
 
 def inner_jaxprs(equation: Any) -> list[Any]:

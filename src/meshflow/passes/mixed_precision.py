@@ -1,7 +1,7 @@
 """Automatic mixed precision for any JAX function: a rewrite of its jaxpr.
 
 Products and convolutions, and what lies between them, are computed in bfloat16 or float16; what
-needs the range or the digits stays in float32; inputs and results keep their dtypes. `colouring`
+needs the range or the digits stays in float32; inputs and results keep their dtypes. `precision_propagation`
 decides which equations run in low precision, `casting` runs the program again with the casts that
 follow. It is TensorFlow's graph rewrite (`auto_mixed_precision`) for jaxprs.
 """
@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.casting import run
 from meshflow.passes.jaxprs import inner_jaxprs, opened
 from meshflow.passes.precision_lists import PrecisionLists, checked
-from meshflow.passes.precision_propagation import colour
+from meshflow.passes.precision_propagation import propagate_precision
 
 __all__ = ["mixed_precision", "rewrite"]
 
@@ -73,15 +73,15 @@ def mixed_precision(fn: F, dtype: Any = "bfloat16", lists: PrecisionLists | None
     @functools.wraps(fn)
     def rewritten(*args: Any, **kwargs: Any) -> Any:
         closed, arrays, tree = traced(fn, args, kwargs)
-        colours = colour(closed.jaxpr, chosen)
-        if not colours.painted and _products(closed.jaxpr, chosen) == {"float64"}:
+        precisions = propagate_precision(closed.jaxpr, chosen)
+        if not precisions.low_precision and _products(closed.jaxpr, chosen) == {"float64"}:
             warnings.warn(
                 f"mixed_precision left {getattr(fn, '__name__', fn)} as it is: it computes in float64, and only "
                 "float32 is computed in low precision. Make its arrays float32 (jnp.float32(x), "
                 "jnp.ones(3, 'float32')), or turn jax_enable_x64 off, which makes JAX's own arrays float64.",
                 stacklevel=2,
             )
-        results = run(closed, colours, low, again, arrays)
+        results = run(closed, precisions, low, again, arrays)
         return jax.tree.unflatten(tree, results)
 
     return rewritten  # type: ignore[return-value]
@@ -155,12 +155,12 @@ def rewrite(
     """
     low = low_precision_dtype(dtype)
     chosen = checked(lists)
-    colours = colour(closed.jaxpr, chosen)
-    if not colours.painted:
+    precisions = propagate_precision(closed.jaxpr, chosen)
+    if not precisions.low_precision:
         return closed
     again = functools.partial(mixed_precision, dtype=low, lists=chosen)
     specs = [_spec(aval) for aval in closed.in_avals]
-    return jax.make_jaxpr(lambda *xs: run(closed, colours, low, again, xs))(*specs)
+    return jax.make_jaxpr(lambda *xs: run(closed, precisions, low, again, xs))(*specs)
 
 
 def _spec(aval: Any) -> jax.ShapeDtypeStruct:

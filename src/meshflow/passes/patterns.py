@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
+
+from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["gelu"]
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
-import jax.extend.core.primitives
+
+from meshflow.environment.jax_internals import jex_primitives
 
 __all__ = ["PrecisionLists", "checked", "default_lists", "lists"]
 
@@ -148,7 +149,7 @@ def checked(given: PrecisionLists | None) -> PrecisionLists:
 
 @functools.cache
 def _known_primitives() -> frozenset[str]:
-    modules = (jax.extend.core.primitives, jax.lax)
+    modules = (jex_primitives, jax.lax)
     found = {v.name for m in modules for k, v in vars(m).items() if k.endswith("_p")}
     ours = PrecisionLists()
     return frozenset(found | ours.allow | ours.infer | ours.deny | ours.clear)

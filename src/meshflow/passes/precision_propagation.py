@@ -3,12 +3,12 @@
 The rules are those of TensorFlow's auto_mixed_precision, on the dataflow graph of all equations,
 inner programs included:
 
-1. `allow` equations on float32 values are painted. Without any, nothing is.
+1. `allow` equations on float32 values run in low precision. Without any, nothing does.
 2. `deny` equations are denied, and so is every `infer` or `clear` equation that computes on from
    a denied one: the softmax, the normalisation or the loss as a whole stays in float32.
-3. Other `infer` and `clear` equations between two painted ones are painted.
-4. A `clear` equation is also painted when all it reads is in low precision, or when all that
-   reads it is, and that saves casts or makes them smaller: a reshape takes the colour of its
+3. Other `infer` and `clear` equations between two in low precision follow them.
+4. A `clear` equation also follows when all it reads is in low precision, or when all that
+   reads it is, and that saves casts or makes them smaller: a reshape takes the precision of its
    neighbours, a lookup in a large table does not. Neither costs accuracy.
 
 Nothing is connected through loop carries, inputs and outputs, which keep their dtypes: running
@@ -23,12 +23,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.precision_lists import PrecisionLists
 from meshflow.passes.sub_jaxprs import INLINED, regions_of
 
-__all__ = ["Colouring", "Node", "colour", "is_float32"]
+__all__ = ["Node", "Precisions", "is_float32", "propagate_precision"]
 
 # Where an equation is: its index, and for inner programs the path of the enclosing equations.
 Path = tuple[Any, ...]
@@ -53,7 +53,7 @@ class Node:
       outputs: the nodes that read its float32 results.
       open: it reads float32 values that are no node's: inputs, constants, loop carries.
       pinned: its result is needed in float32, as an output or a loop carry.
-      painted: whether it runs in low precision.
+      low_precision: whether it runs in low precision.
       why: the reason, for people.
     """
 
@@ -66,7 +66,7 @@ class Node:
     outputs: list[Node] = dataclasses.field(default_factory=list)
     open: bool = False
     pinned: bool = False
-    painted: bool = False
+    low_precision: bool = False
     why: str = ""
 
     @property
@@ -81,21 +81,21 @@ class Node:
 
 
 @dataclasses.dataclass
-class Colouring:
-    """The colours of a jaxpr.
+class Precisions:
+    """The precisions of a jaxpr.
 
     Attributes:
       nodes: all equations on float32 values, in program order.
-      painted: paths of those in low precision.
-      regions: paths of the equations with inner programs that have painted equations.
+      low_precision: paths of those in low precision.
+      regions: paths of the equations with inner programs that have such equations.
     """
 
     nodes: list[Node]
-    painted: set[Path]
+    low_precision: set[Path]
     regions: set[Path]
 
 
-def colour(jaxpr: Any, lists: PrecisionLists) -> Colouring:
+def propagate_precision(jaxpr: Any, lists: PrecisionLists) -> Precisions:
     """Decides the precision of every equation.
 
     Args:
@@ -103,15 +103,15 @@ def colour(jaxpr: Any, lists: PrecisionLists) -> Colouring:
       lists: the lists of primitives.
 
     Returns:
-      A `Colouring`.
+      A `Precisions`.
     """
     graph = _Graph(lists)
     outer: dict[Any, Any] = {v: (None,) for v in [*jaxpr.constvars, *jaxpr.invars]}
     graph.pin(graph.walk(jaxpr, outer, ()))
-    _paint(graph.nodes)
-    painted = {n.path for n in graph.nodes if n.painted}
-    regions = {path[:i] for path in painted for i in range(1, len(path))}
-    return Colouring(graph.nodes, painted, regions)
+    _propagate(graph.nodes)
+    low_precision = {n.path for n in graph.nodes if n.low_precision}
+    regions = {path[:i] for path in low_precision for i in range(1, len(path))}
+    return Precisions(graph.nodes, low_precision, regions)
 
 
 class _Graph:
@@ -201,14 +201,14 @@ def _not_for_low_precision(eqn: Any) -> str:
     return ""
 
 
-def _paint(nodes: list[Node]) -> None:
+def _propagate(nodes: list[Node]) -> None:
     allowed = [n for n in nodes if n.kind == "allow"]
     if not allowed:
         for node in nodes:
             node.why = node.why or "the program has no float32 product or convolution"
         return
     for node in allowed:
-        node.painted, node.why = True, "always in low precision"
+        node.low_precision, node.why = True, "always in low precision"
     denied = _deny(nodes)
 
     def free(node: Node) -> bool:
@@ -218,9 +218,9 @@ def _paint(nodes: list[Node]) -> None:
     before = _reach(allowed, lambda n: n.inputs, free)
     for node in nodes:
         if node in after and node in before:
-            node.painted = True
+            node.low_precision = True
             node.why = f"between {after[node].name} and {before[node].name}"
-    _paint_clear([n for n in nodes if n.kind == "clear" and free(n)])
+    _propagate_clear([n for n in nodes if n.kind == "clear" and free(n)])
     for node in nodes:
         if not node.why:
             node.why = _why_not(node, after, before)
@@ -259,13 +259,13 @@ def _reach(
     return found
 
 
-def _paint_clear(nodes: list[Node]) -> None:
-    """Paints clear nodes whose neighbours on one side are all painted, until nothing changes."""
-    stack = [n for n in nodes if not n.painted]
+def _propagate_clear(nodes: list[Node]) -> None:
+    """Lets clear nodes follow whose neighbours on one side are all in low precision, until nothing changes."""
+    stack = [n for n in nodes if not n.low_precision]
     candidates = set(stack)
     while stack:
         node = stack.pop()
-        if node.painted:
+        if node.low_precision:
             continue
         if _reads_low(node):
             node.why = f"reads only low precision, from {node.inputs[0].name}"
@@ -273,26 +273,27 @@ def _paint_clear(nodes: list[Node]) -> None:
             node.why = f"read only in low precision, by {node.outputs[0].name}"
         else:
             continue
-        node.painted = True
+        node.low_precision = True
         stack.extend(n for n in [*node.inputs, *node.outputs] if n in candidates)
 
 
 def _reads_low(node: Node) -> bool:
-    """Whether all that a clear node reads is in low precision, and painting it saves a cast."""
-    if not node.inputs or node.open or not all(n.painted for n in node.inputs):
+    """Whether all that a clear node reads is in low precision, and its being so saves a cast."""
+    if not node.inputs or node.open or not all(n.low_precision for n in node.inputs):
         return False
     if not _size(node.eqn.outvars):
         return True
     # When others need what it reads in float32, that cast is there anyway.
     needed = any(
-        n.pinned or any(not o.painted for o in n.outputs if o is not node) for n in node.inputs
+        n.pinned or any(not o.low_precision for o in n.outputs if o is not node)
+        for n in node.inputs
     )
     return not needed and _size(node.eqn.outvars) <= _size(node.eqn.invars)
 
 
 def _read_low(node: Node) -> bool:
-    """Whether all that reads a clear node is in low precision, and painting it is cheaper."""
-    if not node.outputs or node.pinned or not all(n.painted for n in node.outputs):
+    """Whether all that reads a clear node is in low precision, and its being so is cheaper."""
+    if not node.outputs or node.pinned or not all(n.low_precision for n in node.outputs):
         return False
     return _size(node.eqn.invars) <= _size(node.eqn.outvars)
 

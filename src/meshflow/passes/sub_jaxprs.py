@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jax.extend import core as jex_core
+from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["INLINED", "Region", "regions_of"]
 

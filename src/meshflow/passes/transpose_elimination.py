@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax.extend import core as jex_core
-
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import everywhere, makers, users
 
-__all__ = ["turned"]
+__all__ = ["eliminate_transposes"]
 
 
-def turned(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+def eliminate_transposes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """The program with fewer transpositions; the same object when there is nothing to do.
 
     Args:
       closed: a `ClosedJaxpr`.
     """
-    return everywhere(closed, _turned, ("dot_general",))
+    return everywhere(closed, _eliminated, ("dot_general",))
 
 
-def _turned(jaxpr: Any, eqns: list[Any]) -> list[Any]:
+def _eliminated(jaxpr: Any, eqns: list[Any]) -> list[Any]:
     """The equations of one jaxpr with fewer transpositions."""
     made, uses = makers(eqns), users(jaxpr, eqns)
     found: list[Any] = list(eqns)

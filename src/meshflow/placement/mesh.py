@@ -160,7 +160,7 @@ class Mesh:
         devices = np.empty(len(self._devices), object)
         devices[:] = [jax_device(d) if isinstance(d, str) else d for d in self._devices]
         made = jax.sharding.Mesh(devices.reshape(self._ids.shape), tuple(self._dim_names))
-        _KNOWN.setdefault(made, self)
+        _KNOWN[made] = self
         return made
 
     @functools.cached_property
@@ -414,7 +414,7 @@ _KNOWN: dict[Any, Mesh] = {}
 
 
 def mesh_of(jax_mesh: Any) -> Mesh:
-    """The first `Mesh` made on a JAX mesh, or a new one around it."""
+    """The last `Mesh` made on a JAX mesh, or a new one around it."""
     if jax_mesh not in _KNOWN:
         devices = list(jax_mesh.devices.ravel())
         ids = np.arange(len(devices)).reshape(jax_mesh.devices.shape)

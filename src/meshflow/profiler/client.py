@@ -7,6 +7,7 @@ import tempfile
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError, UnavailableError
+from meshflow.environment import extras
 from meshflow.files.copies import copy_folder
 from meshflow.files.paths import remote, text
 from meshflow.profiler.sessions import ProfilerOptions
@@ -15,13 +16,11 @@ __all__ = ["monitor", "trace"]
 
 
 def _library() -> Any:
-    try:
-        from xprof.convert import _pywrap_profiler_plugin as library
-    except ImportError as error:
-        raise ImportError(
-            'tf.profiler.experimental.client needs xprof: pip install "meshflow[profiler]".'
-        ) from error
-    return library
+    return extras.load(
+        "xprof.convert._pywrap_profiler_plugin",
+        "profiler",
+        "tf.profiler.experimental.client needs the package xprof",
+    )
 
 
 def _addresses(service_addr: str) -> str:

@@ -15,6 +15,7 @@ from meshflow.core.runtime.errors import AlreadyExistsError, UnavailableError
 from meshflow.files import gfile
 from meshflow.files.copies import copy_folder
 from meshflow.files.paths import remote, text
+from meshflow.io.event_files import EventFile
 
 __all__ = ["Profile", "ProfilerOptions", "running", "start", "stop"]
 
@@ -131,13 +132,11 @@ def finish(logdir: str | None) -> None:
 
 def _show(logdir: str) -> None:
     """Leaves an event file beside a profile: TensorBoard looks at no folder without one."""
-    from meshflow.summary.writers import create_file_writer
-
     if any("tfevents" in name for name in gfile.listdir(logdir)):
         return
     # Without the packages that write events, xprof shows the folder still.
     with contextlib.suppress(ImportError):
-        create_file_writer(logdir, filename_suffix=".profile-empty").close()
+        EventFile(logdir, ".profile-empty").close()
 
 
 class Profile:

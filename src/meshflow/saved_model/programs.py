@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import jax.export
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedError
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["exported", "loaded", "program_for", "traced_for_export"]
 
@@ -94,7 +94,7 @@ def exported(traced: Traced) -> bytes:
       UnimplementedError: when it calls Python while it runs.
       ImportError: without the package flatbuffers.
     """
-    if traced.closed.effects or traced.pulls or traced.feeds:
+    if traced.closed.effects or traced.iterator_captures or traced.infeeds:
         raise UnimplementedError(
             f"{traced.name} calls Python while it runs (py_function, print, an assertion, a table, or an "
             "iterator), which cannot be saved."

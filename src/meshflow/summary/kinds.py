@@ -11,7 +11,7 @@ from meshflow.core.values.dtypes import float32, float64, string, uint8
 from meshflow.core.values.tensor import Tensor
 from meshflow.ops import math as _math
 from meshflow.ops.audio import encode_wav
-from meshflow.ops.image import convert_image_dtype
+from meshflow.ops.image import convert_image_dtype, encode_png
 from meshflow.summary.recording import metadata_of, record, summary_scope
 from meshflow.summary.writers import state
 
@@ -157,8 +157,6 @@ def image(
 
 def _as_files(images: np.ndarray) -> np.ndarray:
     """Width and height as texts, then a PNG file for each image."""
-    from meshflow.ops.image import encode_png
-
     files = [encode_png(picture).numpy() for picture in images]
     sizes = [str(images.shape[2]).encode(), str(images.shape[1]).encode()]
     return np.array([*sizes, *files], object)

@@ -16,6 +16,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import bool_, int64, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute import get_replica_context
+from meshflow.io import protos
+from meshflow.io.tensors import tensor_proto
 from meshflow.ops import math as _math
 from meshflow.ops.python_function import numpy_function
 from meshflow.summary.writers import SummaryWriter, _NoopWriter, state
@@ -73,8 +76,6 @@ def should_record_summaries() -> Tensor:
     allowed = convert_to_tensor(True if condition is None else condition, bool_)
     if context.replicas is None:
         return allowed
-    from meshflow.distribute import get_replica_context
-
     # Of the replicas the first one speaks for all.
     replica = get_replica_context().replica_id_in_sync_group  # type: ignore[union-attr]
     return _math.logical_and(allowed, _math.equal(replica, 0))
@@ -115,9 +116,7 @@ def metadata_of(plugin: str, description: str | None = None, content: bytes = b"
       content: what the plugin wants to know.
     """
     # Here, as it needs packages that are extras.
-    from meshflow.io.protos import SummaryMetadata
-
-    return SummaryMetadata(
+    return protos.SummaryMetadata(
         plugin_data={"plugin_name": plugin, "content": content},
         summary_description=description or "",
     )
@@ -149,9 +148,7 @@ def write(
       True
     """
     if metadata is not None:
-        from meshflow.io.protos import SummaryMetadata
-
-        metadata = SummaryMetadata.FromString(metadata.SerializeToString())
+        metadata = protos.SummaryMetadata.FromString(metadata.SerializeToString())
     return record(tag, tensor, step, lambda: metadata)
 
 
@@ -212,8 +209,6 @@ def _put(
     value: np.ndarray,
 ) -> np.ndarray:
     # Here, as it needs packages that are extras.
-    from meshflow.io.tensors import tensor_proto
-
     if allowed:
         content = {"tag": tag, "tensor": tensor_proto(encode(value)), "metadata": metadata()}
         writer.add(int(step), summary={"value": [content]})
@@ -245,7 +240,5 @@ def write_raw_pb(tensor: Any, step: Any = None, name: str | None = None) -> Tens
     if found is None:
         raise ValueError("No step set. Please specify one through the `step` argument.")
     if should_record_summaries():
-        from meshflow.io.protos import Summary
-
-        writer.add(int(found), summary=Summary.FromString(convert_to_tensor(tensor).numpy()))
+        writer.add(int(found), summary=protos.Summary.FromString(convert_to_tensor(tensor).numpy()))
     return should_record_summaries()

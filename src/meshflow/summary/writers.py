@@ -7,9 +7,6 @@ A file is records (`tf.io.TFRecordWriter`) of `Event` messages. A writer keeps t
 from __future__ import annotations
 
 import atexit
-import itertools
-import os
-import socket
 import threading
 import time
 import weakref
@@ -19,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.files import gfile
 from meshflow.files.paths import text
+from meshflow.io.event_files import EventFile
 
 __all__ = [
     "State",
@@ -151,51 +148,38 @@ class _NoopWriter(SummaryWriter):
     """Takes summaries and drops them."""
 
 
-_numbers = itertools.count()
 _open_writers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class _FileWriter(SummaryWriter):
     def __init__(self, folder: str, max_queue: int, flush_millis: int, suffix: str) -> None:
-        # Here, as it needs packages that are extras.
-        from meshflow.io.protos import Event
-        from meshflow.io.records import TFRecordWriter
-
-        self._event = Event
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        gfile.makedirs(folder)
-        self._records = TFRecordWriter(f"{folder}/{name}.{next(_numbers)}{suffix}")
+        self._file = EventFile(folder, suffix)
         self._lock = threading.Lock()
         self._most, self._seconds = max_queue, flush_millis / 1000
-        self._kept, self._closed = 0, False
-        self.add(0, file_version="brain.Event:2", source_metadata={"writer": "meshflow.summary"})
-        self.flush()
+        self._kept, self._closed, self._flushed = 0, False, time.monotonic()
         _open_writers.add(self)
 
     def add(self, step: int, **what: Any) -> None:
         with self._lock:
             if self._closed:
                 return
-            event = self._event(wall_time=time.time(), step=step, **what)
-            self._records.write(event.SerializeToString())
+            self._file.add(step, **what)
             self._kept += 1
             due = self._kept >= self._most or time.monotonic() - self._flushed > self._seconds
         if due:
             self.flush()
 
-    _flushed = float("inf")
-
     def flush(self) -> None:
         with self._lock:
             if not self._closed:
-                self._records.flush()
+                self._file.flush()
             self._kept, self._flushed = 0, time.monotonic()
 
     def close(self) -> None:
         self.flush()
         with self._lock:
             if not self._closed:
-                self._records.close()
+                self._file.close()
             self._closed = True
 
     def _check_open(self) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.ops.random import set_seed
 from meshflow.test.assertions import MoreAssertions
 
 __all__ = ["TestCase", "main"]
@@ -34,8 +36,6 @@ class TestCase(MoreAssertions):
 
     def setUp(self) -> None:
         """Sets the seeds; a subclass that overrides this calls it first."""
-        from meshflow.ops.random import set_seed
-
         super().setUp()
         python_random.seed(_SEED)
         np.random.seed(_SEED)
@@ -198,8 +198,6 @@ class TestCase(MoreAssertions):
 
     def assertDTypeEqual(self, target: Any, expected_dtype: Any) -> None:
         """Fails unless an array or tensor has a dtype."""
-        from meshflow.core.values.dtypes import as_dtype
-
         self.assertEqual(as_dtype(_array(target).dtype), as_dtype(expected_dtype))
 
     @contextlib.contextmanager

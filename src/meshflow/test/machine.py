@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any
@@ -37,15 +38,11 @@ def gpu_device_name() -> str:
 
 def is_built_with_cuda() -> bool:
     """Whether JAX's CUDA plugin is installed."""
-    import importlib.util
-
     return any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13))
 
 
 def is_built_with_rocm() -> bool:
     """Whether JAX's ROCm plugin is installed."""
-    import importlib.util
-
     return any(importlib.util.find_spec(f"jax_rocm{v}_plugin") for v in (60, 7))
 
 

@@ -18,6 +18,7 @@ from meshflow.checkpoint import (
 )
 from meshflow.distribute.cluster_spec import ClusterSpec
 from meshflow.distribute.server import ServerDef
+from meshflow.io import protos
 from meshflow.ops.moving_averages import ExponentialMovingAverage
 from meshflow.train import experimental as experimental
 
@@ -48,8 +49,6 @@ _MESSAGES = (
 
 def __getattr__(name: str) -> Any:
     if name in _MESSAGES:
-        from meshflow.io import protos
-
         return getattr(protos, name)
     raise AttributeError(f"module 'tf.train' has no attribute {name!r}")
 

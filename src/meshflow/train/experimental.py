@@ -17,11 +17,11 @@ _LOSS_SCALES = ("DynamicLossScale", "FixedLossScale", "LossScale")
 
 def __getattr__(name: str) -> Any:
     if name in _REWRITES:
-        from meshflow.keras.mixed_precision import graph_rewrite
+        from meshflow.keras.mixed_precision import graph_rewrite  # noqa: PLC0415 - a lazy face
 
         return getattr(graph_rewrite, name)
     if name in _LOSS_SCALES:
-        from meshflow.keras.mixed_precision import loss_scale
+        from meshflow.keras.mixed_precision import loss_scale  # noqa: PLC0415 - a lazy face
 
         return getattr(loss_scale, name)
     raise AttributeError(f"module 'tf.train.experimental' has no attribute {name!r}")

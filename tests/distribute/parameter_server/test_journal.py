@@ -64,7 +64,9 @@ def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
     server["create"](1, np.zeros(4, np.float32), "v", None)
     server["write"](1, np.ones(4, np.float32), True, 1)
     for closure in range(20):
-        server["exchange"](Push(closure, adds={1: np.full(4, closure, np.float32)}), Wish(), closure)
+        server["exchange"](
+            Push(closure, adds={1: np.full(4, closure, np.float32)}), Wish(), closure
+        )
     clock, values = server["read"]((1,))
     np.testing.assert_array_equal(values[1], np.full(4, 191.0))
 

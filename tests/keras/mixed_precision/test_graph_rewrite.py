@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.core.tracing.pass_pipeline import Rewriting, rewritten
+from meshflow.core.tracing.pass_pipeline import PassPipeline, rewritten
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,7 @@ def off_again():
         {"auto_mixed_precision": False, "auto_mixed_precision_onednn_bfloat16": False}
     )
     tf.keras.mixed_precision.set_global_policy("float32")
-    assert not Rewriting.active
+    assert not PassPipeline.active
 
 
 def precisions(concrete, name="dot_general"):

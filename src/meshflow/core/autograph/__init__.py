@@ -7,16 +7,16 @@ inner functions that share the function's own variables.
 
 A function passes through these modules:
 
-    source -> jumps -> liveness -> transformer (expressions, state) -> compiler -> runtime
+    source -> control_flow_lowering -> liveness -> transformer (expressions, state) -> compiler -> runtime
 
 * `source` finds the syntax tree of a function;
-* `jumps` turns `break`, `continue` and early `return` into flags;
+* `control_flow_lowering` turns `break`, `continue` and early `return` into flags;
 * `names` and `liveness` find the variables that each block changes and that are used afterwards;
 * `transformer`, with `expressions` and `state`, writes blocks as functions and calls to `runtime`;
 * `compiler` makes a function of the new tree, with the original file name and line numbers;
 * `policy` says what is converted (the user's code, not libraries), `conversion` does it, once
   per code object, and functions are converted when converted code calls them;
-* `status` holds the switches; it alone is imported with Meshflow, the rest at the first conversion.
+* `status` holds the switches.
 
 Why not the library `diastatic-malt` (TensorFlow's AutoGraph, kept for PennyLane)? Tried at 2.15.3:
 tracebacks show lines of a generated temporary file; converting a ten-line function takes 35 ms
@@ -30,8 +30,8 @@ are always computed. A list may not grow in a staged loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from meshflow.core.autograph import conversion, runtime
+from meshflow.core.autograph.conversion import convert, resolve, to_code, to_graph
 from meshflow.core.autograph.status import (
     Feature,
     convert_if_enabled,
@@ -42,15 +42,13 @@ from meshflow.core.autograph.status import (
     switched,
 )
 
-if TYPE_CHECKING:
-    from meshflow.core.autograph.conversion import convert, to_code, to_graph
-
 __all__ = [
     "Feature",
     "convert",
     "convert_if_enabled",
     "do_not_convert",
     "is_enabled",
+    "resolve",
     "set_loop_options",
     "set_verbosity",
     "switched",
@@ -59,9 +57,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("convert", "to_code", "to_graph"):
-        from meshflow.core.autograph import conversion
-
-        return getattr(conversion, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What converted code calls stands above what converts it.
+conversion.use_runtime(runtime)

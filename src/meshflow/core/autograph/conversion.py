@@ -6,12 +6,22 @@ import ast
 import functools
 import weakref
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from meshflow.core.autograph import compiler, policy, status, tracebacks
 
 _converted: weakref.WeakKeyDictionary[FunctionType, FunctionType] = weakref.WeakKeyDictionary()
+
+
+# The module that converted code calls `ag__`.
+_runtime: list[ModuleType] = []
+
+
+def use_runtime(module: ModuleType) -> None:
+    """Has converted code call the functions of `module`."""
+    _runtime[:] = [module]
+    status.convert_with(resolve)
 
 
 def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,9 +93,7 @@ def _function(fn: FunctionType) -> FunctionType:
     if code is None:
         status.log.debug("%s is not converted: %s", fn.__qualname__, compiler.reason(fn))
         return fn
-    from meshflow.core.autograph import runtime
-
-    converted = _converted[fn] = compiler.rebuild(fn, code, runtime)
+    converted = _converted[fn] = compiler.rebuild(fn, code, _runtime[0])
     return converted
 
 

@@ -61,7 +61,7 @@ class State:
     def arguments(self) -> list[ast.expr]:
         """The description handed to the runtime: labels, output count, needed flags, containers."""
         description = nodes.call(
-            "Layout",
+            "StructureTemplate",
             nodes.constants(self.labels),
             ast.Constant(self.outputs),
             nodes.constants(

@@ -42,6 +42,14 @@ def switched(enabled: bool) -> Iterator[None]:
         _status.enabled = saved
 
 
+_convert: list[Callable[..., Any]] = []
+
+
+def convert_with(resolve: Callable[..., Any]) -> None:
+    """Has `convert_if_enabled` convert by `resolve`."""
+    _convert[:] = [resolve]
+
+
 def convert_if_enabled(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Converts a function of the user's when AutoGraph is on in this thread.
 
@@ -49,10 +57,7 @@ def convert_if_enabled(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not _status.enabled:
         return fn
-    from meshflow.core.autograph.conversion import resolve
-
-    converted: Callable[..., Any] = resolve(fn)
-    return converted
+    return _convert[0](fn)
 
 
 class Feature(enum.Enum):

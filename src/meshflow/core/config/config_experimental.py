@@ -16,6 +16,7 @@ from meshflow.core.config.config import (
     set_visible_devices,
 )
 from meshflow.core.runtime import determinism
+from meshflow.core.runtime.devices import find_device
 
 __all__ = [
     "VirtualDeviceConfiguration",
@@ -103,8 +104,6 @@ def get_memory_info(device: str) -> dict[str, int]:
     Raises:
       ValueError: for a device that does not report memory, such as a CPU.
     """
-    from meshflow.core.runtime.devices import find_device
-
     stats = find_device(device).memory_stats()
     if not stats:
         raise ValueError(f"{device} does not report its memory.")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
+from meshflow import passes
 from meshflow.core.tracing import pass_pipeline
 
 __all__ = ["get_experimental_options", "get_jit", "set_experimental_options", "set_jit"]
@@ -52,10 +55,6 @@ def set_experimental_options(options: dict[str, Any]) -> None:
 def _mixed_precision(dtype: str | None) -> Any:
     def rewrite(closed: Any) -> Any:
         # The device is asked when the first function is compiled, which starts it anyway.
-        import jax
-
-        from meshflow import passes
-
         low = dtype or ("float16" if jax.default_backend() == "gpu" else "bfloat16")
         return passes.rewrite(closed, dtype=low)
 

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch import op_names, symbolic
-from meshflow.core.dispatch.known_values import all_settled, remember
+from meshflow.core.dispatch.known_values import all_determined, remember
 from meshflow.core.dispatch.operands import (
     WHOLE,
     as_operand_list,
@@ -36,11 +36,12 @@ from meshflow.core.dispatch.operands import (
     unify_lists,
 )
 from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.dispatch.recorded import RecordedOp
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.runtime.forks import Fork, after_fork
-from meshflow.core.runtime.placement_errors import about_places, different_places
+from meshflow.core.runtime.placement_errors import is_placement_error, placement_error
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor
@@ -74,8 +75,8 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
             return _on_codes(op, operands, static)
         raise
     except ValueError as error:
-        if about_places(error):
-            raise different_places(
+        if is_placement_error(error):
+            raise placement_error(
                 op.name, [("", t._value) for t in flat_tensors(operands)]
             ) from None
         raise
@@ -109,7 +110,7 @@ def _apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 def _inlined(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> Any:
     """Runs an op as a part of the function that is being traced."""
     outputs = wrap(op.call(values, static))
-    if op.constant and all_settled(operands):
+    if op.constant and all_determined(operands):
         remember(outputs, op, operands, static)
     return outputs
 
@@ -238,8 +239,6 @@ def _apply_recorded(
     op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]
 ) -> Any:
     """Runs an op while gradient tapes look on."""
-    from meshflow.core.gradients.nodes import Node
-
     inputs = flat_tensors(operands)
     watching = [t for t in context.tapes if t.is_watching(inputs)] if op.differentiable else []
     in_trace = context.trace is not None
@@ -257,7 +256,7 @@ def _apply_recorded(
         outputs = op.call(values, static) if in_trace else op.compiled(static)(*values)
     result = wrap(outputs)
     if any(wanted):
-        node = Node(
+        node = RecordedOp(
             op,
             operands,
             static,

@@ -1,8 +1,8 @@
-"""Traced tensors whose values are settled already: they are computed from outer tensors only.
+"""Traced tensors whose values are known already: they are computed from outer tensors only.
 
 The edges of a graph that every training step uses are a captured tensor. What a step computes from them is
 traced like all else, but may be asked for as a size (`num_segments=tf.reduce_max(edges) + 1`). So each
-result remembers the op and the operands it came from (`Tensor._settled`), and is computed when it is asked for;
+result remembers the op and the operands it came from (`Tensor._known_value`), and is computed when it is asked for;
 an array that was converted remembers itself.
 """
 
@@ -17,22 +17,65 @@ import numpy as np
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["all_settled", "remember", "settled_value"]
+__all__ = ["Result", "all_determined", "remember"]
 
 
-def _is_settled(operand: Any) -> bool:
+class Result:
+    """The result of an op on known operands, computed when it is asked for.
+
+    Args:
+      op: the op, which does nothing but compute.
+      operands: its operands.
+      static: its static arguments.
+      position: which of the op's results it is.
+    """
+
+    __slots__ = ("_array", "_how")
+
+    def __init__(
+        self, op: Op, operands: Sequence[Any], static: tuple[Any, ...], position: int
+    ) -> None:
+        self._how: tuple[Any, ...] | None = op, operands, static, position
+        self._array: Any = None
+
+    def array(self) -> Any:
+        """The value as a JAX array."""
+        if self._how is not None:
+            op, operands, static, position = self._how
+            with jax.ensure_compile_time_eval():
+                results = op.compiled(static)(*[_array(o) for o in operands])
+            self._array, self._how = jax.tree.leaves(results)[position], None
+        return self._array
+
+    def value(self) -> np.ndarray:
+        """The value on the host."""
+        return np.asarray(self.array())
+
+
+def _array(operand: Any) -> Any:
+    if operand is None:
+        return None
+    if not isinstance(operand, Tensor):
+        return [_array(o) for o in operand]
+    known = getattr(operand, "_known_value", None)
+    if known is None:
+        return operand._value
+    return known.array() if type(known) is Result else known.value()
+
+
+def _is_determined(operand: Any) -> bool:
     if type(operand) is Tensor:
-        return not isinstance(operand._value, jax.core.Tracer) or hasattr(operand, "_settled")
-    return operand is None or (isinstance(operand, (list, tuple)) and all_settled(operand))
+        return not isinstance(operand._value, jax.core.Tracer) or hasattr(operand, "_known_value")
+    return operand is None or (isinstance(operand, (list, tuple)) and all_determined(operand))
 
 
-def all_settled(operands: Iterable[Any]) -> bool:
+def all_determined(operands: Iterable[Any]) -> bool:
     """Whether nothing but outer tensors decides on the operands' values."""
-    return all(map(_is_settled, operands))
+    return all(map(_is_determined, operands))
 
 
 def remember(outputs: Any, op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> None:
-    """Notes how the results of an op with settled operands are computed.
+    """Notes how the results of an op with known operands are computed.
 
     Args:
       outputs: a structure of traced tensors.
@@ -43,31 +86,4 @@ def remember(outputs: Any, op: Op, operands: Sequence[Any], static: tuple[Any, .
     leaves = jax.tree.leaves(outputs, is_leaf=lambda leaf: type(leaf) is Tensor)
     for position, leaf in enumerate(leaves):
         if type(leaf) is Tensor and isinstance(leaf._value, jax.core.Tracer):
-            leaf._settled = (op, operands, static, position)
-
-
-def settled_value(tensor: Tensor) -> np.ndarray | None:
-    """The value of a traced tensor that outer tensors decide on; None for others.
-
-    Args:
-      tensor: a traced tensor.
-    """
-    if not hasattr(tensor, "_settled"):
-        return None
-    with jax.ensure_compile_time_eval():
-        return np.asarray(_computed(tensor))
-
-
-def _computed(operand: Any) -> Any:
-    if operand is None:
-        return None
-    if not isinstance(operand, Tensor):
-        return [_computed(o) for o in operand]
-    how = getattr(operand, "_settled", None)
-    if how is None:
-        return operand._value
-    if type(how) is tuple:
-        op, operands, static, position = how
-        results = op.compiled(static)(*[_computed(o) for o in operands])
-        operand._settled = how = jax.tree.leaves(results)[position]
-    return how
+            leaf._known_value = Result(op, operands, static, position)

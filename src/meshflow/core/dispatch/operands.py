@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.shape_probing import foreseen
 from meshflow.core.runtime import errors
 from meshflow.core.values import convert
 from meshflow.core.values.convert import convert_to_tensor
@@ -127,7 +126,7 @@ def static_value(value: Any, name: str = "argument") -> Any:
         if isinstance(value._value, jax.core.Tracer):
             if hasattr(value, "_sizes"):
                 return value._sizes
-            known = foreseen(value)
+            known = value._foreseen()
             if known is None:
                 raise errors.ValueNeededError(
                     f"`{name}` must be known when the function is traced (shapes and axes are static "

@@ -1,7 +1,7 @@
 """Values made up for traced tensors while only the shape of a result is wanted.
 
 A layer whose result's size depends on values (`tf.boolean_mask`) is described by tracing it twice with different
-guesses: sizes that differ are unknown.
+probes: sizes that differ are unknown.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshflow.core.dispatch.known_values import settled_value
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["Guess", "foreseen", "guessing"]
+__all__ = ["Probe", "probing"]
 
 
-class Guess:
+class Probe:
     """One way of making up values.
 
     Args:
@@ -43,16 +42,10 @@ class Guess:
 
 
 @contextlib.contextmanager
-def guessing(guess: Guess) -> Iterator[None]:
+def probing(probe: Probe) -> Iterator[None]:
     """While values are made up that only a running program would know."""
-    saved, context.guess = context.guess, guess
+    saved, context.probe = context.probe, probe
     try:
         yield
     finally:
-        context.guess = saved
-
-
-def foreseen(tensor: Tensor) -> np.ndarray | None:
-    """The value of a traced tensor where it is settled, a made up one while values are guessed, or None."""
-    known, guess = settled_value(tensor), context.guess
-    return known if known is not None or guess is None else guess.value(tensor)
+        context.probe = saved

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.functions.prepacked_weights import Keeper, divided
+from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
 from meshflow.core.functions.signatures import describe, heading, match, named_specs
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, writing
@@ -23,15 +22,16 @@ from meshflow.core.runtime.device_to_host import lost_worker
 from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.runtime.forks import Fork, after_fork
-from meshflow.core.runtime.placement_errors import about_places, different_places
+from meshflow.core.runtime.placement_errors import is_placement_error, placement_error
 from meshflow.core.tracing import host_callbacks
-from meshflow.core.tracing.pass_pipeline import Rewriting, ready
+from meshflow.core.tracing.pass_pipeline import PassPipeline, ready
 from meshflow.core.tracing.trace import Traced, is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.jax_internals import jex_core
 
 
 class Settings:
@@ -190,7 +190,7 @@ class ConcreteFunction(Signed):
         if self._calls_python:
             donated, self._donated = [], []
         self._donated_at = tuple(donated)
-        self._keeper: Keeper | None = None
+        self._keeper: PrepackedWeights | None = None
         # Compiled when it is first called: variables may have no values yet.
         self._version = -1
 
@@ -199,7 +199,7 @@ class ConcreteFunction(Signed):
         return self.traced
 
     def _compile(self, ordered: bool = True) -> None:
-        version = Rewriting.version
+        version = PassPipeline.version
         # Captured variables are looked at, for which some take `writing`: it comes first, as in who holds it already.
         with writing, _compiling:
             # Another thread may have come first.
@@ -225,7 +225,7 @@ class ConcreteFunction(Signed):
           arrays: the arguments, or their shapes and dtypes.
           captured: the captures' arrays.
         """
-        if self._version != Rewriting.version:
+        if self._version != PassPipeline.version:
             self._compile()
         return self._compiled.lower(*self._operands(arrays, captured))
 
@@ -276,7 +276,7 @@ class ConcreteFunction(Signed):
         """The short way: no tape, no enclosing trace."""
         if Fork.late:
             raise after_fork()
-        if self._version != Rewriting.version:
+        if self._version != PassPipeline.version:
             self._compile()
         if Settings.progress is not None:
             Settings.progress()
@@ -304,11 +304,11 @@ class ConcreteFunction(Signed):
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:
-            if about_places(error):
+            if is_placement_error(error):
                 names = [f"argument {i}" for i in range(len(arrays))]
                 names += [getattr(c, "_shared_name", "") for c in traced.captures]
                 values = list(zip(names, [*arrays, *captured], strict=True))
-                raise different_places(self.name, values) from None
+                raise placement_error(self.name, values) from None
             known = exhausted(error, f"function {self.name}") or lost_worker(error)
             if known is None:
                 raise
@@ -337,9 +337,9 @@ def keep_shared(variables: Iterable[Variable]) -> None:
             variable._value = transfers.duplicate(variable._value)
 
 
-def _named(closed: ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:
+def _named(closed: jex_core.ClosedJaxpr, name: str, count: int) -> Callable[..., Any]:
     """A program with its name: new values of variables, which take the donated buffers, then `count` results."""
-    run = jaxpr_as_fun(closed)
+    run = jex_core.jaxpr_as_fun(closed)
 
     def compiled(*arrays: Any) -> Any:
         outputs = run(*arrays)

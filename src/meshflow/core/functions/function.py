@@ -19,6 +19,7 @@ from typing import Any, overload
 import jax
 import numpy as np
 
+from meshflow.core.autograph import convert
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
     CallArguments,
@@ -31,7 +32,7 @@ from meshflow.core.functions.call_arguments import (
 from meshflow.core.functions.concrete_function import ConcreteFunction, Settings
 from meshflow.core.functions.function_types import Parameters, Polymorphic, Result
 from meshflow.core.functions.retracing import history_of
-from meshflow.core.functions.shape_polymorphic import SizedLater
+from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
 from meshflow.core.runtime.context import context, standing_in
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity import IdentityWeakDict
@@ -86,7 +87,7 @@ class Function:
         self._cache: dict[Any, ConcreteFunction] = {}
         self._traces = 0
         self._tracing = threading.RLock()
-        self._later: dict[Any, SizedLater] = {}
+        self._later: dict[Any, ShapePolymorphicFunction] = {}
         self._bound = IdentityWeakDict()
         self._history = history_of(python_function)
         self._created_variables = False
@@ -179,7 +180,7 @@ class Function:
                     if context.trace is not None or self._jit_compile:
                         raise  # as above
                     if not context.on_host:
-                        warn_op_by_op(self._name, error)
+                        warn_eager_fallback(self._name, error)
                         self._op_by_op = True
                     return self._run_python(args, kwargs)
                 except Exception:
@@ -191,7 +192,7 @@ class Function:
         concrete.used = self._history.calls
         if concrete.sized:
             concrete = self._with_shapes(concrete, args, kwargs, key)
-        if concrete.traced.pulls or concrete.traced.feeds:
+        if concrete.traced.iterator_captures or concrete.traced.infeeds:
             concrete = self._with_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
             return concrete.run_arrays(arrays)
@@ -296,15 +297,15 @@ class Function:
         while True:
             concrete.traced.bind(leaves)
             fetched: list[Any] = []
-            for pull in concrete.traced.pulls:
-                if not pull.fetch():
+            for capture in concrete.traced.iterator_captures:
+                if not capture.fetch():
                     break
-                fetched.append(pull)
+                fetched.append(capture)
             else:
                 return concrete
             for earlier in reversed(fetched):
                 earlier.put_back()
-            shapes += (pull.next_shapes(),)
+            shapes += (capture.next_shapes(),)
             found = self._cache.get((key, shapes))
             if found is None:
                 found = self._trace(args, kwargs, (key, shapes))
@@ -315,8 +316,6 @@ class Function:
         if self._traceable is None:
             self._traceable = self._python
             if self._autograph:
-                from meshflow.core.autograph import convert
-
                 self._traceable = convert(self._python)
         return self._traceable
 
@@ -371,10 +370,10 @@ class Function:
                 concrete = self._trace(args, kwargs, key)
         return concrete
 
-    def _sized_later(self, args: Any, kwargs: Any) -> SizedLater:
+    def _sized_later(self, args: Any, kwargs: Any) -> ShapePolymorphicFunction:
         _, key = self._arguments.key(args, kwargs)
         if key not in self._later:
-            self._later[key] = SizedLater(self, args, kwargs)
+            self._later[key] = ShapePolymorphicFunction(self, args, kwargs)
         return self._later[key]
 
     def pretty_printed_concrete_signatures(self, verbose: bool = True) -> str:
@@ -396,7 +395,7 @@ class Function:
         return f"<meshflow.function {self._name}>"
 
 
-def warn_op_by_op(name: str, error: ValueNeededError) -> None:
+def warn_eager_fallback(name: str, error: ValueNeededError) -> None:
     """Says that a function is not compiled, and why."""
     _log.warning(
         "%s runs op by op, not compiled, as sizes in compiled programs are static: %s", name, error

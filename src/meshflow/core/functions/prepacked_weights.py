@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.passes.constant_hoisting import kept
+from meshflow.environment.jax_internals import jex_core
+from meshflow.passes.constant_hoisting import hoist_constants
 
 
-class Keeper:
+class PrepackedWeights:
     """The part of a program that reads only variables which the program does not write.
 
     It runs when one of them holds another array than before: arrays never change, variables
@@ -26,8 +26,8 @@ class Keeper:
       name: the program's name; this part has it in profiles.
     """
 
-    def __init__(self, early: ClosedJaxpr, reads: Sequence[int], name: str) -> None:
-        run = jaxpr_as_fun(early)
+    def __init__(self, early: jex_core.ClosedJaxpr, reads: Sequence[int], name: str) -> None:
+        run = jex_core.jaxpr_as_fun(early)
 
         def weights(*arrays: Any) -> list[Any]:
             return run(*arrays)
@@ -53,8 +53,8 @@ class Keeper:
 
 
 def divided(
-    closed: ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
-) -> tuple[ClosedJaxpr, Keeper | None]:
+    closed: jex_core.ClosedJaxpr, captures: Sequence[Any], written: set[int], name: str
+) -> tuple[jex_core.ClosedJaxpr, PrepackedWeights | None]:
     """A program that takes what a keeper gives behind its operands, and the keeper if there is one.
 
     Args:
@@ -72,10 +72,10 @@ def divided(
     ]
     if not all(_on_one_device(captures[i]._value) for i in stays):
         return closed, None
-    parts = kept(closed, [offset + i for i in stays])
+    parts = hoist_constants(closed, [offset + i for i in stays])
     if parts is None:
         return closed, None
-    return parts.rest, Keeper(parts.early, [i - offset for i in parts.reads], name)
+    return parts.rest, PrepackedWeights(parts.early, [i - offset for i in parts.reads], name)
 
 
 def _on_one_device(array: Any) -> bool:

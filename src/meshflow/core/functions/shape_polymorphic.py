@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from meshflow.core.functions.call_arguments import becomes_tensor, fit_leaf, spec_of
+from meshflow.core.functions.call_arguments import CallArguments, becomes_tensor, fit_leaf, spec_of
 from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
 from meshflow.core.functions.signatures import named_specs
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 
-if TYPE_CHECKING:
-    from meshflow.core.functions.function import Function
+
+class Traceable(Protocol):
+    """A `tf.function`, as far as its concrete functions ask it."""
+
+    _name: str
+    _arguments: CallArguments
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function."""
+
+    def concrete_for(self, args: Any, kwargs: Any) -> ConcreteFunction:
+        """The concrete function of a signature whose sizes are all known."""
 
 
-class SizedLater(Signed):
+class ShapePolymorphicFunction(Signed):
     """A concrete function whose specs have unknown sizes: traced for each size it meets.
 
     Attributes:
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
     """
 
-    def __init__(self, function: Function, args: Any, kwargs: Any) -> None:
+    def __init__(self, function: Traceable, args: Any, kwargs: Any) -> None:
         self._function = function
         self._template = (args, kwargs)
         self.name = function._name

@@ -11,8 +11,9 @@ import jax
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.nodes import FunctionNode, is_differentiable, whole
-from meshflow.core.gradients.tape import no_tapes
+from meshflow.core.dispatch.recorded import is_differentiable
+from meshflow.core.gradients.nodes import FunctionNode, whole
+from meshflow.core.gradients.tape import GradientTape, no_tapes
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import Traced, is_array_like, trace
 from meshflow.core.values import nest
@@ -70,8 +71,6 @@ def _run_quietly(
     f: Callable[..., Any], args: Any, kwargs: Any
 ) -> tuple[Any, Callable[..., Any], list[Variable]]:
     """Runs f unseen by the tapes: result, gradient function, trainable variables it read."""
-    from meshflow.core.gradients.tape import GradientTape
-
     with no_tapes():
         with GradientTape() as seen:
             result, grad_fn = f(*args, **kwargs)

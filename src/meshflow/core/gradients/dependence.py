@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.operation import Gradient, Op, is_inexact
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.jax_internals import jex_core
 
 __all__ = ["links"]
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, of_wanted
+from meshflow.core.dispatch.recorded import RecordedOp
 from meshflow.core.gradients.gradient_targets import (
     UnconnectedGradients,
     as_unconnected,
     zeros_like,
 )
-from meshflow.core.gradients.nodes import FunctionNode, Node
+from meshflow.core.gradients.nodes import FunctionNode, backward
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.context import context
 from meshflow.core.staging import dynamic_loop
@@ -31,6 +31,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import everywhere
 
 
@@ -134,7 +135,7 @@ class ForwardAccumulator:
         if found is not None:
             self._tangents[id(value)] = value, found[1]
 
-    def record(self, node: Node | FunctionNode) -> None:
+    def record(self, node: RecordedOp | FunctionNode) -> None:
         """Computes the tangents of an op's outputs."""
         known = [self._tangents.get(id(i)) for i in node.inputs]
         tangents = [None if found is None else found[1] for found in known]
@@ -142,7 +143,7 @@ class ForwardAccumulator:
         # Tapes and accumulators entered later do not see what this one computes.
         context.tapes = saved[: saved.index(self)] if self in saved else []
         try:
-            if isinstance(node, Node):
+            if isinstance(node, RecordedOp):
                 moved = apply(_forward_op(node), (list(node.operands), tangents))
             else:
                 moved = _through_backward(node, tangents)
@@ -155,7 +156,7 @@ class ForwardAccumulator:
 _forward_ops: weakref.WeakKeyDictionary[Op, dict[Any, Op]] = weakref.WeakKeyDictionary()
 
 
-def _forward_op(node: Node) -> Op:
+def _forward_op(node: RecordedOp) -> Op:
     """The op from (operands of a node's op, a tangent or None per wanted one) to output tangents."""
     known = _forward_ops.setdefault(node.op, {})
     key = node.static, node.wanted
@@ -232,7 +233,7 @@ def _through_backward(node: FunctionNode, tangents: list[Tensor | None]) -> list
     cotangents = [zeros_like(o) for o in node.outputs]
     with GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(cotangents)
-        gradients = node.backward(list(cotangents))
+        gradients = backward(node, list(cotangents))
     pairs = [
         (g, t) for g, t in zip(gradients, tangents, strict=True) if g is not None and t is not None
     ]

@@ -1,6 +1,6 @@
-"""What a tape holds: one node for every recorded op or call, which maps gradients of outputs to gradients of inputs.
+"""What a tape holds: one node for every recorded op or call, and how it maps gradients of outputs to gradients of inputs.
 
-A node keeps a JAX pullback when it has one (ops in traced code and calls of compiled functions),
+A recorded op keeps a JAX pullback when it has one (ops in traced code and calls of compiled functions),
 which saves computing the op again; when another tape is looking on, the gradient is taken by the
 recorded `Gradient` op instead.
 """
@@ -13,61 +13,42 @@ from typing import Any
 import jax
 
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operation import Op, pull
+from meshflow.core.dispatch.operation import pull
+from meshflow.core.dispatch.recorded import RecordedOp
 from meshflow.core.gradients.dependence import links
 from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
 
-class Node:
-    """One recorded op: enough to map gradients of its outputs to gradients of its inputs."""
+def backward(node: Any, arriving: list[Any]) -> Sequence[Any]:
+    """Gradients of a node's inputs, from one gradient (or None) for each of its outputs."""
+    if type(node) is not RecordedOp:
+        return node.backward(arriving)
+    if node.op.by_rows is not None:
+        rows = node.op.by_rows(node.operands, node.static, arriving[0])
+        if rows is not None:
+            return [rows]
+    found = _gradients(node, [whole(a) for a in arriving])
+    depends = links(node.op, node.operands)
+    if depends is None:
+        return found
+    reached = frozenset().union(
+        *(places for places, a in zip(depends, arriving, strict=True) if a is not None)
+    )
+    places = [i for i, wanted in enumerate(node.wanted) if wanted]
+    return [g if i in reached else None for i, g in zip(places, found, strict=True)]
 
-    __slots__ = ("_inexact", "inputs", "op", "operands", "outputs", "pullback", "static", "wanted")
 
-    def __init__(
-        self,
-        op: Op,
-        operands: Sequence[Any],
-        static: tuple[Any, ...],
-        inputs: list[Tensor],
-        wanted: tuple[bool, ...],
-        outputs: list[Tensor],
-        pullback: Callable[..., Any] | None,
-    ) -> None:
-        self.op = op
-        self.operands = operands
-        self.static = static
-        self.inputs = [t for t, w in zip(inputs, wanted, strict=True) if w]
-        self.wanted = wanted
-        self.outputs = [o for o in outputs if is_differentiable(o)]
-        self.pullback = pullback
-
-    def backward(self, arriving: list[Any]) -> list[Any]:
-        """Gradients of `inputs`, from one gradient (or None) per output."""
-        if self.op.by_rows is not None:
-            rows = self.op.by_rows(self.operands, self.static, arriving[0])
-            if rows is not None:
-                return [rows]
-        found = self._gradients([whole(a) for a in arriving])
-        depends = links(self.op, self.operands)
-        if depends is None:
-            return found
-        reached = frozenset().union(
-            *(places for places, a in zip(depends, arriving, strict=True) if a is not None)
-        )
-        places = [i for i, wanted in enumerate(self.wanted) if wanted]
-        return [g if i in reached else None for i, g in zip(places, found, strict=True)]
-
-    def _gradients(self, cotangents: list[Tensor | None]) -> list[Any]:
-        if self.pullback is not None and not context.tapes and not context.outer_tapes:
-            given = [None if c is None else value_in_context(c) for c in cotangents]
-            outputs = [_Like(o._value.shape, o._value.dtype) for o in self.outputs]
-            if context.trace is None:
-                return [Tensor(g) for g in _pull_compiled(self.pullback, tuple(outputs), given)]
-            return [Tensor(g) for g in pull(self.pullback, outputs, given)]
-        gradient = self.op.gradient(self.static, self.wanted)
-        return list(apply(gradient, (list(self.operands), cotangents)))
+def _gradients(node: RecordedOp, cotangents: list[Tensor | None]) -> list[Any]:
+    if node.pullback is not None and not context.tapes and not context.outer_tapes:
+        given = [None if c is None else value_in_context(c) for c in cotangents]
+        outputs = [_Like(o._value.shape, o._value.dtype) for o in node.outputs]
+        if context.trace is None:
+            return [Tensor(g) for g in _pull_compiled(node.pullback, tuple(outputs), given)]
+        return [Tensor(g) for g in pull(node.pullback, outputs, given)]
+    gradient = node.op.gradient(node.static, node.wanted)
+    return list(apply(gradient, (list(node.operands), cotangents)))
 
 
 def whole(gradient: Any) -> Tensor | None:
@@ -135,8 +116,3 @@ class ReadNode:
     def backward(self, arriving: list[Any]) -> list[Any]:
         """The gradient of the variable."""
         return arriving
-
-
-def is_differentiable(value: Any) -> bool:
-    """Whether a tensor or variable has a floating or complex dtype."""
-    return value.dtype.is_floating or value.dtype.is_complex

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.dispatch.recorded import is_differentiable
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, as_unconnected
-from meshflow.core.gradients.nodes import ReadNode, is_differentiable
+from meshflow.core.gradients.nodes import ReadNode
 from meshflow.core.gradients.tape import GradientTape
-from meshflow.core.runtime.context import context
-from meshflow.core.tracing.trace import NeedsGraphTape, TraceContext
+from meshflow.core.runtime.context import Tracing, context
+from meshflow.core.tracing.trace import NeedsGraphTape
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 
@@ -124,7 +125,7 @@ def hessians(
 
 
 def _graph_tape(name: str) -> GraphTape:
-    scope: TraceContext | None = context.trace
+    scope: Tracing | None = context.trace
     if scope is None:
         raise RuntimeError(
             f"tf.{name} is not supported when eager execution is enabled. Use tf.GradientTape instead."

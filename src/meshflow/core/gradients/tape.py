@@ -12,21 +12,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.jacobians import Jacobians
-from meshflow.core.runtime.context import context
-from meshflow.core.values import nest
-from meshflow.core.values.tensor import Tensor
-
-if TYPE_CHECKING:
-    from meshflow.core.runtime.context import Recorder
-    from meshflow.core.variables.variable import Variable
+from meshflow.core.dispatch.recorded import RecordedOp, is_differentiable
 from meshflow.core.gradients.gradient_targets import (
     UnconnectedGradients,
     as_target,
@@ -34,7 +27,12 @@ from meshflow.core.gradients.gradient_targets import (
     starting_gradient,
     zeros_like,
 )
-from meshflow.core.gradients.nodes import FunctionNode, Node, ReadNode, is_differentiable, whole
+from meshflow.core.gradients.jacobians import Jacobians
+from meshflow.core.gradients.nodes import FunctionNode, ReadNode, backward, whole
+from meshflow.core.runtime.context import Recorder, context
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 
 _log = logging.getLogger("meshflow")
 
@@ -70,7 +68,7 @@ class GradientTape(Jacobians):
         self._stack: list[Recorder] | None = None
 
     def _clear(self) -> None:
-        self._nodes: list[Node | FunctionNode | ReadNode] = []
+        self._nodes: list[RecordedOp | FunctionNode | ReadNode] = []
         # Watched objects by id; holding them keeps the ids from being used again.
         self._watched: dict[int, Any] = {}
         self._variables: dict[int, Variable] = {}
@@ -148,7 +146,7 @@ class GradientTape(Jacobians):
         watched = self._watched
         return any(id(t) in watched for t in tensors)
 
-    def record(self, node: Node | FunctionNode | ReadNode) -> None:
+    def record(self, node: RecordedOp | FunctionNode | ReadNode) -> None:
         """Adds a node and watches its outputs."""
         self._nodes.append(node)
         for output in node.outputs:
@@ -290,7 +288,7 @@ class GradientTape(Jacobians):
                     None if id(o) in stopped else a for o, a in zip(outputs, arriving, strict=True)
                 ]
             if any(a is not None for a in arriving):
-                for tensor, gradient in zip(node.inputs, node.backward(arriving), strict=True):
+                for tensor, gradient in zip(node.inputs, backward(node, arriving), strict=True):
                     if gradient is not None:
                         _accumulate(gradients, tensor, gradient)
         return gradients

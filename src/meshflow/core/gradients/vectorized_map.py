@@ -11,6 +11,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 
 
@@ -45,8 +46,6 @@ def _vmapped(traced: Traced, arguments: list[Any], captures: list[Any]) -> Any:
 
 
 def _row_spec(tensor: Tensor) -> Any:
-    from meshflow.core.values.specs import TensorSpec
-
     return TensorSpec(tensor.shape[1:], tensor.dtype)
 
 

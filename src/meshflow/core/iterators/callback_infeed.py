@@ -14,11 +14,10 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
 from meshflow.core.staging.loops import Stream
 from meshflow.core.tracing.host_callbacks import keep_error, keeping_errors
-from meshflow.core.tracing.trace import TraceContext
 from meshflow.core.values.tensor import Tensor
 
 
@@ -52,7 +51,7 @@ def specs_of(arrays: list[Any]) -> list[tuple[tuple[int, ...], Any]]:
     return [(tuple(np.shape(a)), np.dtype(a.dtype)) for a in arrays]
 
 
-class Feed:
+class Infeed:
     """Hands elements of an iterator to a running program.
 
     Args:
@@ -131,7 +130,7 @@ def _spread(array: Any, sharding: Any) -> Any:
 _next = Op("iterator_next", _call, differentiable=False, constant=False)
 
 
-def feed_element(feed: Feed, element: Any, operands: Any = ()) -> tuple[Any, Tensor]:
+def infeed_element(feed: Infeed, element: Any, operands: Any = ()) -> tuple[Any, Tensor]:
     """An element that the program asks a feed for, and a tensor that is there when it was given.
 
     Args:
@@ -158,10 +157,10 @@ def called(source: Elements, like: Any, optional: bool = False) -> tuple[Any, Te
       like: an element like the one to come.
       optional: whether the end is no error; the first result is then whether there is an element.
     """
-    return fed(Feed(source, like, optional), like)
+    return fed(Infeed(source, like, optional), like)
 
 
-def fed(feed: Feed, like: Any, operands: Any = ()) -> tuple[Any, Tensor]:
+def fed(feed: Infeed, like: Any, operands: Any = ()) -> tuple[Any, Tensor]:
     """The element that a feed gives to the function that is traced, after those it gave before.
 
     Args:
@@ -181,22 +180,22 @@ def fed(feed: Feed, like: Any, operands: Any = ()) -> tuple[Any, Tensor]:
     after = scope.last_fed.get(id(source))
     if after is None and several:
         after = _fed_around(scope, owner, source)
-    before = any(known is source for _, known in owner.feeds)
+    before = any(known is source for _, known in owner.infeeds)
     if after is None and several and before and scope is owner:
         raise NotImplementedError(
             "next(iterator) after a loop or a branch that took elements of the same iterator and computed "
             "nothing, in a function on several devices: nothing says when it is over. Use Dataset.skip to leave "
             "elements out."
         )
-    if all(known is not feed for known, _ in owner.feeds):
-        owner.feeds.append((feed, source))
+    if all(known is not feed for known, _ in owner.infeeds):
+        owner.infeeds.append((feed, source))
     # Several elements taken by one run of a loop's body come in order: each call waits for the last.
-    found, first = feed_element(feed, like, [*operands, *([] if after is None else [after])])
+    found, first = infeed_element(feed, like, [*operands, *([] if after is None else [after])])
     scope.last_fed[id(source)] = first
     return found, first
 
 
-def _fed_around(scope: TraceContext, owner: TraceContext, source: Any) -> Tensor | None:
+def _fed_around(scope: Tracing, owner: Tracing, source: Any) -> Tensor | None:
     """What a call has to wait for that is the first in its loop's body or branch."""
     while scope is not owner and scope.parent is not None:
         scope = scope.parent
@@ -217,7 +216,7 @@ def stream(source: Elements, like: Any, last: Any = None) -> Stream:
     return Stream(_Streamed(source, like, last), rest)
 
 
-class _Streamed(Feed):
+class _Streamed(Infeed):
     """Gives a loop its next element, unless the loop has ended or the element is of the last one's shape."""
 
     def __init__(self, source: Elements, like: Any, last: Any) -> None:

@@ -1,7 +1,7 @@
 """Elements that a compiled function takes from an iterator of the program around it.
 
 `next(iterator)` in a traced function means: one element at every call. Outside of loops the element
-is fetched before the program runs and given to it as an input (a *pull*). In a loop or a branch
+is fetched before the program runs and given to it as an input (a *capture*). In a loop or a branch
 the program calls back for it (a *feed*), as only the running program knows how many it needs.
 
 Shapes are those of the element that is next when the function is traced; it is put back afterwards.
@@ -14,15 +14,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.core import trace_state_clean  # there is no public way to ask
 
 from meshflow.core.iterators.callback_infeed import EndOfElements, called, flat, specs_of, stream
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.errors import InvalidArgumentError, OutOfRangeError
-from meshflow.core.tracing.trace import TraceContext, bind_capture, enter
+from meshflow.core.tracing.trace import bind_capture, enter
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.jax_internals import trace_state_clean
 
 
 class Source:
@@ -88,7 +88,7 @@ class Source:
         if kept:
             return kept.pop()
         # What is taken after a loop that took elements comes after those.
-        if scope.once and all(source is not self for _, source in scope.feeds):
+        if scope.once and all(source is not self for _, source in scope.infeeds):
             return _captured(self, scope)
         return called(self, self._like())[0]
 
@@ -139,7 +139,7 @@ class Source:
         )
 
 
-class Pull:
+class IteratorCapture:
     """One element that a function takes at each call.
 
     Attributes:
@@ -156,7 +156,7 @@ class Pull:
         self.position: int | None = None
         arrays, self.tree = flat(element)
         self.specs = specs_of(arrays)
-        self.leaves = [PulledLeaf(self, i, *spec) for i, spec in enumerate(self.specs)]
+        self.leaves = [CapturedLeaf(self, i, *spec) for i, spec in enumerate(self.specs)]
         self.element: list[Any] | None = None
         self._structure: Any = None
 
@@ -199,12 +199,14 @@ class Pull:
         self.element = self._structure = None
 
 
-class PulledLeaf:
+class CapturedLeaf:
     """One leaf of a pulled element: a capture whose value is another at each call."""
 
-    def __init__(self, pull: Pull, index: int, shape: tuple[int, ...], dtype: Any) -> None:
-        self._pull, self._index, self._shape, self.dtype = (
-            pull,
+    def __init__(
+        self, capture: IteratorCapture, index: int, shape: tuple[int, ...], dtype: Any
+    ) -> None:
+        self._capture, self._index, self._shape, self.dtype = (
+            capture,
             index,
             shape,
             dtypes.as_dtype(dtype),
@@ -212,16 +214,16 @@ class PulledLeaf:
 
     @property
     def _value(self) -> Any:
-        pull = self._pull
-        if pull.element is None and not pull.fetch():
+        capture = self._capture
+        if capture.element is None and not capture.fetch():
             raise InvalidArgumentError(
-                f"The next element of {pull.source!r} has other shapes than those the function was traced "
-                f"for, {pull.specs}."
+                f"The next element of {capture.source!r} has other shapes than those the function was traced "
+                f"for, {capture.specs}."
             )
-        assert pull.element is not None
-        value = pull.element[self._index]
-        if self._index == len(pull.leaves) - 1:
-            pull.element = pull._structure = None
+        assert capture.element is not None
+        value = capture.element[self._index]
+        if self._index == len(capture.leaves) - 1:
+            capture.element = capture._structure = None
         return value
 
     def _as_tensor(self) -> Tensor:
@@ -236,17 +238,17 @@ def put_back(source: Source, element: Any) -> None:
         context.trace.offered.setdefault(id(source), []).append(element)
 
 
-def _captured(source: Source, scope: TraceContext) -> Any:
+def _captured(source: Source, scope: Tracing) -> Any:
     """The element as captures of a function that runs once a call."""
     try:
         element = source.take()
     except StopIteration:
         raise EndOfElements("End of sequence") from None
     scope.taken.append((source, element))
-    pull = Pull(source, element)
-    scope.pulls.append(pull)
+    capture = IteratorCapture(source, element)
+    scope.iterator_captures.append(capture)
     values = []
-    for leaf, (shape, dtype) in zip(pull.leaves, pull.specs, strict=True):
+    for leaf, (shape, dtype) in zip(capture.leaves, capture.specs, strict=True):
         values.append(bind_capture(len(scope.sources), shape, dtype))
         scope.sources.append(leaf)
-    return jax.tree.unflatten(pull.tree, values)
+    return jax.tree.unflatten(capture.tree, values)

@@ -9,11 +9,7 @@ import collections
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from meshflow.core.dispatch.shape_probing import Guess
-    from meshflow.core.tracing.trace import TraceContext
+from typing import Any, Protocol
 
 
 class Recorder(Protocol):
@@ -30,6 +26,49 @@ class Recorder(Protocol):
 
     def record(self, node: Any) -> None:
         """Called with each op that has a watched operand."""
+
+
+class Tracing(Protocol):
+    """A function that is being traced, as those see it who lie below the tracing engine; see `TraceContext`."""
+
+    sources: list[Any]
+    created: list[Any]
+    iterator_captures: list[Any]
+    infeeds: list[tuple[Any, Any]]
+    taken: list[tuple[Any, Any]]
+    offered: dict[int, list[Any]]
+    last_fed: dict[int, Any]
+    once: bool
+    runs: bool
+    random_ops: int
+    initializes: bool
+
+    @property
+    def parent(self) -> Tracing | None:
+        """The enclosing trace."""
+
+    @property
+    def writes(self) -> dict[int, Any]:
+        """The variables written so far, by identity."""
+
+    def value_of(self, tensor: Any) -> Any:
+        """The array that stands for a tensor in this trace."""
+
+    def read(self, variable: Any) -> Any:
+        """The current value of a variable in this trace."""
+
+    def write(self, variable: Any, value: Any) -> None:
+        """Makes `value` the variable's value for the rest of this trace."""
+
+    def initialize(self) -> None:
+        """Notes that the program gives an initial value."""
+
+
+class ShapeProbe(Protocol):
+    """What makes up values while only shapes are wanted."""
+
+    def value(self, tensor: Any) -> Any:
+        """An array in place of a traced tensor's unknown value."""
 
 
 class Context(threading.local):
@@ -51,13 +90,14 @@ class Context(threading.local):
       autocast: the dtype that Keras variables are read as inside a mixed-precision layer, or None.
       recording: keeps what a map function does with strings and images while it is looked at, or None.
       exporting: whether what is traced is saved, for a machine without Python: assertions are left out.
-      guess: makes up values while only shapes are wanted, or None.
+      probe: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
       closure: what a worker of parameter servers runs, in which hosted variables are its own copies, or None.
+      num_replicas: how many replicas take part in a step; distribution strategies say so.
     """
 
     def __init__(self) -> None:
-        self.trace: TraceContext | None = None
+        self.trace: Tracing | None = None
         self.tapes: list[Recorder] = []
         self.outer_tapes = False
         self.names: list[str] = []
@@ -71,9 +111,10 @@ class Context(threading.local):
         self.autocast: Any = None
         self.recording: Any = None
         self.exporting = False
-        self.guess: Guess | None = None
+        self.probe: ShapeProbe | None = None
         self.replicas: Any = None
         self.closure: Any = None
+        self.num_replicas = 1
 
 
 context = Context()
@@ -89,7 +130,7 @@ def alone() -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def counted_anew() -> Iterator[None]:
+def fresh_names() -> Iterator[None]:
     """Objects made inside are numbered from the beginning, as those of one graph are in TensorFlow."""
     saved = context.numbers
     if saved is None:

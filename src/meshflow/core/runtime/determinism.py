@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+import jax
+
 from meshflow.core.runtime.devices import backend_started
 
 _FLAG = "--xla_gpu_deterministic_ops=true"
@@ -61,6 +63,4 @@ def require_seed(what: str) -> None:
 
 
 def _on_gpu() -> bool:
-    import jax
-
     return jax.default_backend() == "gpu"

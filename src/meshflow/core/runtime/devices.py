@@ -13,6 +13,7 @@ import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.environment.jax_internals import jex_backend, xla_bridge
 
 
 class PhysicalDevice(NamedTuple):
@@ -101,9 +102,7 @@ def start_anew() -> bool:
     client = jax.local_devices()[0].client
     if not Placement.listed or jax.live_arrays() or client.live_executables():
         return False
-    from jax.extend import backend
-
-    backend.clear_backends()
+    jex_backend.clear_backends()
     return True
 
 
@@ -233,9 +232,6 @@ def make_virtual_cpus(count: int) -> None:
     Raises:
       RuntimeError: when the backend is running with another number of devices.
     """
-    from jax.extend import backend
-
-    del backend
     count += emulated_tpus()
     if backend_started():
         if len(jax.local_devices(backend="cpu")) != count:
@@ -258,6 +254,4 @@ def size_thread_pool() -> None:
 
 def backend_started() -> bool:
     """Whether JAX has been given its devices."""
-    from jax._src import xla_bridge  # no public way to ask without starting it
-
     return xla_bridge.backends_are_initialized()

@@ -14,12 +14,12 @@ from meshflow.core.runtime.errors import InvalidValueError
 _SIGNS = ("Received incompatible devices", "mesh should be the same across the entire program")
 
 
-def about_places(error: Exception) -> bool:
+def is_placement_error(error: Exception) -> bool:
     """Whether JAX complains about devices or meshes."""
     return isinstance(error, ValueError) and any(s in str(error) for s in _SIGNS)
 
 
-def different_places(name: str, values: Sequence[tuple[str, Any]]) -> InvalidValueError:
+def placement_error(name: str, values: Sequence[tuple[str, Any]]) -> InvalidValueError:
     """The error, naming the computation and where its values lie.
 
     Args:

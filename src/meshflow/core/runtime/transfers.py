@@ -13,23 +13,12 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.forks import Fork, after_fork
+from meshflow.environment import jax_internals
 
-try:
-    # What `jax.device_put` ends in, without 30 us of looking at its arguments.
-    from jax._src.lib import xla_client
-
-    _put = xla_client.batched_device_put
-    _copy = xla_client.batched_copy_array_to_devices_with_sharding
-    _ALWAYS = xla_client.ArrayCopySemantics.ALWAYS_COPY
-except (ImportError, AttributeError):
-    _put = _copy = None
-try:
-    # Has device arrays that ended let go of the host arrays whose memory they shared.
-    from jax._src.lib import _jax
-
-    _let_go = _jax.collect_garbage
-except (ImportError, AttributeError):
-    _let_go = None
+# None where JAX has another way.
+_put, _let_go = jax_internals.batched_device_put, jax_internals.collect_garbage
+_ALWAYS = getattr(jax_internals.array_copy_semantics, "ALWAYS_COPY", None)
+_copy = None if _ALWAYS is None else jax_internals.copy_to_devices
 
 __all__ = ["duplicate", "filled_at", "fresh", "is_ours", "joined", "to_device", "transfer"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend import core as jex_core
 
 from meshflow.core.runtime.context import context
+from meshflow.environment.jax_internals import jex_core
 
 _failures: collections.deque[BaseException] = collections.deque(maxlen=8)
 
@@ -33,7 +33,7 @@ def keeping_errors(callback: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def host_calls_are_ordered() -> bool:
+def callbacks_are_ordered() -> bool:
     """Whether what is traced calls Python in program order: JAX does so on one device only."""
     return context.replicas is None
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from jax.extend import core as jex_core
-
-from meshflow.passes.bias_gradient_fusion import totalled
-from meshflow.passes.convert_folding import narrowed
-from meshflow.passes.epilogue_fusion import fused
-from meshflow.passes.transpose_elimination import turned
+from meshflow.environment.jax_internals import jex_core
+from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
+from meshflow.passes.convert_folding import fold_converts
+from meshflow.passes.epilogue_fusion import fuse_epilogues
+from meshflow.passes.transpose_elimination import eliminate_transposes
 
 Rewrite = Callable[[jex_core.ClosedJaxpr], jex_core.ClosedJaxpr]
 
 
-class Rewriting:
+class PassPipeline:
     """What is installed.
 
     Attributes:
@@ -38,21 +37,23 @@ def install(name: str, rewrite: Rewrite | None) -> None:
       name: what it is known by.
       rewrite: a function from jaxpr to jaxpr; None removes the one installed.
     """
-    if rewrite is None and name not in Rewriting.active:
+    if rewrite is None and name not in PassPipeline.active:
         return
-    Rewriting.active.pop(name, None)
+    PassPipeline.active.pop(name, None)
     if rewrite is not None:
-        Rewriting.active[name] = rewrite
-    Rewriting.version += 1
+        PassPipeline.active[name] = rewrite
+    PassPipeline.version += 1
 
 
 def ready(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """A jaxpr after all rewrites, as it is compiled: nobody takes its derivative any more."""
-    return totalled(fused(narrowed(turned(rewritten(closed)))))
+    return fuse_bias_gradients(
+        fuse_epilogues(fold_converts(eliminate_transposes(rewritten(closed))))
+    )
 
 
 def rewritten(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """A jaxpr after all rewrites."""
     return functools.reduce(
-        lambda jaxpr, rewrite: rewrite(jaxpr), Rewriting.active.values(), closed
+        lambda jaxpr, rewrite: rewrite(jaxpr), PassPipeline.active.values(), closed
     )

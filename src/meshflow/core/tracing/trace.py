@@ -20,27 +20,23 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax._src import config as jax_config  # `ensure_compile_time_eval` cannot be undone in public
-from jax.extend import core as jex_core
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.runtime import errors
-from meshflow.core.runtime.context import alone, as_stored, context, counted_anew
+from meshflow.core.runtime.context import Recorder, Tracing, alone, as_stored, context, fresh_names
 from meshflow.core.tracing import host_callbacks
-from meshflow.core.tracing.pass_pipeline import Rewriting, rewritten
+from meshflow.core.tracing.pass_pipeline import PassPipeline, rewritten
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-
-if TYPE_CHECKING:
-    from meshflow.core.runtime.context import Recorder
-    from meshflow.core.variables.variable import Variable
+from meshflow.environment.jax_internals import eager_constant_folding, jex_core
 
 _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
@@ -49,6 +45,17 @@ _capture.def_abstract_eval(lambda *, index, aval: aval)
 def bind_capture(index: int, shape: Any, dtype: Any) -> Any:
     """A symbolic array that becomes the input of number `index` among a trace's captures."""
     return _capture.bind(index=index, aval=jax.core.ShapedArray(tuple(shape), np.dtype(dtype)))
+
+
+class Cell(Protocol):
+    """What functions read and write: a variable, or a part of one on a device."""
+
+    name: str
+    _shape: Any
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
 
 
 class NeedsGraphTape(BaseException):
@@ -75,22 +82,22 @@ class TraceContext:
       random_ops: how many random ops it has so far.
       runs: whether the program is run once, right after this trace, before the function is traced again.
       initializes: whether it gives variables that it made their initial values.
-      pulls, feeds, taken, offered, last_fed: elements of iterators; see `core/iterators`.
+      iterator_captures, infeeds, taken, offered, last_fed: elements of iterators; see `core/iterators`.
     """
 
-    def __init__(self, parent: TraceContext | None, once: bool = False, runs: bool = False) -> None:
+    def __init__(self, parent: Tracing | None, once: bool = False, runs: bool = False) -> None:
         self.parent = parent
         self.once = once
         self.random_ops = 0
         self.runs: bool = runs and (parent is None or parent.runs)
         self.initializes = False
-        self.pulls: list[Any] = []
-        self.feeds: list[tuple[Any, Any]] = []
+        self.iterator_captures: list[Any] = []
+        self.infeeds: list[tuple[Any, Any]] = []
         self.taken: list[tuple[Any, Any]] = []
         self.offered: dict[int, list[Any]] = {}
         self.last_fed: dict[int, Tensor] = {}
         self.sources: list[Any] = []
-        self.writes: dict[int, Variable] = {}
+        self.writes: dict[int, Any] = {}
         self.created: list[Any] = []
         self._captured: dict[int, Any] = {}
         self._state: dict[int, Tensor] = {}
@@ -121,7 +128,7 @@ class TraceContext:
             "it from that function, or keep state in a tf.Variable."
         )
 
-    def read(self, variable: Variable) -> Tensor:
+    def read(self, variable: Cell) -> Tensor:
         """The current value of a variable in this trace."""
         tensor = self._state.get(id(variable))
         if tensor is None:
@@ -130,7 +137,7 @@ class TraceContext:
             self.sources.append(variable)
         return tensor
 
-    def write(self, variable: Variable, value: Tensor) -> None:
+    def write(self, variable: Cell, value: Tensor) -> None:
         """Makes `value` the variable's value for the rest of this trace."""
         if id(variable) not in self._state and not (variable._write_only and self.once):
             # The old value becomes an input even when never read, so its buffer can be reused.
@@ -141,12 +148,12 @@ class TraceContext:
 
     def initialize(self) -> None:
         """Notes that the program gives an initial value, as do those that it is a part of."""
-        scope: TraceContext | None = self
+        scope: Tracing | None = self
         while scope is not None:
             scope.initializes = True
             scope = scope.parent
 
-    def written(self) -> list[Variable]:
+    def written(self) -> list[Any]:
         """The written variables, in the order in which they became inputs.
 
         JAX pairs donated inputs with outputs of the same shape in order: so each variable gets its own
@@ -160,7 +167,7 @@ class TraceContext:
 
 
 @contextlib.contextmanager
-def enter(scope: TraceContext | None, outer_tapes: bool) -> Iterator[None]:
+def enter(scope: Tracing | None, outer_tapes: bool) -> Iterator[None]:
     """Makes `scope` the innermost trace, with no tapes of its own yet."""
     saved = context.trace, context.tapes, context.outer_tapes
     context.trace, context.tapes, context.outer_tapes = scope, [], outer_tapes
@@ -202,8 +209,8 @@ class Traced:
       writes: variables whose new values are outputs after the results.
       structure: the nested result, with `Slot`s where tensors go.
       out_specs: one `TensorSpec` per result tensor.
-      pulls: elements of iterators that it takes at each call.
-      feeds: (feed, iterator) pairs of elements that its loops ask for.
+      iterator_captures: elements of iterators that it takes at each call.
+      infeeds: (feed, iterator) pairs of elements that its loops ask for.
       initializes: whether it gives variables that it made their initial values, so that it may run only once.
       fed: identities of the iterators that it takes elements from while it runs.
     """
@@ -213,7 +220,7 @@ class Traced:
         name: str,
         closed: jex_core.ClosedJaxpr,
         captures: list[Any],
-        writes: list[Variable],
+        writes: list[Any],
         structure: Any,
         count: int,
     ) -> None:
@@ -224,8 +231,8 @@ class Traced:
         self.structure = structure
         self.count = count
         self.out_specs = [TensorSpec(a.shape, a.dtype) for a in closed.out_avals[:count]]
-        self.pulls: list[Any] = []
-        self.feeds: list[tuple[Any, Any]] = []
+        self.iterator_captures: list[Any] = []
+        self.infeeds: list[tuple[Any, Any]] = []
         self.fed: set[int] = set()
         self.initializes = False
         self._plain = self._make_op(closed)
@@ -244,10 +251,10 @@ class Traced:
     def op(self) -> Op:
         """The computation as an op; its operands are ([arguments], [captures])."""
         # Inside another function it is rewritten together with that.
-        if context.trace is not None or not Rewriting.active:
+        if context.trace is not None or not PassPipeline.active:
             return self._plain
-        if self._rewritten is None or self._rewritten[0] != Rewriting.version:
-            self._rewritten = Rewriting.version, self._make_op(rewritten(self.closed))
+        if self._rewritten is None or self._rewritten[0] != PassPipeline.version:
+            self._rewritten = PassPipeline.version, self._make_op(rewritten(self.closed))
         return self._rewritten[1]
 
     def arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
@@ -278,7 +285,7 @@ class Traced:
     def place_sources(self, leaves: Sequence[Any]) -> None:
         """Notes which of the function's arguments are the iterators that it takes elements from."""
         places = {id(leaf): i for i, leaf in enumerate(leaves) if hasattr(leaf, "give_back")}
-        for taker, source in [(p, p.source) for p in self.pulls] + self.feeds:
+        for taker, source in [(c, c.source) for c in self.iterator_captures] + self.infeeds:
             if taker.position is None:
                 taker.position = places.get(id(source))
 
@@ -290,16 +297,16 @@ class Traced:
         scope = context.trace
         while scope is not None and not scope.once and scope.parent is not None:
             scope = scope.parent
-        for pull in self.pulls:
-            if pull.position is not None:
-                pull.source = leaves[pull.position]
-        for feed, source in self.feeds:
+        for capture in self.iterator_captures:
+            if capture.position is not None:
+                capture.source = leaves[capture.position]
+        for feed, source in self.infeeds:
             used = source if feed.position is None else leaves[feed.position]
             if scope is None:
                 feed.source = used
-            elif all(known is not feed for known, _ in scope.feeds):
-                scope.feeds.append((feed, used))
-            elif any(known is feed and other is not used for known, other in scope.feeds):
+            elif all(known is not feed for known, _ in scope.infeeds):
+                scope.infeeds.append((feed, used))
+            elif any(known is feed and other is not used for known, other in scope.infeeds):
                 raise NotImplementedError(
                     f"{self.name} takes elements in a loop, and is called with two iterators inside one "
                     "function. Make two tf.functions of it."
@@ -410,8 +417,8 @@ def trace(
             # In an `init_scope` JAX evaluates what has no tracers, which captures have not.
             with (
                 enter(scope, outer_tapes),
-                counted_anew(),
-                jax_config.eager_constant_folding(False),
+                fresh_names(),
+                eager_constant_folding(False),
             ):
                 context.tapes.extend(tapes)
                 return jax.make_jaxpr(run, axis_env=list(axes) or None)(*specs)
@@ -436,7 +443,11 @@ def trace(
         result["count"],
     )
     traced.initializes = scope.initializes
-    traced.pulls, traced.feeds, traced.fed = scope.pulls, scope.feeds, set(scope.last_fed)
+    traced.iterator_captures, traced.infeeds, traced.fed = (
+        scope.iterator_captures,
+        scope.infeeds,
+        set(scope.last_fed),
+    )
     return traced
 
 

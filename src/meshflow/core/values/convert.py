@@ -22,7 +22,7 @@ from meshflow.core.runtime.errors import DtypeMismatchError
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType
-from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Tensor, TensorLike
+from meshflow.core.values.tensor import HOST_CONSTANT_SIZE, Converted, Tensor, TensorLike
 
 # Functions that turn a list holding tensors into one tensor, and cast a tensor; set by
 # `meshflow.ops` because both are ops themselves.
@@ -126,7 +126,7 @@ def from_python(value: Any, dtype: DType | None) -> Tensor:
         raise full from error
     tensor = Tensor(jax.numpy.array(array))
     if isinstance(tensor._value, jax.core.Tracer):
-        tensor._settled = array
+        tensor._known_value = Converted(array)
     return tensor
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape, as_shape
+from meshflow.core.values.tensor import Tensor
 
 
 class TypeSpec:
@@ -90,8 +92,6 @@ class TensorSpec(TypeSpec):
     @property
     def value_type(self) -> type:
         """The class of what it describes, `tf.Tensor`."""
-        from meshflow.core.values.tensor import Tensor
-
         return Tensor
 
     def most_specific_compatible_type(self, other: Any) -> TensorSpec:
@@ -143,7 +143,5 @@ def type_spec_from_value(value: Any) -> TypeSpec:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return TensorSpec(value.shape, value.dtype)
     if isinstance(value, (bool, int, float, complex, str, bytes)):
-        from meshflow.core.values.convert import convert_to_tensor
-
         return TensorSpec((), convert_to_tensor(value).dtype)
     raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")

@@ -24,6 +24,7 @@ import numpy as np
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.device_to_host import to_host
+from meshflow.core.runtime.devices import device_of, find_device
 from meshflow.core.runtime.transfers import transfer
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import TensorShape
@@ -60,6 +61,19 @@ def text_on_mesh(value: Any) -> str | None:
     return _mesh_text(value) if _mesh_text is not None else None
 
 
+class Converted:
+    """How the value of an array is known that was converted inside a trace."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def value(self) -> np.ndarray:
+        """The array."""
+        return self._array
+
+
 class Tensor(_Operators):
     """An immutable multi-dimensional array of one dtype.
 
@@ -83,8 +97,8 @@ class Tensor(_Operators):
         "_assign_slice",
         "_keras_logits",
         "_keras_mask",
+        "_known_value",
         "_owner",
-        "_settled",
         "_sizes",
         "_value",
     )
@@ -118,8 +132,6 @@ class Tensor(_Operators):
     @property
     def device(self) -> str:
         """The device that holds the value, as `'/job:localhost/replica:0/task:0/device:CPU:0'`."""
-        from meshflow.core.runtime.devices import device_of
-
         return device_of(self._value)
 
     @property
@@ -176,8 +188,6 @@ class Tensor(_Operators):
         return self._on(f"GPU:{gpu_index}")
 
     def _on(self, device: str) -> Tensor:
-        from meshflow.core.runtime.devices import find_device
-
         value = self._value
         if isinstance(value, jax.core.Tracer) or value.dtype == object:
             return self
@@ -203,9 +213,7 @@ class Tensor(_Operators):
     def _concrete(self, use: str) -> np.ndarray:
         """The value on the host; an error that leads to running op by op when the trace's arguments decide on it."""
         if isinstance(self._value, jax.core.Tracer):
-            from meshflow.core.dispatch.shape_probing import foreseen
-
-            known = foreseen(self)
+            known = self._foreseen()
             if known is None:
                 raise errors.ValueNeededError(
                     f"The value of a symbolic tf.Tensor (shape={self.shape}, dtype={self.dtype.name}) is needed as "
@@ -214,6 +222,13 @@ class Tensor(_Operators):
                 )
             return known
         return to_host(self._value)
+
+    def _foreseen(self) -> np.ndarray | None:
+        """The value of a traced tensor that outer tensors decide on, a made up one while shapes are probed, or None."""
+        known = getattr(self, "_known_value", None)
+        if known is not None:
+            return known.value()
+        return None if context.probe is None else context.probe.value(self)
 
     def _python_value(self, use: str) -> np.ndarray:
         """The value on the host, or TensorFlow's error for any traced tensor."""

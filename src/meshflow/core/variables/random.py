@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +25,11 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import determinism
-from meshflow.core.runtime.context import context
+from meshflow.core.runtime.context import Tracing, context
 from meshflow.core.runtime.seed_sequence import states
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-
-if TYPE_CHECKING:
-    from meshflow.core.tracing.trace import TraceContext
 
 # TensorFlow's global seed for ops that have a seed of their own when none was set.
 _DEFAULT_SEED = 87654321
@@ -254,7 +251,7 @@ class _Global:
             stream.reset(self._words_for(op_seed))
         return self._streams[op_seed]
 
-    def stream_of_op(self, scope: TraceContext, op_seed: int | None) -> SeedStream:
+    def stream_of_op(self, scope: Tracing, op_seed: int | None) -> SeedStream:
         """The stream of the next random op of the function that `scope` traces."""
         position, scope.random_ops = scope.random_ops, scope.random_ops + 1
         return SeedStream.of_op(self.words_of_op(op_seed, position))

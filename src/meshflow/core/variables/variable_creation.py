@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,9 +15,6 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
-
-if TYPE_CHECKING:
-    from meshflow.core.variables.variable import Variable
 
 
 class VariableNeedsEagerError(Exception):
@@ -66,19 +63,19 @@ def scoped_name(name: str) -> str:
 
 
 def create_through(
-    constructor: Callable[..., Variable], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Variable:
+    constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Calls the innermost creator with a `next_creator` that leads outwards to the constructor."""
     creators = list(context.variable_creators)
 
-    def default(**final: Any) -> Variable:
+    def default(**final: Any) -> Any:
         saved, context.variable_creators = context.variable_creators, []
         try:
             return constructor(**final)
         finally:
             context.variable_creators = saved
 
-    create: Callable[..., Variable] = default
+    create: Callable[..., Any] = default
     for creator in creators:
         create = _link(creator, create)
     names = ("initial_value", "trainable", "validate_shape", "caching_device", "name")
@@ -86,12 +83,12 @@ def create_through(
     return create(**named, **kwargs)
 
 
-def _link(creator: Any, following: Callable[..., Variable]) -> Callable[..., Variable]:
+def _link(creator: Any, following: Callable[..., Any]) -> Callable[..., Any]:
     return lambda **kwargs: creator(following, **kwargs)
 
 
 @contextlib.contextmanager
-def variable_creator_scope(variable_creator: Callable[..., Variable]) -> Iterator[None]:
+def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[None]:
     """Lets a function stand in for `tf.Variable`'s constructor.
 
     Args:

@@ -1,6 +1,6 @@
 """Maps that scale numbers: casts to float32 and operations with constants, found in a traced function.
 
-A result that is such a chain of one of the function's arguments is computed while the elements are
+A result that is such an affine map of one of the function's arguments is computed while the elements are
 gathered, in one pass over memory, and rounded after every operation as TensorFlow does. (XLA multiplies
 by the reciprocal of a constant divisor, and fuses products with sums.)
 """
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
-from meshflow.data.execution.batched_gather import Taker
+from meshflow.data.execution.batched_gather import LeafGather
+from meshflow.environment.jax_internals import jex_core
 from meshflow.kernels import row_gather
 from meshflow.passes.sub_jaxprs import INLINED
 
-__all__ = ["Chain", "Chains", "find"]
+__all__ = ["AffineMap", "AffineMaps", "find"]
 
 _FLOAT = np.dtype(np.float32)
 
 
-class Later(NamedTuple):
+class ComputedStep(NamedTuple):
     """An operation with a number that the program computes for each element.
 
     Attributes:
@@ -39,13 +39,13 @@ class Later(NamedTuple):
     variable: Any
 
 
-class Chain(NamedTuple):
+class AffineMap(NamedTuple):
     """How a result follows from one argument.
 
     Attributes:
       leaf: the argument's number.
       shape: the result's shape (without the first dimension of batches); None for the argument's own.
-      steps: what is done after a cast to float32, `rows.Step` or `Later`; None for an argument as it is.
+      steps: what is done after a cast to float32, `rows.Step` or `ComputedStep`; None for an argument as it is.
       mirrors: the axes along which it is reversed in the end, each where a bool variable of the program
         is true.
       window: which part is taken at first: its sizes, and variables that say where it begins.
@@ -63,8 +63,8 @@ class Chain(NamedTuple):
         alike = all(isinstance(step, row_gather.Step) for step in self.steps or ())
         return alike and not self.mirrors and self.window is None
 
-    def is_like(self, other: Chain | None) -> bool:
-        """Whether another chain does the same."""
+    def is_like(self, other: AffineMap | None) -> bool:
+        """Whether another one does the same."""
         if other is None or self[:2] != other[:2] or (self.steps is None) != (other.steps is None):
             return False
         mine, others = self.steps or (), other.steps or ()
@@ -74,18 +74,18 @@ class Chain(NamedTuple):
         )
 
 
-def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[Chain | None]:
-    """The chain of every result; None where it is none.
+def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[AffineMap | None]:
+    """The affine map of every result; None where it is none.
 
     Args:
       traced: a function of elements.
       batched: whether they are batches of any size, which is the first dimension of all.
-      mirrors: whether chains may be mirrored.
+      mirrors: whether they may be mirrored.
     """
     jaxpr = traced.closed.jaxpr
     count = len(jaxpr.invars) - len(traced.captures)
     leaves, captured = jaxpr.invars[:count], jaxpr.invars[count:]
-    known: dict[Any, Any] = {v: Chain(i, v.aval.shape, None) for i, v in enumerate(leaves)}
+    known: dict[Any, Any] = {v: AffineMap(i, v.aval.shape, None) for i, v in enumerate(leaves)}
     for variable, capture in zip(captured, traced.captures, strict=True):
         # Variables may change.
         if type(capture) is Tensor and not isinstance(capture._value, jax.core.Tracer):
@@ -93,10 +93,10 @@ def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[C
     for variable, constant in zip(jaxpr.constvars, traced.closed.consts, strict=True):
         known[variable] = np.asarray(constant)
     _Search(known, batched, mirrors).follow(jaxpr)
-    results: list[Chain | None] = []
+    results: list[AffineMap | None] = []
     for variable in jaxpr.outvars[: traced.count]:
         found = None if isinstance(variable, jex_core.Literal) else known.get(variable)
-        if not isinstance(found, Chain) or any(given is None for _, given in found.mirrors):
+        if not isinstance(found, AffineMap) or any(given is None for _, given in found.mirrors):
             results.append(None)
             continue
         whole: tuple[int, ...] = found.shape or ()
@@ -106,28 +106,33 @@ def find(traced: Traced, batched: bool = False, mirrors: bool = False) -> list[C
     return results
 
 
-class Chains:
-    """How the results of a function of many elements are computed when some of them are chains.
+class AffineMaps:
+    """How the results of a function of many elements are computed when some of them are affine maps.
 
     Args:
       traced: the function.
-      found: the chain of every result, None for those left to the compiled function.
+      found: the affine map of every result, None for those left to the compiled function.
 
     Attributes:
       wanted: what must be taken from the arguments.
     """
 
-    def __init__(self, traced: Traced, found: list[Chain | None]) -> None:
+    def __init__(self, traced: Traced, found: list[AffineMap | None]) -> None:
         self._traced = traced
-        self._others = [i for i, chain in enumerate(found) if chain is None]
+        self._others = [i for i, affine_map in enumerate(found) if affine_map is None]
         self._needed = arguments_of(traced, self._others)
-        self._found = [chain for chain in found if chain is not None]
-        self.wanted = [*self._found, *(Chain(i, None, None) for i in self._needed)]
+        self._found = [affine_map for affine_map in found if affine_map is not None]
+        self.wanted = [*self._found, *(AffineMap(i, None, None) for i in self._needed)]
         self._program: Any = None
 
     def of(self, leaves: list[Any]) -> list[Any]:
         """The results for stacked arguments."""
-        return self.finished([Taker(leaves[chain.leaf], chain).all() for chain in self.wanted])
+        return self.finished(
+            [
+                LeafGather(leaves[affine_map.leaf], affine_map.steps, affine_map.shape).all()
+                for affine_map in self.wanted
+            ]
+        )
 
     def finished(self, arrays: list[Any]) -> list[Any]:
         """The results, from what was wanted."""
@@ -149,7 +154,7 @@ class Chains:
         return structure.to_arrays(self._traced.rebuild(arrays))
 
     def _computed(self, arrays: list[Any], count: int) -> list[Any]:
-        """The results that are no chains."""
+        """The results that are none."""
         if self._program is None:
 
             def others(leaves: list[Any], captures: list[Any]) -> list[Any]:
@@ -162,7 +167,7 @@ class Chains:
         for number, aval in enumerate(self._traced.closed.in_avals):
             if number >= len(self._traced.closed.in_avals) - len(self._traced.captures):
                 break
-            # Arguments that only chains need are not looked at.
+            # Arguments that only affine maps need are not looked at.
             nothing = np.broadcast_to(np.zeros((), aval.dtype), (count, *aval.shape))
             leaves.append(given.get(number, nothing))
         results = self._program(leaves, [c._value for c in self._traced.captures])
@@ -193,12 +198,12 @@ class _Scalar(NamedTuple):
 
 
 class _Search:
-    """Follows chains and constants through a program.
+    """Follows affine maps and constants through a program.
 
     Args:
-      known: what variables are: a `Chain` with its whole shape, or a constant; more are added.
+      known: what variables are: an `AffineMap` with its whole shape, or a constant; more are added.
       batched: whether the first dimension is that of a batch.
-      mirrors: whether chains may be mirrored.
+      mirrors: whether they may be mirrored.
     """
 
     def __init__(self, known: dict[Any, Any], batched: bool, mirrors: bool = False) -> None:
@@ -241,7 +246,7 @@ class _Search:
 
     def reverse(self, equation: Any, x: Any) -> Any:
         axes = equation.params["dimensions"]
-        if not self._mirrors or not isinstance(x, Chain) or len(axes) != 1:
+        if not self._mirrors or not isinstance(x, AffineMap) or len(axes) != 1:
             return None
         # Mirrored for sure; `select` says when.
         return x._replace(mirrors=(*x.mirrors, (axes[0], None)))
@@ -249,7 +254,7 @@ class _Search:
     def part(self, equation: Any, x: Any, *starts: Any) -> Any:
         """A part of an image, with all its channels."""
         sizes = equation.params["slice_sizes"]
-        known = isinstance(x, Chain) and not x.mirrors and x.window is None and self._mirrors
+        known = isinstance(x, AffineMap) and not x.mirrors and x.window is None and self._mirrors
         if not known or len(sizes) != 3 or sizes[2] != x.shape[2]:
             return None
         if any(isinstance(step, row_gather.Step) and step.value.ndim for step in x.steps or ()):
@@ -259,11 +264,11 @@ class _Search:
         return x._replace(shape=sizes, window=(sizes, tuple(s.variable for s in starts[:2])))
 
     def select(self, equation: Any, choice: Any, no: Any, yes: Any) -> Any:
-        if not isinstance(choice, _Scalar) or not isinstance(no, Chain):
+        if not isinstance(choice, _Scalar) or not isinstance(no, AffineMap):
             return None
         if equation.invars[0].aval.dtype != np.bool_:
             return None
-        if not isinstance(yes, Chain) or not yes.mirrors or yes.mirrors[-1][1] is not None:
+        if not isinstance(yes, AffineMap) or not yes.mirrors or yes.mirrors[-1][1] is not None:
             return None
         same = yes.steps is no.steps and yes.window is no.window
         if yes[:2] != no[:2] or not same:
@@ -278,7 +283,7 @@ class _Search:
             return x
         if isinstance(x, _Scalar):
             return None
-        if not isinstance(x, Chain):
+        if not isinstance(x, AffineMap):
             return x.astype(wanted)
         fits = x.steps is None and wanted == _FLOAT and own.name in row_gather.TYPES
         return x._replace(steps=()) if fits else None
@@ -287,11 +292,11 @@ class _Search:
         if isinstance(x, _Scalar):
             return x if equation.outvars[0].aval.size == 1 else None
         shape, own = equation.outvars[0].aval.shape, x.shape
-        if isinstance(x, Chain) and not x.plain and shape != own:
+        if isinstance(x, AffineMap) and not x.plain and shape != own:
             return None
         if math.prod(shape) != math.prod(own):
             return None
-        if not isinstance(x, Chain):
+        if not isinstance(x, AffineMap):
             return x.reshape(shape)
         whole = not self._batched or shape[:1] == own[:1]
         return x._replace(shape=shape) if whole else None
@@ -299,7 +304,7 @@ class _Search:
     def broadcast(self, equation: Any, x: Any) -> Any:
         if isinstance(x, _Scalar):
             return x
-        if isinstance(x, Chain):
+        if isinstance(x, AffineMap):
             return self.reshape(equation, x)
         # Sizes of one are left as they are: operations broadcast.
         sizes = [1] * len(equation.outvars[0].aval.shape)
@@ -309,20 +314,22 @@ class _Search:
 
     def operate(self, equation: Any, first: Any, second: Any) -> Any:
         name = equation.primitive.name
-        chain, value = first, second
-        if isinstance(second, Chain):
-            chain, value = second, first
+        affine_map, value = first, second
+        if isinstance(second, AffineMap):
+            affine_map, value = second, first
             name = {"sub": "sub from", "div": "div into"}.get(name, name)
-        if not isinstance(chain, Chain) or not isinstance(value, (np.ndarray, _Scalar)):
+        if not isinstance(affine_map, AffineMap) or not isinstance(value, (np.ndarray, _Scalar)):
             return None
-        if any(given is None for _, given in chain.mirrors):
+        if any(given is None for _, given in affine_map.mirrors):
             return None
         result = equation.outvars[0].aval
-        if result.dtype != _FLOAT or result.shape != chain.shape:
+        if result.dtype != _FLOAT or result.shape != affine_map.shape:
             return None
         if isinstance(value, _Scalar):
-            return chain._replace(steps=(*(chain.steps or ()), Later(name, value.variable)))
-        if not chain.plain and value.size != 1:
+            return affine_map._replace(
+                steps=(*(affine_map.steps or ()), ComputedStep(name, value.variable))
+            )
+        if not affine_map.plain and value.size != 1:
             return None
         if value.size == 1:
             value = value.reshape(())
@@ -338,11 +345,11 @@ class _Search:
             value = np.broadcast_to(value, row).reshape(-1)
         # Own memory, side by side, and a scalar stays one.
         step = row_gather.Step(name, np.array(value, _FLOAT, order="C"))
-        steps = (*(chain.steps or ()), step)
-        return chain._replace(steps=steps)
+        steps = (*(affine_map.steps or ()), step)
+        return affine_map._replace(steps=steps)
 
     def negate(self, equation: Any, x: Any) -> Any:
-        if not isinstance(x, Chain) or equation.outvars[0].aval.dtype != _FLOAT:
+        if not isinstance(x, AffineMap) or equation.outvars[0].aval.dtype != _FLOAT:
             return None
         if any(given is None for _, given in x.mirrors):
             return None

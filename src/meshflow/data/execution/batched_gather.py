@@ -1,4 +1,4 @@
-"""Rows of arrays gathered for batches, and begun before they are asked for."""
+"""BatchedGather of arrays gathered for batches, and begun before they are asked for."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import functools
 import itertools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime import transfers
+from meshflow.data.execution.stopwatch import Stopwatch
 from meshflow.kernels import row_gather as kernels
-
-if TYPE_CHECKING:
-    from meshflow.data.execution.affine import Chain
-    from meshflow.data.execution.timing import Spent
 
 # From an array of indices to the stacked leaves of their elements.
 Gather = Callable[[np.ndarray], list[Any]]
@@ -24,18 +21,23 @@ Begun = list[Callable[[], np.ndarray]]
 _AHEAD = 1 << 15
 
 
-class Taker:
-    """Takes what a chain gives of some rows of an array.
+class LeafGather:
+    """Takes some rows of an array, or what affine steps make of them.
 
     Args:
-      array: the argument, for all elements.
-      chain: None for the rows as they are.
+      array: all rows.
+      steps: what is done after a cast to float32, `row_gather.Step`; None for the rows as they are.
+      shape: that of a result; None for a row's own.
     """
 
-    def __init__(self, array: np.ndarray, chain: Chain | None = None) -> None:
+    def __init__(
+        self,
+        array: np.ndarray,
+        steps: tuple[Any, ...] | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         self._array, self._objects = array, array.dtype.hasobject
-        self._rows = kernels.Rows(array, None if chain is None else chain.steps)
-        shape = None if chain is None else chain.shape
+        self._rows = kernels.Rows(array, steps)
         self._shape: tuple[int, ...] = self._rows.shape if shape is None else shape
 
     def __call__(self, index: np.ndarray) -> np.ndarray:
@@ -86,54 +88,54 @@ class Taker:
         return self(np.arange(len(self._array)))
 
 
-class Rows:
+class BatchedGather:
     """Gathers rows of arrays, as they are or computed on.
 
     Args:
-      takers: for each leaf what takes its rows.
+      leaves: for each leaf what takes its rows.
       note: told what was read.
-      spents: to what the time it takes is added.
+      stopwatches: to what the time it takes is added.
     """
 
     def __init__(
         self,
-        takers: list[Taker],
+        leaves: list[LeafGather],
         note: Callable[[list[np.ndarray]], None],
-        spents: tuple[Spent, ...] = (),
+        stopwatches: tuple[Stopwatch, ...] = (),
     ) -> None:
-        self._takers, self._note, self._spents = takers, note, spents
+        self._leaves, self._note, self._stopwatches = leaves, note, stopwatches
 
     @classmethod
-    def joined(cls, parts: list[Rows], order: list[int]) -> Rows:
+    def joined(cls, parts: list[BatchedGather], order: list[int]) -> BatchedGather:
         """All of several, with the leaves in an order."""
-        takers = [taker for part in parts for taker in part._takers]
+        leaves = [leaf for part in parts for leaf in part._leaves]
 
         def note(found: list[np.ndarray]) -> None:
             for part in parts:
                 part._note(found)
 
-        spents = itertools.chain.from_iterable(part._spents for part in parts)
-        return cls([takers[i] for i in order], note, tuple(spents))
+        stopwatches = itertools.chain.from_iterable(part._stopwatches for part in parts)
+        return cls([leaves[i] for i in order], note, tuple(stopwatches))
 
     @property
     def begins(self) -> bool:
         """Whether another thread takes what is begun."""
-        return all(taker.begins for taker in self._takers)
+        return all(leaf.begins for leaf in self._leaves)
 
-    def timed(self, spent: Spent) -> Rows:
+    def timed(self, stopwatch: Stopwatch) -> BatchedGather:
         """The same, which adds its time there too."""
-        return Rows(self._takers, self._note, (*self._spents, spent))
+        return BatchedGather(self._leaves, self._note, (*self._stopwatches, stopwatch))
 
     def __call__(self, index: np.ndarray) -> list[np.ndarray]:
         """The rows of all leaves."""
         start = time.perf_counter()
-        found = [taker(index) for taker in self._takers]
+        found = [leaf(index) for leaf in self._leaves]
         self._end(start, len(index), found)
         return found
 
     def begin(self, index: np.ndarray) -> Begun:
         """What `finish` makes of it, while others are used."""
-        return [taker.begin(index) for taker in self._takers]
+        return [leaf.begin(index) for leaf in self._leaves]
 
     def finish(self, begun: Begun) -> list[np.ndarray]:
         """The rows of all leaves."""
@@ -145,10 +147,10 @@ class Rows:
     def _end(self, start: float, count: int, found: list[np.ndarray]) -> None:
         self._note(found)
         seconds = time.perf_counter() - start
-        for spent in self._spents:
-            if not spent.running:
-                spent.elements += count
-                spent.seconds += seconds
+        for stopwatch in self._stopwatches:
+            if not stopwatch.running:
+                stopwatch.elements += count
+                stopwatch.seconds += seconds
 
 
 def joined(gathers: list[Gather], order: list[int]) -> Gather:
@@ -158,9 +160,9 @@ def joined(gathers: list[Gather], order: list[int]) -> Gather:
       gathers: the functions.
       order: the number of each leaf among all of theirs.
     """
-    rows = [gather for gather in gathers if isinstance(gather, Rows)]
+    rows = [gather for gather in gathers if isinstance(gather, BatchedGather)]
     if len(rows) == len(gathers):
-        return Rows.joined(rows, order)
+        return BatchedGather.joined(rows, order)
 
     def gather(index: np.ndarray) -> list[Any]:
         leaves = [leaf for part in gathers for leaf in part(index)]

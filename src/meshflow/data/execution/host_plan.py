@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend import core as jex_core
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
@@ -21,7 +20,8 @@ from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.execution import affine, image_loading
-from meshflow.data.execution.batched_gather import Taker
+from meshflow.data.execution.batched_gather import LeafGather
+from meshflow.environment.jax_internals import jex_core
 from meshflow.files import paths
 from meshflow.kernels import images, row_gather
 from meshflow.ops.deferred_host_values import (
@@ -119,18 +119,18 @@ class _Image(NamedTuple):
 
     Attributes:
       loader: how.
-      chain: what is done after resizing.
+      affine_map: what is done after resizing.
       wanted: the variables of the program that it needs for each element, by their numbers among its results.
     """
 
     loader: image_loading.Loader
-    chain: affine.Chain
+    affine_map: affine.AffineMap
     wanted: dict[Any, int]
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the result."""
-        window = self.chain.window
+        window = self.affine_map.window
         how = self.loader.how
         return (how.height, how.width) if window is None else (window[0][0], window[0][1])
 
@@ -184,34 +184,44 @@ class Plan:
         return not self.seeds and not self.loads and all(map(is_known, nest.flatten(self.spec)))
 
     def _find_images(self) -> None:
-        """Finds which results are loaded to their places, which are other chains, and what is left."""
+        """Finds which results are loaded to their places, which are other affine maps, and what is left."""
         traced, jaxpr = self.traced, self.traced.closed.jaxpr
         found = affine.find(traced, mirrors=True)
         self._images: dict[int, _Image] = {}
-        self._chains: dict[int, affine.Chain] = {}
-        used = [None if chain is None else chain.leaf for chain in found]
+        self._affine_maps: dict[int, affine.AffineMap] = {}
+        used = [None if affine_map is None else affine_map.leaf for affine_map in found]
         wanted: list[Any] = []
-        others = [i for i, chain in enumerate(found) if chain is None]
+        others = [i for i, affine_map in enumerate(found) if affine_map is None]
         busy = set(affine.arguments_of(traced, others))
-        for i, chain in enumerate(found):
-            if chain is None:
+        for i, affine_map in enumerate(found):
+            if affine_map is None:
                 continue
-            loader = image_loading.find(self._sources[chain.leaf])
-            alone = used.count(chain.leaf) == 1 and chain.leaf not in busy
-            axes = [axis for axis, _ in chain.mirrors]
-            alike = all(isinstance(s, affine.Later) or s.value.ndim == 0 for s in chain.steps or ())
+            loader = image_loading.find(self._sources[affine_map.leaf])
+            alone = used.count(affine_map.leaf) == 1 and affine_map.leaf not in busy
+            axes = [axis for axis, _ in affine_map.mirrors]
+            alike = all(
+                isinstance(s, affine.ComputedStep) or s.value.ndim == 0
+                for s in affine_map.steps or ()
+            )
             fits = len(set(axes)) == len(axes) and set(axes) <= set(_AXES) and (alike or not axes)
-            if loader is not None and alone and fits and (chain.shape is None or chain.window):
-                needs = [variable for _, variable in chain.mirrors]
-                needs += [s.variable for s in chain.steps or () if isinstance(s, affine.Later)]
-                needs += chain.window[1] if chain.window else ()
+            if (
+                loader is not None
+                and alone
+                and fits
+                and (affine_map.shape is None or affine_map.window)
+            ):
+                needs = [variable for _, variable in affine_map.mirrors]
+                needs += [
+                    s.variable for s in affine_map.steps or () if isinstance(s, affine.ComputedStep)
+                ]
+                needs += affine_map.window[1] if affine_map.window else ()
                 places = {v: len(wanted) + n for n, v in enumerate(dict.fromkeys(needs))}
                 wanted += places
-                self._images[i] = _Image(loader, chain, places)
-            elif chain.plain:
-                self._chains[i] = chain
+                self._images[i] = _Image(loader, affine_map, places)
+            elif affine_map.plain:
+                self._affine_maps[i] = affine_map
         self._computed = [
-            i for i in range(traced.count) if i not in {**self._images, **self._chains}
+            i for i in range(traced.count) if i not in {**self._images, **self._affine_maps}
         ]
         outputs = [*wanted, *(jaxpr.outvars[i] for i in self._computed)]
         self._helpers = len(wanted)
@@ -277,7 +287,7 @@ class Plan:
                 else:
                     aval = self.traced.closed.in_avals[number]
                     block = transfers.fresh((len(group), *aval.shape), aval.dtype)
-                    plain = _Image(loader, affine.Chain(number, None, None), {})
+                    plain = _Image(loader, affine.AffineMap(number, None, None), {})
                     self._load(group, plain, [], list(block))
                     stacked[number] = block
             return stacked[number]
@@ -294,7 +304,10 @@ class Plan:
             computed = [np.asarray(r)[:count] for r in found]
         for i, image in self._images.items():
             self._load(group, image, computed, [row[i][0] for row in places])
-        values = {i: Taker(leaf(c.leaf), c).all() for i, c in self._chains.items()}
+        values = {
+            i: LeafGather(leaf(c.leaf), c.steps, c.shape).all()
+            for i, c in self._affine_maps.items()
+        }
         values |= dict(zip(self._computed, computed[self._helpers :], strict=True))
         for i, value in values.items():
             for row, number in zip(places, value, strict=True):
@@ -306,15 +319,15 @@ class Plan:
     ) -> None:
         texts = group.texts(image.loader.text, self._stand_ins)
         value = lambda variable: computed[image.wanted[variable]].reshape(len(group))
-        windows, chain = _windows(image, len(group), value), image.chain
-        steps = _steps(chain.steps or (), len(group), value)
+        windows, affine_map = _windows(image, len(group), value), image.affine_map
+        steps = _steps(affine_map.steps or (), len(group), value)
         mirrored = np.zeros(len(group), np.uint8)
-        for axis, variable in chain.mirrors:
+        for axis, variable in affine_map.mirrors:
             mirrored |= value(variable).astype(np.uint8) * np.uint8(_AXES[axis])
         failed = images.load(texts, image.loader.how, windows, steps, mirrored, out)
         for i in np.flatnonzero(failed):
             one = _Group([group.leaves[i]], group.keys[i : i + 1])
-            made = one.column(self._sources[chain.leaf], self._stand_ins)[0]
+            made = one.column(self._sources[affine_map.leaf], self._stand_ins)[0]
             top, left, height, width = windows[i]
             out[i][...] = made[top : top + height, left : left + width]
             row_gather.operate(out[i].reshape(1, -1), steps[i])
@@ -338,9 +351,9 @@ def _windows(image: _Image, count: int, value: Callable[[Any], np.ndarray]) -> n
     """Which parts of resized images are wanted: top, left, height and width of each."""
     how, size = image.loader.how, image.size
     windows = np.tile(np.array([0, 0, *size], np.int64), (count, 1))
-    if image.chain.window is not None:
+    if image.affine_map.window is not None:
         for axis, (variable, whole) in enumerate(
-            zip(image.chain.window[1], (how.height, how.width), strict=True)
+            zip(image.affine_map.window[1], (how.height, how.width), strict=True)
         ):
             # As XLA begins, so that all is inside.
             windows[:, axis] = np.clip(value(variable), 0, whole - size[axis])
@@ -351,10 +364,11 @@ def _steps(
     steps: Sequence[Any], count: int, value: Callable[[Any], np.ndarray]
 ) -> list[Sequence[row_gather.Step]]:
     """The operations on each image."""
-    if not any(isinstance(step, affine.Later) for step in steps):
+    if not any(isinstance(step, affine.ComputedStep) for step in steps):
         return [steps] * count
     numbers = [
-        value(s.variable).astype(np.float32) if isinstance(s, affine.Later) else None for s in steps
+        value(s.variable).astype(np.float32) if isinstance(s, affine.ComputedStep) else None
+        for s in steps
     ]
     return [
         [

@@ -14,11 +14,11 @@ import numpy as np
 
 from meshflow.core.values import dtypes
 from meshflow.kernels import images, row_gather
+from meshflow.ops import casting
 from meshflow.ops import image as image_ops
 from meshflow.ops import math as math_ops
 from meshflow.ops.deferred_host_values import Call, Part, Pending
 from meshflow.ops.files import read_file
-from meshflow.ops.math import casting
 
 __all__ = ["Loader", "find"]
 

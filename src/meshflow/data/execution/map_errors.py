@@ -21,7 +21,7 @@ _SYMBOLS = ("symbolic", "Tensor(", "Traced", "Tracer")
 _LOOKUPS = (NameError, KeyError)
 
 
-def is_mistake(error: Exception, sizes_known: bool) -> bool:
+def is_user_error(error: Exception, sizes_known: bool) -> bool:
     """Whether an error of a function that was traced would meet its elements, too.
 
     Args:

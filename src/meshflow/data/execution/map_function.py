@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.autograph.conversion import resolve
 from meshflow.core.autograph.status import switched
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
@@ -31,8 +32,8 @@ from meshflow.core.variables.variable import Variable
 from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.host_plan import Kept, Plan
-from meshflow.data.execution.map_errors import is_mistake
-from meshflow.data.execution.random_maps import Drawing, Draws, can_be_stacked
+from meshflow.data.execution.map_errors import is_user_error
+from meshflow.data.execution.random_maps import RandomMap, RandomStates, can_be_stacked
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.ops import host
 from meshflow.ops.deferred_host_values import Pending, Recording, is_known
@@ -63,8 +64,6 @@ class ElementFunction:
     """
 
     def __init__(self, fn: Callable[..., Any], spec: Any, what: str, unpack: bool = True) -> None:
-        from meshflow.core.autograph.conversion import resolve
-
         if not callable(fn):
             raise InvalidValueError(f"{what}: the function must be a callable, got {fn!r}.")
         self._python, self._fn = fn, resolve(fn)
@@ -76,10 +75,10 @@ class ElementFunction:
         self._vectorized: Any = None
         # How many elements the vectorized form was compiled for.
         self._sizes: set[int] = set()
-        self._drawing: Drawing | None = None
+        self._random_map: RandomMap | None = None
         # Results that only scale numbers: of elements of known sizes, and of the rows of any.
-        self.chains: affine.Chains | None = None
-        self.rows: affine.Chains | None = None
+        self.affine_maps: affine.AffineMaps | None = None
+        self.rows: affine.AffineMaps | None = None
         # How it is computed in groups, when it takes strings.
         self.plan: Plan | None = None
         self.reason = ""
@@ -161,7 +160,7 @@ class ElementFunction:
             if traced is None:
                 return
             self._output_spec = structure.spec_of_results(traced.rebuild(traced.out_specs))
-            if traced.pulls or traced.feeds:
+            if traced.iterator_captures or traced.infeeds:
                 self._run_eagerly("it takes elements of an iterator")
             elif not all(isinstance(leaf, Slot) for leaf in nest.flatten(traced.structure)):
                 self.reason = "it returns constants that are not numbers"
@@ -170,12 +169,15 @@ class ElementFunction:
             elif traced.closed.effects:
                 self.reason = "it calls Python"
             elif traced.writes:
-                self._drawing, self.reason = Drawing(traced), "it draws random numbers in order"
+                self._random_map, self.reason = (
+                    RandomMap(traced),
+                    "it draws random numbers in order",
+                )
             else:
                 self._vectorized = traced
                 found = affine.find(traced)
                 if any(found):
-                    self.chains = affine.Chains(traced, found)
+                    self.affine_maps = affine.AffineMaps(traced, found)
                 self._find_rows(traced)
         else:
             self.reason = "its elements have unknown sizes"
@@ -196,7 +198,7 @@ class ElementFunction:
             return
         found = [affine.find(t, batched=True) for t in traced]
         if all(a is not None and a.is_like(found[-1][i]) for i, a in enumerate(found[0])):
-            self.rows = affine.Chains(first, found[0])
+            self.rows = affine.AffineMaps(first, found[0])
 
     def _find_plan(self, on_host: bool = False) -> bool:
         """Looks whether all that it does with strings and arrays of unknown sizes can be recorded.
@@ -223,7 +225,7 @@ class ElementFunction:
                 specs = [leaves[i] for i in numbers]
                 traced = trace(called, (specs,), name=self._what, isolated=True)
         except Exception as error:
-            if is_mistake(error, sizes_known=False):
+            if is_user_error(error, sizes_known=False):
                 raise
             return False
         finally:
@@ -233,7 +235,9 @@ class ElementFunction:
             return False
         if not all(isinstance(result, (Slot, Kept)) for result in results):
             return False
-        changes = traced.writes or traced.closed.effects or traced.pulls or traced.feeds
+        changes = (
+            traced.writes or traced.closed.effects or traced.iterator_captures or traced.infeeds
+        )
         if changes or not same_randomness(before, randomness()):
             return False
         specs = [
@@ -252,7 +256,7 @@ class ElementFunction:
             with _tracing():
                 traced = trace(self._call, (spec,), {}, isolated=True)
         except Exception as error:
-            if is_mistake(error, sizes_known=False):
+            if is_user_error(error, sizes_known=False):
                 raise
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
             return None
@@ -266,7 +270,7 @@ class ElementFunction:
         except Unsupported:
             raise
         except Exception as error:
-            if is_mistake(error, sizes_known=True):
+            if is_user_error(error, sizes_known=True):
                 raise
             # What else is wrong with it shows when it runs on real elements.
             self._run_eagerly(f"it cannot be traced ({type(error).__name__})")
@@ -322,12 +326,12 @@ class ElementFunction:
     @property
     def takes_chunks(self) -> bool:
         """Whether it runs on many consecutive elements at once."""
-        return self.vectorizes or self._drawing is not None
+        return self.vectorizes or self._random_map is not None
 
     @property
     def reads_variables(self) -> bool:
         """Whether its results depend on variables, which may change while elements are taken."""
-        found = self._drawing.traced if self._drawing is not None else self._vectorized
+        found = self._random_map.traced if self._random_map is not None else self._vectorized
         traced = found[0] if isinstance(found, tuple) else found
         if self.plan is not None:
             traced = self.plan.traced
@@ -350,22 +354,22 @@ class ElementFunction:
         except Exception:
             return None
 
-    def drawing(self, draws: Draws) -> Callable[[Any], Any]:
+    def with_states(self, random_states: RandomStates) -> Callable[[Any], Any]:
         """The function of elements, its random ops drawing as one pass does."""
-        return functools.partial(self, draws=draws)
+        return functools.partial(self, random_states=random_states)
 
-    def __call__(self, element: Any, draws: Draws | None = None) -> Any:
+    def __call__(self, element: Any, random_states: RandomStates | None = None) -> Any:
         """The result for one element, host arrays (and datasets).
 
         Args:
           element: host arrays.
-          draws: the random states of a pass; default those of the program.
+          random_states: the random states of a pass; default those of the program.
         """
         if not self._eager:
             leaves = nest.flatten(element)
-            if self.chains is not None:
-                results = self.chains.of([leaf[None] for leaf in leaves])
-                return self.chains.rebuilt([structure.scalar(a[0]) for a in results])
+            if self.affine_maps is not None:
+                results = self.affine_maps.of([leaf[None] for leaf in leaves])
+                return self.affine_maps.rebuilt([structure.scalar(a[0]) for a in results])
             if self.rows is not None:
                 return self.rows.rebuilt(self.rows.of(leaves))
             key = tuple((a.shape, a.dtype.str) for a in leaves)
@@ -375,17 +379,17 @@ class ElementFunction:
                     self._traced[key] = traced, jax.jit(traced.arrays)
             if key in self._traced:
                 traced, run = self._traced[key]
-                if draws is None:
+                if random_states is None:
                     captures = [c._value for c in traced.captures]
                 else:
-                    captures = draws.captures(self, traced)
+                    captures = random_states.captures(self, traced)
                 if traced.closed.effects:
                     results = host_callbacks.finish(run, leaves, captures)
                 else:
                     results = run(leaves, captures)
                 new = results[traced.count :]
-                if draws is not None:
-                    draws.assign(self, traced, new)
+                if random_states is not None:
+                    random_states.assign(self, traced, new)
                 else:
                     for variable, value in zip(traced.writes, new, strict=True):
                         variable._value = value
@@ -393,9 +397,9 @@ class ElementFunction:
                 return structure.to_arrays(traced.rebuild(arrays))
         saved, context.on_host = context.on_host, True
         try:
-            if draws is None:
+            if random_states is None:
                 return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
-            with call_keys(next(draws.numbers(self))):
+            with call_keys(next(random_states.numbers(self))):
                 return structure.to_arrays(self._call(structure.to_tensors(element), self._python))
         finally:
             context.on_host = saved
@@ -404,8 +408,8 @@ class ElementFunction:
         """The results for many elements, given and returned as stacked leaves."""
         if self.plan is not None:
             return self.plan.many(leaves)
-        if self.chains is not None:
-            return self.chains.of(leaves)
+        if self.affine_maps is not None:
+            return self.affine_maps.of(leaves)
         traced = self._vectorized
         if not isinstance(self._vectorized, tuple):
             every = jax.jit(jax.vmap(traced.arrays, in_axes=(0, None)))
@@ -422,24 +426,24 @@ class ElementFunction:
         self._sizes.add(size)
         return size
 
-    def chunk(self, leaves: list[Any], draws: Draws) -> list[Any]:
+    def chunk(self, leaves: list[Any], random_states: RandomStates) -> list[Any]:
         """The results for consecutive elements, given and returned as stacked leaves.
 
         Args:
           leaves: the leaves.
-          draws: the random states of a pass.
+          random_states: the random states of a pass.
         """
         if self.plan is None and not chunks.fits(leaves, self._spec):
             pack = structure.packer(self._spec)
             results = [
-                nest.flatten(self(structure.to_arrays(pack(list(row))), draws))
+                nest.flatten(self(structure.to_arrays(pack(list(row))), random_states))
                 for row in zip(*leaves, strict=True)
             ]
             return nest.flatten(structure.stack([tuple(r) for r in results]))
-        if self._drawing is None:
+        if self._random_map is None:
             return self.many(leaves)
         size = self._size_to_run(len(leaves[0]))
-        return self._drawing(leaves, size, self, draws)
+        return self._random_map(leaves, size, self, random_states)
 
 
 @contextlib.contextmanager

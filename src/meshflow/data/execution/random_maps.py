@@ -15,7 +15,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.data.execution import affine, chunks
 
 
-class Draws:
+class RandomStates:
     """The states of random ops in one pass.
 
     Ops that have a seed, or run under a global one, begin every pass at the same place, as
@@ -53,7 +53,7 @@ class Draws:
         return self._calls.setdefault(id(function), itertools.count())
 
 
-class Drawing:
+class RandomMap:
     """A function that draws random numbers, for many elements at once: each draws what it draws in turn.
 
     The states that its elements begin with are found first, by running what leads from one to the next.
@@ -91,20 +91,22 @@ class Drawing:
             jax.numpy.concatenate([s, e[None]]) for s, e in zip(states, last, strict=True)
         ]
 
-    def __call__(self, leaves: list[Any], size: int, function: Any, draws: Draws) -> list[Any]:
+    def __call__(
+        self, leaves: list[Any], size: int, function: Any, random_states: RandomStates
+    ) -> list[Any]:
         """The results for consecutive elements, stacked; the pass goes on behind them.
 
         Args:
           leaves: the stacked leaves of the elements.
           size: for how many the program is made, at least as many.
           function: whose states the pass keeps.
-          draws: the states of the pass.
+          random_states: the states of the pass.
         """
         count = len(leaves[0])
-        captures = draws.captures(function, self.traced)
+        captures = random_states.captures(function, self.traced)
         results, states = self._program(chunks.filled_up(leaves, size), captures)
         found = [np.asarray(r)[:count] for r in results]
-        draws.assign(function, self.traced, [s[count] for s in states])
+        random_states.assign(function, self.traced, [s[count] for s in states])
         return found
 
 

@@ -17,7 +17,7 @@ class Failed(NamedTuple):
     error: BaseException
 
 
-class Pass(Generator[Any, None, None]):
+class ClosingIterator(Generator[Any, None, None]):
     """An iterator with `close`, which also closes what it takes its items from."""
 
     def __init__(self, *inputs: Iterator[Any]) -> None:
@@ -36,7 +36,7 @@ class Pass(Generator[Any, None, None]):
         return super().throw(*error)
 
 
-class Resuming(Pass):
+class Resuming(ClosingIterator):
     """What a generator gives, begun again after an error.
 
     Args:
@@ -66,7 +66,7 @@ class Resuming(Pass):
         return super().throw(*error)
 
 
-class Raising(Pass):
+class Raising(ClosingIterator):
     """Items, with failures among them raised.
 
     Args:

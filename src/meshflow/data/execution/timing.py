@@ -9,96 +9,76 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.data.execution.batched_gather import Gather, Rows
-from meshflow.data.execution.resumable import Failed, Pass
+from meshflow.data.execution.batched_gather import BatchedGather, Gather
+from meshflow.data.execution.resumable import ClosingIterator, Failed
+from meshflow.data.execution.stopwatch import Stopwatch
 
 
-class Spent:
-    """What a transformation, and all before it, spent in all passes so far.
+def timed_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:
+    """A function that gathers elements, with its time added.
 
-    Attributes:
-      elements: how many elements it gave.
-      seconds: how long they took.
-      running: whether a clock runs for it.
+    Args:
+      gather: the function.
+      stopwatch: to what it is added.
     """
+    if isinstance(gather, BatchedGather):
+        return gather.timed(stopwatch)
 
-    def __init__(self) -> None:
-        self.elements = 0
-        self.seconds = 0.0
-        self.running = False
+    def timed(index: np.ndarray) -> list[Any]:
+        if stopwatch.running:
+            return gather(index)
+        stopwatch.elements += len(index)
+        return stopwatch.call(gather, index)
 
-    def call(self, fn: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of a function, with its time added."""
-        if self.running:
-            return fn(*arguments)
-        self.running = True
-        start = time.perf_counter()
-        try:
-            return fn(*arguments)
-        finally:
-            self.seconds += time.perf_counter() - start
-            self.running = False
-
-    def gather(self, gather: Gather) -> Gather:
-        """A function that gathers elements, with its time added."""
-        if isinstance(gather, Rows):
-            return gather.timed(self)
-
-        def timed(index: np.ndarray) -> list[Any]:
-            if self.running:
-                return gather(index)
-            self.elements += len(index)
-            return self.call(gather, index)
-
-        return timed
+    return timed
 
 
-class Timed(Pass):
+class Timed(ClosingIterator):
     """An iterator's items, with the time that each takes added.
 
     Args:
       items: the iterator.
-      spent: to what it is added.
+      stopwatch: to what it is added.
       counts: whether the items are elements.
     """
 
-    def __init__(self, items: Iterator[Any], spent: Spent, counts: bool) -> None:
+    def __init__(self, items: Iterator[Any], stopwatch: Stopwatch, counts: bool) -> None:
         super().__init__(items)
-        self._items, self._spent, self._counts = items, spent, counts
+        self._items, self._stopwatch, self._counts = items, stopwatch, counts
 
     def go_ahead(self, size: int) -> bool:
         """As the iterator does."""
-        return isinstance(self._items, Pass) and self._items.go_ahead(size)
+        return isinstance(self._items, ClosingIterator) and self._items.go_ahead(size)
 
     def __next__(self) -> Any:
-        # `Spent.call`, written out: it is called for every element.
-        spent = self._spent
-        if spent.running:
+        # `Stopwatch.call`, written out: it is called for every element.
+        stopwatch = self._stopwatch
+        if stopwatch.running:
             item = next(self._items)
         else:
-            spent.running = True
+            stopwatch.running = True
             start = time.perf_counter()
             try:
                 item = next(self._items)
             finally:
-                spent.seconds += time.perf_counter() - start
-                spent.running = False
-        spent.elements += self._counts
+                stopwatch.seconds += time.perf_counter() - start
+                stopwatch.running = False
+        stopwatch.elements += self._counts
         return item
 
 
 class TimedChunks(Timed):
     """As `Timed`, for chunks of elements."""
 
-    def __init__(self, items: Iterator[Any], spent: Spent) -> None:
-        super().__init__(items, spent, False)
+    def __init__(self, items: Iterator[Any], stopwatch: Stopwatch) -> None:
+        super().__init__(items, stopwatch, False)
 
     def __next__(self) -> Any:
-        spent = self._spent
-        counted_elsewhere = spent.running
+        stopwatch = self._stopwatch
+        counted_elsewhere = stopwatch.running
         item = super().__next__()
         if not counted_elsewhere:
-            spent.elements += 1 if type(item) is Failed else len(item[0])
+            stopwatch.elements += 1 if type(item) is Failed else len(item[0])
         return item
 
 
@@ -115,39 +95,39 @@ def timed(cls: type) -> None:
 
 def _timed_elements(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def elements(self: Any, run: Any) -> Iterator[Any]:
-        iterator = fn(self, run)
+    def elements(self: Any, epoch: Any) -> Iterator[Any]:
+        iterator = fn(self, epoch)
         # A subclass that calls this takes the time itself.
-        if not run.counts or type(self)._elements is not elements:
+        if not epoch.counts or type(self)._elements is not elements:
             return iterator
-        return Timed(iterator, self._spent, True)
+        return Timed(iterator, self._stopwatch, True)
 
     return elements
 
 
 def _timed_chunks(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def chunks(self: Any, run: Any) -> Any:
-        found = fn(self, run)
-        if found is None or not run.counts:
+    def chunks(self: Any, epoch: Any) -> Any:
+        found = fn(self, epoch)
+        if found is None or not epoch.counts:
             return found
-        return TimedChunks(found, self._spent)
+        return TimedChunks(found, self._stopwatch)
 
     return chunks
 
 
 def _timed_vector(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    def vector(self: Any, run: Any) -> Any:
-        found = fn(self, run)
-        if found is None or not run.counts or type(self)._vector is not vector:
+    def vector(self: Any, epoch: Any) -> Any:
+        found = fn(self, epoch)
+        if found is None or not epoch.counts or type(self)._vector is not vector:
             return found
-        spent = self._spent
-        chained = found.chained
+        stopwatch = self._stopwatch
+        mapped = found.mapped
         return found._replace(
-            gather=spent.gather(found.gather),
-            blocks=Timed(found.blocks, spent, False),
-            chained=chained and (lambda wanted: spent.gather(chained(wanted))),
+            gather=timed_gather(found.gather, stopwatch),
+            blocks=Timed(found.blocks, stopwatch, False),
+            mapped=mapped and (lambda wanted: timed_gather(mapped(wanted), stopwatch)),
         )
 
     return vector

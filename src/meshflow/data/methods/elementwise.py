@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.data.methods.later import nodes
-
-if TYPE_CHECKING:
-    from meshflow.data.dataset import Dataset
+from meshflow.data.arguments import threads_of
+from meshflow.data.methods.constructors import DatasetT, make
 
 
-class Elementwise:
+class Elementwise(Generic[DatasetT]):
     """Methods for functions of every element."""
 
     def map(
@@ -22,7 +21,7 @@ class Elementwise:
         deterministic: bool | None = None,
         synchronous: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """A function of every element.
 
         The function is traced and compiled; it may use Python control flow on tensors. One that
@@ -48,9 +47,9 @@ class Elementwise:
           >>> [int(element["sum"]) for element in data]
           [11, 22]
         """
-        return nodes().Map(self, map_func, num_parallel_calls)
+        return make.Map(self, map_func, num_parallel_calls)
 
-    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> DatasetT:
         """The elements for which a function is true.
 
         Args:
@@ -62,9 +61,9 @@ class Elementwise:
           >>> [int(x) for x in tf.data.Dataset.range(6).filter(lambda x: x % 2 == 0)]
           [0, 2, 4]
         """
-        return nodes().Filter(self, predicate)
+        return make.Filter(self, predicate)
 
-    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> DatasetT:
         """The elements before the first for which a function is false.
 
         Args:
@@ -76,11 +75,11 @@ class Elementwise:
           >>> [int(x) for x in tf.data.Dataset.range(10).take_while(lambda x: x < 3)]
           [0, 1, 2]
         """
-        return nodes().TakeWhile(self, predicate)
+        return make.TakeWhile(self, predicate)
 
     def scan(
         self, initial_state: Any, scan_func: Callable[..., Any], name: str | None = None
-    ) -> Dataset:
+    ) -> DatasetT:
         """A function of a state and every element.
 
         Args:
@@ -95,9 +94,9 @@ class Elementwise:
           >>> [int(x) for x in sums]
           [1, 3, 6, 10]
         """
-        return nodes().Scan(self, initial_state, scan_func)
+        return make.Scan(self, initial_state, scan_func)
 
-    def enumerate(self, start: Any = 0, name: str | None = None) -> Dataset:
+    def enumerate(self, start: Any = 0, name: str | None = None) -> DatasetT:
         """Pairs of number and element.
 
         Args:
@@ -109,9 +108,9 @@ class Elementwise:
           >>> [(int(i), x.numpy()) for i, x in tf.data.Dataset.from_tensor_slices(["a", "b"]).enumerate(start=5)]
           [(5, b'a'), (6, b'b')]
         """
-        return nodes().Enumerate(self, start)
+        return make.Enumerate(self, start)
 
-    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> Dataset:
+    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> DatasetT:
         """The elements of the datasets that a function gives, one dataset after another.
 
         Args:
@@ -124,7 +123,7 @@ class Elementwise:
           >>> [int(x) for x in data]
           [1, 2, 2, 3, 3, 3]
         """
-        return nodes().FlatMap(self, map_func)
+        return make.FlatMap(self, map_func)
 
     def interleave(
         self,
@@ -134,7 +133,7 @@ class Elementwise:
         num_parallel_calls: Any = None,
         deterministic: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """The elements of the datasets that a function gives, several datasets in turn.
 
         Args:
@@ -154,10 +153,6 @@ class Elementwise:
           >>> [int(x) for x in tf.data.Dataset.range(3).interleave(twice, cycle_length=2)]
           [0, 1, 0, 1, 2, 2]
         """
-        import os
-
-        from meshflow.data.transformations.elementwise import threads_of
-
         open_cycle = cycle_length in (None, -1)
         cycle = (os.cpu_count() or 1) if open_cycle else int(cycle_length)  # type: ignore[arg-type]
         calls = None if num_parallel_calls is None else threads_of(num_parallel_calls)
@@ -165,6 +160,4 @@ class Elementwise:
             raise InvalidValueError(
                 f"num_parallel_calls must be less than or equal to cycle_length, got {calls} and {cycle}."
             )
-        return nodes().FlatMap(
-            self, map_func, cycle, 1 if block_length is None else int(block_length)
-        )
+        return make.FlatMap(self, map_func, cycle, 1 if block_length is None else int(block_length))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import RAGGED_HELP
+from meshflow.core.values import nest
 from meshflow.data.execution import padding
-from meshflow.data.methods.later import nodes
-
-if TYPE_CHECKING:
-    from meshflow.data.dataset import Dataset
+from meshflow.data.methods.constructors import DatasetT, make
+from meshflow.ops import math
 
 
-class Groups:
+class Groups(Generic[DatasetT]):
     """Methods that gather elements."""
 
     def batch(
@@ -24,7 +24,7 @@ class Groups:
         num_parallel_calls: Any = None,
         deterministic: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Consecutive elements, stacked.
 
         Args:
@@ -44,7 +44,7 @@ class Groups:
           >>> [batch.tolist() for batch in tf.data.Dataset.range(5).batch(2, True).as_numpy_iterator()]
           [[0, 1], [2, 3]]
         """
-        return nodes().Batch(self, batch_size, drop_remainder)
+        return make.Batch(self, batch_size, drop_remainder)
 
     def padded_batch(
         self,
@@ -53,7 +53,7 @@ class Groups:
         padding_values: Any = None,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Consecutive elements, padded to one shape and stacked.
 
         Args:
@@ -69,19 +69,17 @@ class Groups:
           >>> rows.padded_batch(2).get_single_element().numpy().tolist()
           [[1, 0], [2, 2]]
         """
-        return nodes().PaddedBatch(self, batch_size, padded_shapes, padding_values, drop_remainder)
+        return make.PaddedBatch(self, batch_size, padded_shapes, padding_values, drop_remainder)
 
-    def ragged_batch(self, *args: Any, **kwargs: Any) -> Dataset:
+    def ragged_batch(self, *args: Any, **kwargs: Any) -> DatasetT:
         """Not available.
 
         Raises:
           NotImplementedError: always: use `padded_batch`.
         """
-        from meshflow.core.dispatch.composite import RAGGED_HELP
-
         raise NotImplementedError(f"{RAGGED_HELP} Dataset.padded_batch does it for batches.")
 
-    def sparse_batch(self, batch_size: Any, row_shape: Any, name: str | None = None) -> Dataset:
+    def sparse_batch(self, batch_size: Any, row_shape: Any, name: str | None = None) -> DatasetT:
         """Consecutive tensors of different sizes as `tf.SparseTensor`s, one row for each.
 
         Args:
@@ -99,9 +97,9 @@ class Groups:
           >>> tf.sparse.to_dense(rows.sparse_batch(2, [3]).get_single_element()).numpy().tolist()
           [[1, 0, 0], [2, 2, 0]]
         """
-        return nodes().SparseBatch(self, batch_size, row_shape)
+        return make.SparseBatch(self, batch_size, row_shape)
 
-    def unbatch(self, name: str | None = None) -> Dataset:
+    def unbatch(self, name: str | None = None) -> DatasetT:
         """The rows of every element.
 
         Args:
@@ -113,11 +111,11 @@ class Groups:
           >>> [int(x) for x in pairs.unbatch()]
           [1, 2, 3, 4]
         """
-        return nodes().Unbatch(self)
+        return make.Unbatch(self)
 
     def rebatch(
         self, batch_size: Any, drop_remainder: bool = False, name: str | None = None
-    ) -> Dataset:
+    ) -> DatasetT:
         """Batches of another size.
 
         Args:
@@ -134,7 +132,7 @@ class Groups:
           >>> [batch.numpy().tolist() for batch in batches]
           [[0], [1, 2], [3], [4, 5]]
         """
-        return nodes().Rebatch(self, batch_size, drop_remainder)
+        return make.Rebatch(self, batch_size, drop_remainder)
 
     def window(
         self,
@@ -143,7 +141,7 @@ class Groups:
         stride: Any = 1,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Datasets of consecutive elements.
 
         Args:
@@ -159,7 +157,7 @@ class Groups:
           >>> [[int(x) for x in w] for w in windows]
           [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
         """
-        return nodes().Window(self, size, shift, stride, drop_remainder)
+        return make.Window(self, size, shift, stride, drop_remainder)
 
     def group_by_window(
         self,
@@ -168,7 +166,7 @@ class Groups:
         window_size: Any = None,
         window_size_func: Callable[..., Any] | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Gathers elements by key, and reduces every full group to a dataset.
 
         Args:
@@ -193,9 +191,7 @@ class Groups:
                 "Must pass either the `window_size` argument or the `window_size_func` argument."
             )
         size = window_size_func or (lambda key: window_size)
-        return nodes().GroupByWindow(
-            self, key_func, reduce_func, lambda key: int(size(np.int64(key)))
-        )
+        return make.GroupByWindow(self, key_func, reduce_func, lambda key: int(size(np.int64(key))))
 
     def bucket_by_sequence_length(
         self,
@@ -208,7 +204,7 @@ class Groups:
         no_padding: bool = False,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Batches of elements of similar length.
 
         Args:
@@ -232,8 +228,6 @@ class Groups:
           >>> [batch.tolist() for batch in buckets.as_numpy_iterator()]
           [[[1, 0], [2, 2]], [[3, 3, 3, 0], [4, 4, 4, 4]]]
         """
-        from meshflow.core.values import nest
-
         if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
             raise ValueError(
                 f"`len(bucket_batch_sizes)` must equal `len(bucket_boundaries) + 1` but `len(bucket_batch_sizes)="
@@ -242,14 +236,12 @@ class Groups:
         boundaries = [int(b) for b in bucket_boundaries]
 
         def bucket(*element: Any) -> Any:
-            from meshflow.ops import math
-
             length = math.cast(element_length_func(*element), "int64")
             return math.reduce_sum(
                 math.cast(math.greater_equal(length, np.array(boundaries, np.int64)), "int64")
             )
 
-        def reduced(key: Any, group: Dataset) -> Dataset:
+        def reduced(key: Any, group: Any) -> Any:
             size = int(bucket_batch_sizes[int(key)])
             if no_padding:
                 return group.batch(size, drop_remainder)

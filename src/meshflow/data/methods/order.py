@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
-from meshflow.data.methods.later import nodes
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.data.arguments import SHARD_HINT, integer
+from meshflow.data.methods.constructors import DatasetT, make
+from meshflow.data.structure import to_array
 
-if TYPE_CHECKING:
-    from meshflow.data.dataset import Dataset
 
-
-class Order:
+class Order(Generic[DatasetT]):
     """Methods about order and number, and about running."""
 
     def shuffle(
@@ -20,7 +20,7 @@ class Order:
         seed: int | None = None,
         reshuffle_each_iteration: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Elements in random order: each drawn from a buffer that is filled again from the front.
 
         Args:
@@ -37,9 +37,9 @@ class Order:
           >>> first == second, first == sorted(first), sorted(first) == list(range(100))
           (True, False, True)
         """
-        return nodes().Shuffle(self, buffer_size, seed, reshuffle_each_iteration)
+        return make.Shuffle(self, buffer_size, seed, reshuffle_each_iteration)
 
-    def repeat(self, count: Any = None, name: str | None = None) -> Dataset:
+    def repeat(self, count: Any = None, name: str | None = None) -> DatasetT:
         """Elements again and again.
 
         Args:
@@ -51,9 +51,9 @@ class Order:
           >>> [int(x) for x in tf.data.Dataset.range(3).repeat(2)]
           [0, 1, 2, 0, 1, 2]
         """
-        return nodes().Repeat(self, count)
+        return make.Repeat(self, count)
 
-    def take(self, count: Any, name: str | None = None) -> Dataset:
+    def take(self, count: Any, name: str | None = None) -> DatasetT:
         """The first elements.
 
         Args:
@@ -65,12 +65,10 @@ class Order:
           >>> [int(x) for x in tf.data.Dataset.range(5).take(3)]
           [0, 1, 2]
         """
-        from meshflow.data.dataset import integer
-
         number = integer(count, "count")
-        return nodes().Slice(self, 0, None if number < 0 else number)
+        return make.Slice(self, 0, None if number < 0 else number)
 
-    def skip(self, count: Any, name: str | None = None) -> Dataset:
+    def skip(self, count: Any, name: str | None = None) -> DatasetT:
         """All but the first elements.
 
         Args:
@@ -82,12 +80,10 @@ class Order:
           >>> [int(x) for x in tf.data.Dataset.range(5).skip(3)]
           [3, 4]
         """
-        from meshflow.data.dataset import integer
-
         number = integer(count, "count")
-        return nodes().Slice(self, 0, 0) if number < 0 else nodes().Slice(self, number, None)
+        return make.Slice(self, 0, 0) if number < 0 else make.Slice(self, number, None)
 
-    def shard(self, num_shards: Any, index: Any, name: str | None = None) -> Dataset:
+    def shard(self, num_shards: Any, index: Any, name: str | None = None) -> DatasetT:
         """Every `num_shards`-th element, from number `index` on.
 
         Args:
@@ -104,17 +100,14 @@ class Order:
           >>> [int(x) for x in tf.data.Dataset.range(7).shard(num_shards=3, index=1)]
           [1, 4]
         """
-        from meshflow.core.runtime.errors import InvalidArgumentError
-        from meshflow.data.dataset import SHARD_HINT, integer
-
         number, at = integer(num_shards, "num_shards"), integer(index, "index")
         if number == at == SHARD_HINT:
-            return nodes().ShardHint(self)
+            return make.ShardHint(self)
         if number < 1 or not 0 <= at < number:
             raise InvalidArgumentError(f"Index must be between 0 and {number - 1}, got index={at}.")
-        return nodes().Slice(self, at, None, number)
+        return make.Slice(self, at, None, number)
 
-    def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
+    def concatenate(self, dataset: DatasetT, name: str | None = None) -> DatasetT:
         """These elements, then those of another dataset.
 
         Args:
@@ -130,9 +123,9 @@ class Order:
           >>> [int(x) for x in data]
           [0, 1, 10, 11]
         """
-        return nodes().Concatenate(self, dataset)
+        return make.Concatenate(self, dataset)
 
-    def unique(self, name: str | None = None) -> Dataset:
+    def unique(self, name: str | None = None) -> DatasetT:
         """Each element once.
 
         Args:
@@ -143,7 +136,7 @@ class Order:
           >>> [int(x) for x in tf.data.Dataset.from_tensor_slices([3, 1, 3, 2, 1]).unique()]
           [3, 1, 2]
         """
-        return nodes().Unique(self)
+        return make.Unique(self)
 
     def rejection_resample(
         self,
@@ -152,7 +145,7 @@ class Order:
         initial_dist: Any = None,
         seed: int | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Leaves out elements at random so that classes come in given shares.
 
         Args:
@@ -165,12 +158,9 @@ class Order:
         Returns:
           A dataset of (class, element).
         """
-        from meshflow.data.resampling import Resample
+        return make.Resample(self, class_func, target_dist, initial_dist, seed)
 
-        # Only datasets have these methods.
-        return Resample(self, class_func, target_dist, initial_dist, seed)  # type: ignore[arg-type]
-
-    def cache(self, filename: Any = "", name: str | None = None) -> Dataset:
+    def cache(self, filename: Any = "", name: str | None = None) -> DatasetT:
         """Keeps the elements of the first whole pass.
 
         Args:
@@ -183,10 +173,8 @@ class Order:
           >>> [float(x) for x in data] == [float(x) for x in data]
           True
         """
-        from meshflow.data.structure import to_array
-
         text = to_array(filename)[()] if not isinstance(filename, str) else filename
-        return nodes().Cache(self, text.decode() if isinstance(text, bytes) else str(text))
+        return make.Cache(self, text.decode() if isinstance(text, bytes) else str(text))
 
     def snapshot(
         self,
@@ -195,7 +183,7 @@ class Order:
         reader_func: Any = None,
         shard_func: Any = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Keeps the elements of the first whole pass in a folder; later passes and programs read them.
 
         A snapshot belongs to the transformations before it: when they change, another is written.
@@ -221,11 +209,9 @@ class Order:
           ...     [int(x) for x in dataset], [int(x) for x in dataset]
           ([0, 1, 4, 9], [0, 1, 4, 9])
         """
-        from meshflow.data.snapshots import Snapshot
+        return make.Snapshot(self, path, compression, reader_func, shard_func)
 
-        return Snapshot(self, path, compression, reader_func, shard_func)  # type: ignore[arg-type]
-
-    def prefetch(self, buffer_size: Any, name: str | None = None) -> Dataset:
+    def prefetch(self, buffer_size: Any, name: str | None = None) -> DatasetT:
         """Elements made ahead by a thread.
 
         Args:
@@ -237,9 +223,9 @@ class Order:
           >>> [int(x) for x in tf.data.Dataset.range(3).prefetch(tf.data.AUTOTUNE)]
           [0, 1, 2]
         """
-        return nodes().Prefetch(self, buffer_size)
+        return make.Prefetch(self, buffer_size)
 
-    def with_options(self, options: Any, name: str | None = None) -> Dataset:
+    def with_options(self, options: Any, name: str | None = None) -> DatasetT:
         """A dataset with options.
 
         Args:
@@ -253,9 +239,9 @@ class Order:
           >>> tf.data.Dataset.range(3).with_options(options).options().deterministic
           False
         """
-        return nodes().WithOptions(self, options)
+        return make.WithOptions(self, options)
 
-    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> DatasetT:
         """Leaves out elements whose making raises an error.
 
         Args:
@@ -269,4 +255,4 @@ class Order:
           >>> [float(x) for x in checked.ignore_errors()]
           [1.0, 0.25]
         """
-        return nodes().IgnoreErrors(self, log_warning)
+        return make.IgnoreErrors(self, log_warning)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
 import numpy as np
 
+from meshflow.core.values import dtypes, nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.data import sparse_leaves, structure
+from meshflow.data.arguments import integer
 from meshflow.data.execution import padding
-from meshflow.data.methods.later import nodes, sources
+from meshflow.data.methods.constructors import DatasetT, make
 from meshflow.data.structure import to_array
 
-if TYPE_CHECKING:
-    from meshflow.data.dataset import Dataset
 
-
-class Making:
+class Sources(Generic[DatasetT]):
     """Methods that make datasets of something else."""
 
     @staticmethod
-    def from_tensor_slices(tensors: Any, name: str | None = None) -> Dataset:
+    def from_tensor_slices(tensors: Any, name: str | None = None) -> DatasetT:
         """The rows of tensors.
 
         Args:
@@ -35,15 +36,13 @@ class Making:
           >>> [{k: v.numpy().item() for k, v in row.items()} for row in data]
           [{'x': 1, 'y': 3.0}, {'x': 2, 'y': 4.0}]
         """
-        from meshflow.data import sparse_leaves, structure
-
         element = structure.to_arrays(tensors)
-        if any(map(sparse_leaves.is_sparse, structure.nest.flatten(element))):
-            return nodes().Fixed([element], structure.spec_of(element)).unbatch()
-        return sources().TensorSlices(tensors)
+        if any(map(sparse_leaves.is_sparse, nest.flatten(element))):
+            return make.Fixed([element], structure.spec_of(element)).unbatch()
+        return make.TensorSlices(tensors)
 
     @staticmethod
-    def from_tensors(tensors: Any, name: str | None = None) -> Dataset:
+    def from_tensors(tensors: Any, name: str | None = None) -> DatasetT:
         """One element.
 
         Args:
@@ -55,7 +54,7 @@ class Making:
           >>> tf.data.Dataset.from_tensors([1, 2, 3]).element_spec.shape
           TensorShape([3])
         """
-        return sources().Tensors(tensors)
+        return make.Tensors(tensors)
 
     @staticmethod
     def from_generator(
@@ -65,7 +64,7 @@ class Making:
         args: Any = None,
         output_signature: Any = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """What a Python generator yields.
 
         Args:
@@ -86,9 +85,6 @@ class Making:
           >>> [int(x) for x in squares]
           [0, 1, 4]
         """
-        from meshflow.core.values import dtypes, nest
-        from meshflow.core.values.specs import TensorSpec
-
         if output_signature is not None:
             if output_types is not None or output_shapes is not None:
                 raise TypeError(
@@ -109,10 +105,10 @@ class Making:
                 )
             specs = [TensorSpec(s, dtypes.as_dtype(t)) for s, t in zip(shapes, kinds, strict=True)]
             signature = nest.pack_sequence_as(types, specs)
-        return sources().Generator(generator, _tuples(signature), tuple(args or ()))
+        return make.Generator(generator, _tuples(signature), tuple(args or ()))
 
     @staticmethod
-    def range(*args: Any, output_type: Any = "int64", name: str | None = None) -> Dataset:
+    def range(*args: Any, output_type: Any = "int64", name: str | None = None) -> DatasetT:
         """Numbers at equal distances.
 
         Args:
@@ -128,19 +124,17 @@ class Making:
           >>> [int(x) for x in tf.data.Dataset.range(10, 0, -3)]
           [10, 7, 4, 1]
         """
-        from meshflow.data.dataset import integer
-
         numbers = [integer(a, "range") for a in args]
         if not 1 <= len(numbers) <= 3:
             raise ValueError(f"Invalid `args`. `args` must have 1 to 3 values, got {len(numbers)}.")
         start, stop = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
         step = numbers[2] if len(numbers) == 3 else 1
-        return sources().Range(start, stop, step, output_type)
+        return make.Range(start, stop, step, output_type)
 
     @staticmethod
     def counter(
         start: Any = 0, step: Any = 1, dtype: Any = "int64", name: str | None = None
-    ) -> Dataset:
+    ) -> DatasetT:
         """Numbers without end.
 
         Args:
@@ -154,17 +148,15 @@ class Making:
           >>> [int(x) for x in tf.data.Dataset.counter(5, -2).take(3)]
           [5, 3, 1]
         """
-        from meshflow.data.dataset import integer
-
         first, distance = integer(start, "start"), integer(step, "step")
-        return sources().Range(first, first + distance * (1 << 62), distance, dtype, endless=True)
+        return make.Range(first, first + distance * (1 << 62), distance, dtype, endless=True)
 
     @staticmethod
     def random(
         seed: int | None = None,
         rerandomize_each_iteration: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Uniform int64 numbers in [0, 2**32) without end.
 
         Args:
@@ -172,7 +164,7 @@ class Making:
           rerandomize_each_iteration: whether later passes differ.
           name: ignored.
         """
-        return sources().Random(seed, rerandomize_each_iteration)
+        return make.Random(seed, rerandomize_each_iteration)
 
     @staticmethod
     def list_files(
@@ -180,7 +172,7 @@ class Making:
         shuffle: bool | None = None,
         seed: int | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Names of files.
 
         Args:
@@ -202,12 +194,12 @@ class Making:
           ...     [os.path.basename(name) for name in names.as_numpy_iterator()]
           [b'a.txt', b'b.txt']
         """
-        found = sources().list_files(file_pattern)
-        dataset = sources().TensorSlices(np.array([f.encode() for f in found], object))
+        found = make.list_files(file_pattern)
+        dataset = make.TensorSlices(np.array([f.encode() for f in found], object))
         return dataset if shuffle is False else dataset.shuffle(len(found), seed=seed)
 
     @staticmethod
-    def zip(*args: Any, datasets: Any = None, name: str | None = None) -> Dataset:
+    def zip(*args: Any, datasets: Any = None, name: str | None = None) -> DatasetT:
         """Elements of several datasets side by side, up to the end of the shortest.
 
         Args:
@@ -225,7 +217,7 @@ class Making:
             if not args:
                 raise TypeError("Must pass at least one dataset to `zip`.")
             datasets = args[0] if len(args) == 1 else tuple(args)
-        return nodes().Zip(datasets)
+        return make.Zip(datasets)
 
     @staticmethod
     def sample_from_datasets(
@@ -234,7 +226,7 @@ class Making:
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
-    ) -> Dataset:
+    ) -> DatasetT:
         """Elements of several datasets in random turns.
 
         Args:
@@ -260,8 +252,8 @@ class Making:
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
         reshuffles = bool(rerandomize_each_iteration)
         if hasattr(weights, "_elements"):
-            choices = nodes().Drawn(weights, seed, reshuffles)
-            return nodes().Choose(datasets, choices, stop_on_empty_dataset)
+            choices = make.Drawn(weights, seed, reshuffles)
+            return make.Choose(datasets, choices, stop_on_empty_dataset)
         shares = np.ones(len(datasets)) if weights is None else to_array(weights)
         if shares.dtype.kind != "f":
             raise TypeError(
@@ -273,13 +265,13 @@ class Making:
             )
         # What is never taken would be waited for when all others have ended.
         datasets = [d for d, share in zip(datasets, shares, strict=True) if share > 0]
-        choices = nodes().Drawn(shares[shares > 0].astype(np.float64), seed, reshuffles)
-        return nodes().Choose(datasets, choices, stop_on_empty_dataset)
+        choices = make.Drawn(shares[shares > 0].astype(np.float64), seed, reshuffles)
+        return make.Choose(datasets, choices, stop_on_empty_dataset)
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Any, choice_dataset: Dataset, stop_on_empty_dataset: bool = True
-    ) -> Dataset:
+        datasets: Any, choice_dataset: DatasetT, stop_on_empty_dataset: bool = True
+    ) -> DatasetT:
         """Elements of several datasets, in turns that a dataset of int64 numbers gives.
 
         Args:
@@ -299,7 +291,7 @@ class Making:
         """
         if not list(datasets):
             raise ValueError("Invalid `datasets`. `datasets` should not be empty.")
-        return nodes().Choose(list(datasets), choice_dataset, stop_on_empty_dataset)
+        return make.Choose(list(datasets), choice_dataset, stop_on_empty_dataset)
 
     def save(
         self,
@@ -327,18 +319,16 @@ class Making:
           >>> [int(x) for x in tf.data.Dataset.load(folder)]
           [0, 1, 2]
         """
-        from meshflow.data import saving
-
-        saving.save(self, path, compression, shard_func)  # type: ignore[arg-type]
+        make.save(self, path, compression, shard_func)
 
     @staticmethod
     def load(
         path: Any,
         element_spec: Any = None,
         compression: str | None = None,
-        reader_func: Callable[[Dataset], Dataset] | None = None,
+        reader_func: Callable[[DatasetT], DatasetT] | None = None,
         wait: bool = False,
-    ) -> Dataset:
+    ) -> DatasetT:
         """The elements that `save` wrote.
 
         Args:
@@ -361,9 +351,7 @@ class Making:
           ...     [int(x) for x in tf.data.Dataset.load(os.path.join(folder, "saved"))]
           [0, 1, 2]
         """
-        from meshflow.data import saving
-
-        return saving.load(path, element_spec, compression, reader_func)
+        return make.load(path, element_spec, compression, reader_func)
 
 
 def _tuples(structure: Any) -> Any:

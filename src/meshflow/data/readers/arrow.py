@@ -18,9 +18,10 @@ from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data.dataset import Dataset, Vector
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.readers.records import file_names
 from meshflow.data.sources import index_blocks
+from meshflow.environment import extras
 from meshflow.files import gfile
 
 __all__ = ["Chunks", "from_arrow", "from_parquet"]
@@ -94,7 +95,7 @@ class Chunks(Dataset):
                 result[places] = column[index[places] - self._starts[number]]
         return results
 
-    def _vector(self, run: Run) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> Vector | None:
         if self._uneven or not self._count():
             return None
         largest = int(np.argmax(self._sizes))
@@ -107,7 +108,7 @@ class Chunks(Dataset):
     def _why_not_vectorized(self) -> str:
         return "its rows have different sizes" if self._uneven else "it has no rows"
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         for number, size in enumerate(self._sizes):
             columns = self._chunk(number)
             for i in range(size):
@@ -132,13 +133,11 @@ def _nbytes(columns: list[Any]) -> int:
 
 
 def _arrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ImportError(
-            "Arrow tables and Parquet files need the package pyarrow: pip install 'meshflow[arrow]'."
-        ) from None
-    return pyarrow
+    return _part("pyarrow")
+
+
+def _part(module: str) -> Any:
+    return extras.load(module, "arrow", "Arrow tables and Parquet files need the package pyarrow")
 
 
 def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
@@ -167,9 +166,7 @@ def from_parquet(files: Any, columns: Sequence[str] | None = None) -> Dataset:
       >>> {name: v.numpy().tolist() for name, v in next(iter(rows)).items()}
       {'x': [1, 2, 3], 'y': [b'a', b'b', b'c']}
     """
-    _arrow()
-    from pyarrow import parquet
-
+    parquet = _part("pyarrow.parquet")
     names = _matching(files)
     readers = [parquet.ParquetFile(name) for name in names]
     schema = _same_schema(names, [r.schema_arrow for r in readers], columns)

@@ -13,8 +13,9 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, NotFoundError
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.dataset import AUTOTUNE, UNKNOWN_CARDINALITY, Dataset, integer
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.resumable import Failed, Raising
 from meshflow.data.readers.records import file_names
 from meshflow.data.transformations import Arranged
@@ -97,7 +98,7 @@ class CsvDataset(Dataset):
         made._names = names
         return made
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         return Raising(self._items())
 
     def _items(self) -> Iterator[Any]:

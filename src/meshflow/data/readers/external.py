@@ -12,8 +12,10 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.data import structure
-from meshflow.data.dataset import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Dataset
-from meshflow.data.epoch import Run, in_threads
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch, in_threads
+from meshflow.data.readers import arrow
 from meshflow.data.sources import Indexed
 
 __all__ = ["from_grain", "from_huggingface"]
@@ -42,7 +44,7 @@ class Rows(Dataset):
             return INFINITE_CARDINALITY
         return self._size if self._all_there else UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         made = lambda number: _arrays(self._row(number))
         for element in in_threads(made, iter(range(self._size)), os.cpu_count() or 1):
             if element is not None:
@@ -66,7 +68,7 @@ class Passes(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         for element in self._iterable:
             yield _arrays(element)
 
@@ -170,8 +172,6 @@ def _arrangement(names: Any, columns: Any, label_cols: Any) -> Callable[[Any], A
 
 def _by_blocks(dataset: Any, arrange: Callable[[Any], Any], wanted: list[str]) -> Dataset | None:
     """The rows read from Arrow tables; None when they cannot be read so."""
-    from meshflow.data.readers import arrow
-
     if any(hasattr(feature, "decode_example") for feature in dataset.features.values()):
         return None
     blocks = dataset.select_columns(wanted).with_format("arrow")

@@ -21,13 +21,14 @@ from meshflow.core.runtime.errors import (
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
-from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.chunk_reordering import in_turn
 from meshflow.data.execution.chunks import BLOCK
 from meshflow.data.execution.resumable import Failed, caught
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.io.records import compression_of, opened, read_records
 
 
@@ -70,17 +71,20 @@ class Files(Dataset):
         made._names = names
         return made
 
-    def _paths(self, run: Run) -> Iterator[str]:
+    def _paths(self, epoch: Epoch) -> Iterator[str]:
         if self._names is not None:
             yield from self._names
             return
-        for element in self._parents[0]._elements(run):
+        for element in self._parents[0]._elements(epoch):
             for name in np.asarray(element, object).reshape(-1):
                 yield name.decode() if isinstance(name, bytes) else str(name)
 
-    def _by_chunks(self, run: Run) -> Iterator[Any]:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any]:
         return in_turn(
-            caught(self._paths(run)), self._records, self._cycle, 1 if self._cycle > 1 else 1 << 62
+            caught(self._paths(epoch)),
+            self._records,
+            self._cycle,
+            1 if self._cycle > 1 else 1 << 62,
         )
 
     def _records(self, path: Any) -> Iterator[Any]:

@@ -11,11 +11,13 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnknownError
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.dataset import AUTOTUNE, UNKNOWN_CARDINALITY, Dataset
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.readers.records import TFRecordDataset
 from meshflow.data.transformations.base import Arranged
 from meshflow.data.transformations.elementwise import Map
+from meshflow.io.parsing import feature_specs, parse_example
 
 __all__ = ["SqlDataset", "make_batched_features_dataset", "parse_example_dataset"]
 
@@ -67,7 +69,7 @@ class SqlDataset(Dataset):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         # A prefetching thread may end what another began.
         connection = sqlite3.connect(self._path, check_same_thread=False)
         try:
@@ -119,8 +121,6 @@ def parse_example_dataset(
       >>> next(iter(parsed))["x"].numpy().tolist()
       [7, 7]
     """
-    from meshflow.io.parsing import feature_specs, parse_example
-
     if not features:
         raise ValueError("Missing: `features` was None or empty.")
 

@@ -20,13 +20,14 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.data.dataset import UNKNOWN_CARDINALITY, Dataset, integer
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.round_robin import in_turn
 from meshflow.data.readers.records import file_names
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
 from meshflow.files.gfile import GFile
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
 
 __all__ = ["from_webdataset"]
 
@@ -92,7 +93,7 @@ class _Tars(Dataset):
     def _of_files(self, names: list[str]) -> Dataset:
         return _Tars(names, self._keys, self._cycle)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         block = 1 if self._cycle > 1 else 1 << 62
         return in_turn(iter(self._names), self._of_tar, self._cycle, block)
 

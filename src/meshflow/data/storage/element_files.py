@@ -26,8 +26,8 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
+from meshflow.environment.limits import INFLATED
 from meshflow.files import gfile
-from meshflow.files.limits import INFLATED
 
 _MARK = b"MFELEM2\n"
 # A header's length and checksum; a length of 0 ends the elements.

@@ -28,7 +28,7 @@ from meshflow.data.execution.map_function import ElementFunction
 _MOST = 1 << 26
 # What a dataset notes while it is used, and seeds that were not given.
 _STATE = frozenset(
-    {"_spent", "_spec", "_kept", "_words", "_seed", "epoch", "_parents", "_parent", "_named"}
+    {"_stopwatch", "_spec", "_kept", "_words", "_seed", "epoch", "_parents", "_parent", "_named"}
 )
 _PLAIN = (str, int, float, bool, bytes, complex, type(None), Path, types.EllipsisType)
 # What somebody's object may hold that says nothing of what it computes.
@@ -98,7 +98,7 @@ class _Walk:
         """Adds what can be called, or an object of which nothing is known but what it holds."""
         if isinstance(value, ElementFunction):
             self.add(value._python)
-            if value._drawing is not None:
+            if value._random_map is not None:
                 self.add(global_seed())
         elif isinstance(value, Function):
             self.add(value.python_function)

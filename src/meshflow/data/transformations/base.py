@@ -11,10 +11,11 @@ from meshflow.data.dataset import (
     Dataset,
     Vector,
 )
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunks
 from meshflow.data.execution.resumable import Raising, Resuming
 from meshflow.data.options import Options
+from meshflow.data.static_shapes import StaticShapes
 
 # Bytes above which what is kept is not copied once more.
 _JOINED = 1 << 30
@@ -31,7 +32,7 @@ class Unary(Dataset):
         return self._parents[0]
 
 
-class Drawing(Unary):
+class RandomTransformation(Unary):
     """A transformation with a seed of its own, which is drawn when it is first needed."""
 
     reshuffles = True
@@ -61,7 +62,7 @@ class Fixed(Dataset):
     def _count(self) -> int:
         return len(self._held)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         return Raising(iter(self._held))
 
 
@@ -86,12 +87,12 @@ class Stacked(Dataset):
     def _count(self) -> int:
         return self._size
 
-    def _vector(self, run: Run) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> Vector | None:
         if len(self._parts) > 1:
             return None
         return sources.rows_of(self._parts[0])
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         return iter(self._parts)
 
 
@@ -110,8 +111,8 @@ class Arranged(Unary):
     def _known_spec(self) -> Any:
         return self._arrange(self._parent.element_spec)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        parent = self._parent._elements(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        parent = self._parent._elements(epoch)
         return Resuming(lambda: map(self._arrange, parent), parent)
 
 
@@ -126,14 +127,17 @@ class WithOptions(Unary):
     def _options(self) -> Options:
         return self._parent._options.merge(self._own)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        return self._parent._elements(run)
+    def _static_shapes(self) -> StaticShapes | None:
+        return self._parent._static_shapes()
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        return self._parent._in_chunks(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return self._parent._elements(epoch)
 
-    def _vector(self, run: Run) -> Vector | None:
-        return self._parent._vector(run)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        return self._parent._in_chunks(epoch)
+
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        return self._parent._vector(epoch)
 
 
 def is_live(dataset: Dataset) -> bool:

@@ -15,19 +15,16 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    integer,
-)
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution import affine, chunks, padding
 from meshflow.data.execution.batched_gather import Gather
+from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught
 from meshflow.data.execution.timing import Timed
+from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.transformations.base import Unary, is_live
-from meshflow.data.transformations.batches import Batches
 
 
 def positive(size: Any, name: str) -> int:
@@ -59,16 +56,20 @@ class Batch(Unary):
             return count
         return count // self._size if self._drop else math.ceil(count / self._size)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        vector = self._parent._vector(run)
+    def _static_shapes(self) -> StaticShapes | None:
+        known = self._parent._static_shapes()
+        return known and known.batched(self._size, self._drop)
+
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        vector = self._parent._vector(epoch)
         if vector is not None:
             return self._batches(vector.blocks, vector.gather, self._parent.element_spec)
-        parts = self._parent._in_chunks(run)
+        parts = self._parent._in_chunks(epoch)
         if parts is not None:
             return Raising(self._packed(chunks.regrouped(parts, self._size, self._drop)))
-        run.together[id(self._parent)] = self._size
+        epoch.together[id(self._parent)] = self._size
         # A batch with a hole is lost as a whole.
-        elements = caught(self._parent._elements(run))
+        elements = caught(self._parent._elements(epoch))
         return chunked(elements, self._size, self._drop, structure.stack)
 
     def _packed(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -76,24 +77,26 @@ class Batch(Unary):
         for batch in batches:
             yield batch if type(batch) is Failed else pack(batch)
 
-    def chained(
-        self, run: Run, found: affine.Chains, spec: Any
+    def mapped(
+        self, epoch: Epoch, found: affine.AffineMaps, spec: Any
     ) -> Generator[Any, None, None] | None:
-        """What chains make of the batches' rows, computed while they are gathered; None where they are not.
+        """What affine maps make of the batches' rows, computed while they are gathered; None where they are not.
 
         Args:
-          run: the pass.
-          found: the chains.
+          epoch: the pass.
+          found: the affine maps.
           spec: the structure of the results.
         """
-        vector = self._parent._vector(run)
-        if vector is None or vector.chained is None:
+        vector = self._parent._vector(epoch)
+        if vector is None or vector.mapped is None:
             return None
-        batches = self._batches(vector.blocks, vector.chained(found.wanted), spec)
-        return Timed(batches, self._spent, True) if run.counts else batches
+        batches = self._batches(vector.blocks, vector.mapped(found.wanted), spec)
+        return Timed(batches, self._stopwatch, True) if epoch.counts else batches
 
-    def _batches(self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any) -> Batches:
-        return Batches(blocks, gather, spec, self._size, self._drop)
+    def _batches(
+        self, blocks: Iterator[np.ndarray], gather: Gather, spec: Any
+    ) -> PrefetchedBatches:
+        return PrefetchedBatches(blocks, gather, spec, self._size, self._drop)
 
 
 def chunked(
@@ -156,9 +159,9 @@ class PaddedBatch(Unary):
     def _count(self) -> int:
         return Batch._count(self)  # type: ignore[arg-type]
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         padded = lambda chunk: structure.padded(chunk, self._shapes, self._values)
-        return chunked(self._parent._elements(run), self._size, self._drop, padded)
+        return chunked(self._parent._elements(epoch), self._size, self._drop, padded)
 
 
 class SparseBatch(Unary):
@@ -180,8 +183,8 @@ class SparseBatch(Unary):
         count = self._parent._count()
         return count if count < 0 else math.ceil(count / self._size)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        elements = caught(self._parent._elements(run))
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        elements = caught(self._parent._elements(epoch))
         joined = lambda arrays: sparse_leaves.of_arrays(arrays, self._row)
         return chunked(elements, self._size, False, joined)
 
@@ -204,21 +207,21 @@ class Unbatch(Unary):
             return count
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
         if rows is not None:
             return rows
-        parent = self._parent._elements(run)
+        parent = self._parent._elements(epoch)
         return Resuming(lambda: self._taken_apart(parent), parent)
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         spec = self.element_spec
         if not chunks.stackable(spec):
             return None
         size = chunks.size_for(spec)
 
         def parts() -> Iterator[Any]:
-            for element in caught(self._parent._elements(run)):
+            for element in caught(self._parent._elements(epoch)):
                 leaves = [] if type(element) is Failed else nest.flatten(element)
                 if len({len(leaf) for leaf in leaves}) > 1:
                     yield _uneven(leaves)
@@ -289,9 +292,9 @@ class Rebatch(Unary):
         count = self._parent._count()
         return count if count in (INFINITE_CARDINALITY, 0) else UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         sizes = itertools.cycle(self._sizes)
-        parent = self._parent._elements(run)
+        parent = self._parent._elements(epoch)
         return Resuming(lambda: self._cut(parent, sizes), parent)
 
     def _cut(self, parent: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:

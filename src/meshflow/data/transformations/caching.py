@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Generator, Iterator
 from typing import Any
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
-from meshflow.data.epoch import Run, ahead
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.epoch import Epoch, ahead
 from meshflow.data.execution import chunks
 from meshflow.data.execution.resumable import Failed, Raising, caught
+from meshflow.data.static_shapes import StaticShapes
 from meshflow.data.storage.element_files import ElementWriter, read_elements
 from meshflow.data.transformations.base import Fixed, Stacked, Unary
 from meshflow.files import gfile
@@ -39,34 +36,37 @@ class Cache(Unary):
             self._name = f"{self._name}.{part}"
             self._file = f"{self._name}.meshflow"
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
-        return Raising(self._items(run)) if rows is None else rows
+    def _static_shapes(self) -> StaticShapes | None:
+        return self._parent._static_shapes()
 
-    def _vector(self, run: Run) -> Vector | None:
-        return None if self._kept is None else self._kept._vector(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
+        return Raising(self._items(epoch)) if rows is None else rows
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        return None if self._kept is None else self._kept._vector(epoch)
+
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if self._file is not None or self._kept is not None:
             return None
         if not chunks.stackable(self.element_spec):
             return None
-        parent = self._parent._in_chunks(run)
+        parent = self._parent._in_chunks(epoch)
         return None if parent is None else self._keep(parent)
 
-    def _items(self, run: Run) -> Iterator[Any]:
+    def _items(self, epoch: Epoch) -> Iterator[Any]:
         if self._kept is not None:
-            yield from self._kept._elements(run)
+            yield from self._kept._elements(epoch)
         elif self._file is not None and gfile.exists(self._file):
             yield from read_elements(self._file, self.element_spec)
         elif self._file is not None:
-            yield from self._write(caught(self._parent._elements(run)))
+            yield from self._write(caught(self._parent._elements(epoch)))
         elif chunks.stackable(self.element_spec):
             # Kept stacked, so that later passes go by indices.
-            elements = chunks.singles(caught(self._parent._elements(run)))
+            elements = chunks.singles(caught(self._parent._elements(epoch)))
             yield from chunks.rows(self._keep(elements), self.element_spec)
         else:
-            yield from self._keep_elements(caught(self._parent._elements(run)))
+            yield from self._keep_elements(caught(self._parent._elements(epoch)))
 
     def _keep_elements(self, items: Iterator[Any]) -> Iterator[Any]:
         kept, whole = [], True
@@ -120,16 +120,19 @@ class Prefetch(Unary):
             )
         self._size = 2 if size < 0 else size
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        elements = self._parent._elements(run)
+    def _static_shapes(self) -> StaticShapes | None:
+        return self._parent._static_shapes()
+
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        elements = self._parent._elements(epoch)
         return elements if self._size == 0 else ahead(elements, self._size)
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(run)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(epoch)
         return parent if parent is None or self._size == 0 else ahead(parent, 1)
 
-    def _vector(self, run: Run) -> Vector | None:
-        return self._parent._vector(run)
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        return self._parent._vector(epoch)
 
 
 class AssertCardinality(Unary):
@@ -142,8 +145,8 @@ class AssertCardinality(Unary):
     def _count(self) -> int:
         return self._expected
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        return Raising(self._counted(caught(self._parent._elements(run))))
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return Raising(self._counted(caught(self._parent._elements(epoch))))
 
     def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
         number = 0
@@ -172,12 +175,12 @@ class IgnoreErrors(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
-        return Raising(self._left(caught(self._parent._elements(run)))) if rows is None else rows
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
+        return Raising(self._left(caught(self._parent._elements(epoch)))) if rows is None else rows
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(run)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(epoch)
         return None if parent is None else self._left(parent)
 
     def _left(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -190,6 +193,4 @@ class IgnoreErrors(Unary):
 
 def _report(error: BaseException, warn: bool) -> None:
     if warn:
-        import logging
-
         logging.getLogger("meshflow").warning("An element was left out: %s", error)

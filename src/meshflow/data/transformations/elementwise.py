@@ -10,29 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys, keys_of_calls
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    AUTOTUNE,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
-from meshflow.data.epoch import Run, in_threads
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer, threads_of
+from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.epoch import Epoch, in_threads
 from meshflow.data.execution import chunks
 from meshflow.data.execution.host_plan import Plan, places
 from meshflow.data.execution.map_function import ElementFunction, randomness, same_randomness
 from meshflow.data.execution.resumable import Failed, Raising, Resuming, caught, close
 from meshflow.data.states import function_of_state
-from meshflow.data.transformations.base import Drawing, Unary, is_live
+from meshflow.data.static_shapes import StaticShapes
+from meshflow.data.transformations.base import RandomTransformation, Unary, is_live
 from meshflow.data.transformations.batching import Batch
 
 
-class Map(Drawing):
+class Map(RandomTransformation):
     """A function of every element.
 
     Args:
@@ -61,25 +56,29 @@ class Map(Drawing):
             return self._spec_of(self._parent.element_spec)
         return self.function.output_spec
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
+    def _static_shapes(self) -> StaticShapes | None:
+        known = self._parent._static_shapes()
+        return known and known.mapped(self.function.results_of)
+
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
         if rows is None and self.function.rows is not None and type(self._parent) is Batch:
-            rows = self._parent.chained(run, self.function.rows, self.element_spec)
+            rows = self._parent.mapped(epoch, self.function.rows, self.element_spec)
         if rows is not None:
             return rows
-        parent = self._parent._elements(run)
+        parent = self._parent._elements(epoch)
         if self.function.plan is not None:
-            return Raising(self._planned(self.function.plan, parent, run))
+            return Raising(self._planned(self.function.plan, parent, epoch))
         if self._parallel and self.function.runs_eagerly and not self.function.holds_variables:
-            return Resuming(self._in_threads(parent, run), parent)
-        return Resuming(lambda: map(self.function.drawing(run.draws), parent), parent)
+            return Resuming(self._in_threads(parent, epoch), parent)
+        return Resuming(lambda: map(self.function.with_states(epoch.random_states), parent), parent)
 
-    def _planned(self, plan: Plan, parent: Iterator[Any], run: Run) -> Iterator[Any]:
+    def _planned(self, plan: Plan, parent: Iterator[Any], epoch: Epoch) -> Iterator[Any]:
         """The results, computed for groups of elements."""
-        numbers = run.draws.numbers(self.function)
-        together = plan.together(run.together.get(id(self), 1))
+        numbers = epoch.random_states.numbers(self.function)
+        together = plan.together(epoch.together.get(id(self), 1))
         most = 1 if is_live(self._parent) else plan.size
-        keys = self._keys(run)
+        keys = self._keys(epoch)
 
         def groups() -> Iterator[list[Any]]:
             free: list[Any] = []
@@ -123,7 +122,7 @@ class Map(Drawing):
         drawn = keys_of_calls([number for _, number, _ in items], plan.seeds, keys)
         return plan.results(leaves, drawn, [place for _, _, place in items])
 
-    def _keys(self, run: Run) -> Callable[[], list[int]]:
+    def _keys(self, epoch: Epoch) -> Callable[[], list[int]]:
         """What random ops draw from when nothing has a seed: words of the pass."""
         words: list[int] = []
         lock = threading.Lock()
@@ -132,20 +131,20 @@ class Map(Drawing):
             # Drawn when a random op first needs them; most functions do not.
             with lock:
                 if not words:
-                    words.extend(run.generator(self).integers(1 << 32, size=2).tolist())
+                    words.extend(epoch.generator(self).integers(1 << 32, size=2).tolist())
             return words
 
         return pass_words
 
-    def _in_threads(self, parent: Iterator[Any], run: Run) -> Callable[[], Iterator[Any]]:
-        pass_words = self._keys(run)
+    def _in_threads(self, parent: Iterator[Any], epoch: Epoch) -> Callable[[], Iterator[Any]]:
+        pass_words = self._keys(epoch)
 
         def computed(numbered: tuple[Any, int]) -> Any:
             # Random ops draw by an element's number, whichever thread comes first.
             with call_keys(numbered[1], pass_words):
                 return self.function(numbered[0])
 
-        elements = zip(parent, run.draws.numbers(self.function), strict=False)
+        elements = zip(parent, epoch.random_states.numbers(self.function), strict=False)
         threads: list[Iterator[Any]] = []
 
         def results() -> Iterator[Any]:
@@ -163,23 +162,23 @@ class Map(Drawing):
 
         return results
 
-    def _vector(self, run: Run) -> Vector | None:
-        parent = self._parent._vector(run) if self.function.vectorizes else None
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        parent = self._parent._vector(epoch) if self.function.vectorizes else None
         if parent is None:
             return None
-        chains = self.function.chains
-        if chains is not None and parent.chained is not None:
-            wanted = parent.chained(chains.wanted)
-            gather = wanted if chains.are_all else lambda i: chains.finished(wanted(i))
+        affine_maps = self.function.affine_maps
+        if affine_maps is not None and parent.mapped is not None:
+            wanted = parent.mapped(affine_maps.wanted)
+            gather = wanted if affine_maps.are_all else lambda i: affine_maps.finished(wanted(i))
         else:
             gather = lambda i: self.function.many(parent.gather(i))
-        return parent._replace(gather=gather, chained=None)
+        return parent._replace(gather=gather, mapped=None)
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(run) if self.function.takes_chunks else None
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(epoch) if self.function.takes_chunks else None
         if parent is None:
             return None
-        compute = lambda chunk: self.function.chunk(chunk, run.draws)
+        compute = lambda chunk: self.function.chunk(chunk, epoch.random_states)
         return chunks.applied(compute, parent)
 
     def _why_not_vectorized(self) -> str:
@@ -188,18 +187,6 @@ class Map(Drawing):
         reason = self.function.reason or super()._why_not_vectorized()
         many = self._parallel and self.function.runs_eagerly
         return f"{reason}; in {self._threads} threads" if many else reason
-
-
-def threads_of(calls: Any) -> int:
-    """How many calls may run at a time; -1 where that is left open.
-
-    Raises:
-      InvalidArgumentError: when it is not greater than zero.
-    """
-    number = integer(calls, "num_parallel_calls")
-    if number < 1 and number != AUTOTUNE:
-        raise InvalidValueError(f"num_parallel_calls must be greater than zero, got {number}.")
-    return number
 
 
 class HostMap(Unary):
@@ -222,8 +209,8 @@ class HostMap(Unary):
     def _known_spec(self) -> Any:
         return self._own_spec
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        return in_threads(self._fn, self._parent._elements(run), self._workers)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        return in_threads(self._fn, self._parent._elements(epoch), self._workers)
 
     def _why_not_vectorized(self) -> str:
         return f"it calls Python, in {self._workers} threads"
@@ -240,15 +227,17 @@ class Filter(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
         if rows is not None:
             return rows
-        parent = self._parent._elements(run)
-        return Resuming(lambda: filter(self._predicate.drawing(run.draws), parent), parent)
+        parent = self._parent._elements(epoch)
+        return Resuming(
+            lambda: filter(self._predicate.with_states(epoch.random_states), parent), parent
+        )
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        return filtered(self._parent, self._predicate, run, _of_mask)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        return filtered(self._parent, self._predicate, epoch, _of_mask)
 
     def _why_not_vectorized(self) -> str:
         return self._predicate.reason or super()._why_not_vectorized()
@@ -264,17 +253,19 @@ def _of_mask(chunk: list[Any], mask: np.ndarray) -> list[Any] | None:
 def filtered(
     parent: Dataset,
     predicate: ElementFunction,
-    run: Run,
+    epoch: Epoch,
     kept: Callable[[list[Any], np.ndarray], list[Any] | None],
 ) -> Iterator[Any] | None:
     """What is kept of chunks, by a function of the chunk and of a mask; None when there are no chunks."""
     # Variables may change from element to element.
     if not predicate.takes_chunks or predicate.reads_variables:
         return None
-    found = parent._in_chunks(run)
+    found = parent._in_chunks(epoch)
     if found is None:
         return None
-    return chunks.applied(lambda c: kept(c, predicate.chunk(c, run.draws)[0].reshape(-1)), found)
+    return chunks.applied(
+        lambda c: kept(c, predicate.chunk(c, epoch.random_states)[0].reshape(-1)), found
+    )
 
 
 class TakeWhile(Unary):
@@ -288,17 +279,18 @@ class TakeWhile(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
         if rows is not None:
             return rows
-        parent = self._parent._elements(run)
+        parent = self._parent._elements(epoch)
         return Resuming(
-            lambda: itertools.takewhile(self._predicate.drawing(run.draws), parent), parent
+            lambda: itertools.takewhile(self._predicate.with_states(epoch.random_states), parent),
+            parent,
         )
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        found = filtered(self._parent, self._predicate, run, lambda c, mask: [mask, *c])
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        found = filtered(self._parent, self._predicate, epoch, lambda c, mask: [mask, *c])
         return None if found is None else self._until(found)
 
     @staticmethod
@@ -342,14 +334,14 @@ class Scan(Unary):
         found = self._function.output_spec
         return None if found is None else found[1]
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         state = self._state
-        parent = self._parent._elements(run)
+        parent = self._parent._elements(epoch)
 
         def results() -> Iterator[Any]:
             nonlocal state
             for element in parent:
-                state, result = self._function((state, element), run.draws)
+                state, result = self._function((state, element), epoch.random_states)
                 yield result
 
         return Resuming(results, parent)
@@ -365,19 +357,19 @@ class Enumerate(Unary):
     def _known_spec(self) -> Any:
         return TensorSpec([], dtypes.int64), self._parent.element_spec
 
-    def _vector(self, run: Run) -> Vector | None:
-        parent = self._parent._vector(run)
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        parent = self._parent._vector(epoch)
         if parent is None or not parent.in_order:
             return None
         gather = lambda i: [i + np.int64(self._start), *parent.gather(i)]
-        return parent._replace(gather=gather, chained=None)
+        return parent._replace(gather=gather, mapped=None)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
         if rows is not None:
             return rows
         numbers = itertools.count(self._start)
-        items = caught(self._parent._elements(run))
+        items = caught(self._parent._elements(epoch))
         # An element that could not be made has a number too.
         numbered = (
             item if type(item) is Failed else (np.asarray(np.int64(number)), item)
@@ -385,8 +377,8 @@ class Enumerate(Unary):
         )
         return Raising(numbered)
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(run)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(epoch)
         if parent is None:
             return None
         return self._numbered(parent)

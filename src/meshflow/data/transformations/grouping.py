@@ -11,19 +11,18 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    integer,
-)
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.execution.resumable import Failed, caught
+from meshflow.data.specs import DatasetSpec
 from meshflow.data.states import function_of_state
-from meshflow.data.transformations.base import Drawing, Fixed, Unary
+from meshflow.data.transformations.base import Fixed, RandomTransformation, Unary
 
 _NOTHING = object()
 
@@ -42,7 +41,7 @@ class Window(Unary):
         self._drop = bool(drop)
 
     def _known_spec(self) -> Any:
-        return structure.map_specs(structure.DatasetSpec, self._parent.element_spec)
+        return structure.map_specs(DatasetSpec, self._parent.element_spec)
 
     def _count(self) -> int:
         count = self._parent._count()
@@ -53,10 +52,10 @@ class Window(Unary):
         span = (self._size - 1) * self._stride + 1
         return max(0, (count - span) // self._shift + 1)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         span = (self._size - 1) * self._stride + 1
         # A failure is an element of the windows that it is in.
-        elements = caught(self._parent._elements(run))
+        elements = caught(self._parent._elements(epoch))
         buffer: list[Any] = []
         ended = False
         while True:
@@ -98,7 +97,7 @@ def _check_key(function: ElementFunction) -> None:
         raise InvalidValueError(f"`key_func` must return a `tf.int64` scalar tensor, got {found}.")
 
 
-class GroupByWindow(Drawing):
+class GroupByWindow(RandomTransformation):
     """Elements gathered by key, each full group reduced to a dataset."""
 
     def __init__(
@@ -114,8 +113,6 @@ class GroupByWindow(Drawing):
         self._reduce, self._window = reduce_func, window_size_func
 
     def _reduced(self, key: int, group: list[Any], number: int = 0) -> Dataset:
-        from meshflow.core.values.convert import convert_to_tensor
-
         with call_keys(number):
             dataset = self._reduce(
                 convert_to_tensor(np.int64(key)), Fixed(group, self._parent.element_spec)
@@ -125,7 +122,7 @@ class GroupByWindow(Drawing):
         return dataset
 
     def _known_spec(self) -> Any:
-        elements = self._parent._elements(Run(self._parent))
+        elements = self._parent._elements(Epoch(self._parent))
         try:
             first = next(elements, None)
             return None if first is None else self._reduced(0, [first]).element_spec
@@ -135,11 +132,11 @@ class GroupByWindow(Drawing):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
-        numbers = run.draws.numbers(self)
-        for element in self._parent._elements(run):
+        numbers = epoch.random_states.numbers(self)
+        for element in self._parent._elements(epoch):
             key = int(self._key(element))
             if key not in sizes:
                 sizes[key] = int(self._window(key))
@@ -150,10 +147,10 @@ class GroupByWindow(Drawing):
             groups[key].append(element)
             if len(groups[key]) == sizes[key]:
                 dataset = self._reduced(key, groups.pop(key), next(numbers))
-                yield from dataset._elements(run.within(self, dataset))
+                yield from dataset._elements(epoch.within(self, dataset))
         for key in sorted(groups):
             dataset = self._reduced(key, groups.pop(key), next(numbers))
-            yield from dataset._elements(run.within(self, dataset))
+            yield from dataset._elements(epoch.within(self, dataset))
 
 
 class GroupByReducer(Unary):
@@ -171,12 +168,10 @@ class GroupByReducer(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        from meshflow.core.values.convert import convert_to_tensor
-
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         states: dict[int, Any] = {}
         function: ElementFunction | None = None
-        for element in self._parent._elements(run):
+        for element in self._parent._elements(epoch):
             key = int(self._key(element))
             if key not in states:
                 first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
@@ -213,9 +208,9 @@ class Unique(Unary):
     def _count(self) -> int:
         return UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         seen = set()
-        for element in self._parent._elements(run):
+        for element in self._parent._elements(epoch):
             key = tuple(
                 (a.shape, tuple(a.reshape(-1).tolist()) if a.dtype == object else a.tobytes())
                 for a in nest.flatten(element)

@@ -18,20 +18,17 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random import call_keys
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-)
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
-from meshflow.data.execution.affine import Chain
+from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather, joined
 from meshflow.data.execution.resumable import Failed, Raising, caught
 from meshflow.data.execution.round_robin import in_turn
 from meshflow.data.sources import index_blocks, seed_of
-from meshflow.data.transformations.base import Drawing, Fixed
+from meshflow.data.specs import DatasetSpec
+from meshflow.data.transformations.base import Fixed, RandomTransformation
 
 _NOTHING = object()
 
@@ -52,27 +49,27 @@ class Concatenate(Dataset):
             return INFINITE_CARDINALITY
         return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
         if rows is not None:
             return rows
-        return Raising(e for parent in self._parents for e in caught(parent._elements(run)))
+        return Raising(e for parent in self._parents for e in caught(parent._elements(epoch)))
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.stackable(self._own_spec):
             return None
-        first, second = (p._in_chunks(run) for p in self._parents)
+        first, second = (p._in_chunks(epoch) for p in self._parents)
         if first is None and second is None:
             return None
         return itertools.chain.from_iterable(
-            chunks.singles(caught(parent._elements(run))) if found is None else found
+            chunks.singles(caught(parent._elements(epoch))) if found is None else found
             for found, parent in zip((first, second), self._parents, strict=True)
         )
 
-    def _vector(self, run: Run) -> Vector | None:
+    def _vector(self, epoch: Epoch) -> Vector | None:
         if not chunks.stackable(self._own_spec):
             return None
-        first, second = (p._vector(run) for p in self._parents)
+        first, second = (p._vector(epoch) for p in self._parents)
         if first is None or second is None or first.reach is not None or second.reach is not None:
             return None
         if first.extent is None or second.extent is None:
@@ -108,20 +105,20 @@ class Zip(Dataset):
             return UNKNOWN_CARDINALITY
         return min(finite) if finite else INFINITE_CARDINALITY
 
-    def _vector(self, run: Run) -> Vector | None:
-        vectors = [p._vector(run) for p in self._parents]
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        vectors = [p._vector(epoch) for p in self._parents]
         parts = [v for v in vectors if v is not None and v.in_order]
         if len(parts) < len(vectors) or self._count() < 0:
             return None
         order, starts = self._order()
 
-        def chained(wanted: list[Chain]) -> Gather:
-            places = [bisect.bisect(starts, order[chain.leaf]) - 1 for chain in wanted]
+        def mapped(wanted: list[AffineMap]) -> Gather:
+            places = [bisect.bisect(starts, order[affine_map.leaf]) - 1 for affine_map in wanted]
             gathers, found = [], []
             for number, (part, start) in enumerate(zip(parts, starts, strict=False)):
                 own = [i for i, place in enumerate(places) if place == number]
                 leaves = [wanted[i]._replace(leaf=order[wanted[i].leaf] - start) for i in own]
-                gathers.append(part.chained(leaves))  # type: ignore[misc]
+                gathers.append(part.mapped(leaves))  # type: ignore[misc]
                 found += own
             return joined(gathers, [found.index(i) for i in range(len(wanted))])
 
@@ -130,7 +127,7 @@ class Zip(Dataset):
             joined([part.gather for part in parts], order),
             index_blocks(self._count()),
             min(reaches, default=None),
-            chained if all(part.chained is not None for part in parts) else None,
+            mapped if all(part.mapped is not None for part in parts) else None,
             in_order=True,
             extent=self._count(),
         )
@@ -145,10 +142,10 @@ class Zip(Dataset):
         )
         return structure.nest.flatten(_filled(self._tree, iter(list(numbers)))), starts
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         streams = []
         for parent in self._parents:
-            stream = parent._in_chunks(run)
+            stream = parent._in_chunks(epoch)
             if stream is None:
                 return None
             streams.append(stream)
@@ -158,11 +155,11 @@ class Zip(Dataset):
             for item in chunk_reordering.side_by_side(streams)
         )
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
         if rows is not None:
             return rows
-        iterators = [p._elements(run) for p in self._parents]
+        iterators = [p._elements(epoch) for p in self._parents]
 
         def filled() -> Iterator[Any]:
             try:
@@ -198,7 +195,7 @@ def _filled(tree: Any, parts: Iterator[Any]) -> Any:
     return next(parts)
 
 
-class FlatMap(Drawing):
+class FlatMap(RandomTransformation):
     """The elements of the datasets that a function gives, some of them in turn.
 
     Args:
@@ -255,14 +252,14 @@ class FlatMap(Drawing):
         return dataset
 
     def _known_spec(self) -> Any:
-        elements = self._parent._elements(Run(self._parent))
+        elements = self._parent._elements(Epoch(self._parent))
         try:
             some = list(itertools.islice(elements, 2))
         finally:
             elements.close()
         some = some or [structure.map_specs(_blank, self._parent.element_spec)]
         inner = [self._inner(element, number) for number, element in enumerate(some)]
-        self._in_parts = all(d._in_chunks(Run(d)) is not None for d in inner)
+        self._in_parts = all(d._in_chunks(Epoch(d)) is not None for d in inner)
         # Sizes may differ from dataset to dataset.
         return functools.reduce(structure.merged, [d.element_spec for d in inner])
 
@@ -270,16 +267,18 @@ class FlatMap(Drawing):
         endless = self._block is not None and self._parent._count() == INFINITE_CARDINALITY
         return INFINITE_CARDINALITY if endless else UNKNOWN_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        opened = self._opener(lambda inner: caught(inner._elements(run.within(self, inner))), run)
-        parent = self._parent._elements(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        opened = self._opener(
+            lambda inner: caught(inner._elements(epoch.within(self, inner))), epoch
+        )
+        parent = self._parent._elements(epoch)
         return Raising(in_turn(caught(parent), opened, self._cycle, self._block or sys.maxsize))
 
     def _opener(
-        self, items: Callable[[Dataset], Iterator[Any]], run: Run
+        self, items: Callable[[Dataset], Iterator[Any]], epoch: Epoch
     ) -> Callable[[Any], Iterator[Any]]:
         """A function from an element to what is taken of its dataset."""
-        numbers = run.draws.numbers(self)
+        numbers = epoch.random_states.numbers(self)
 
         def opened(element: Any) -> Iterator[Any]:
             if type(element) is Failed:
@@ -291,24 +290,24 @@ class FlatMap(Drawing):
 
         return opened
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.stackable(self.element_spec) or not self._in_parts:
             return None
 
         def taken(inner: Dataset) -> Iterator[Any]:
-            within = run.within(self, inner)
+            within = epoch.within(self, inner)
             found = inner._in_chunks(within)
             return chunks.singles(caught(inner._elements(within))) if found is None else found
 
-        parent = caught(self._parent._elements(run))
+        parent = caught(self._parent._elements(epoch))
         return chunk_reordering.in_turn(
-            parent, self._opener(taken, run), self._cycle, self._block or sys.maxsize
+            parent, self._opener(taken, epoch), self._cycle, self._block or sys.maxsize
         )
 
 
 def _blank(spec: Any) -> Any:
     """A leaf that a spec describes, without anything in it."""
-    if isinstance(spec, structure.DatasetSpec):
+    if isinstance(spec, DatasetSpec):
         return Fixed([], spec.element_spec)
     return structure.zeros(spec)
 
@@ -340,21 +339,21 @@ class Choose(Dataset):
             return self._parents[0]._count()
         return UNKNOWN_CARDINALITY
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.stackable(self._own_spec):
             return None
-        found = [p._in_chunks(run) for p in self._parents]
+        found = [p._in_chunks(epoch) for p in self._parents]
         streams = [s for s in found if s is not None]
         if len(streams) < len(found):
             return None
         return chunk_reordering.chosen(streams[0], streams[1:], self._stop)
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
-        return Raising(self._one_by_one(run)) if rows is None else rows
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
+        return Raising(self._one_by_one(epoch)) if rows is None else rows
 
-    def _one_by_one(self, run: Run) -> Iterator[Any]:
-        choices, *iterators = [caught(p._elements(run)) for p in self._parents]
+    def _one_by_one(self, epoch: Epoch) -> Iterator[Any]:
+        choices, *iterators = [caught(p._elements(epoch)) for p in self._parents]
         left: list[Iterator[Any] | None] = list(iterators)
         for choice in choices:
             if type(choice) is Failed:
@@ -406,21 +405,21 @@ class Drawn(Dataset):
     def _count(self) -> int:
         return INFINITE_CARDINALITY
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        rows = self._rows(run)
-        return Raising(self._drawn(run)) if rows is None else rows
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        rows = self._rows(epoch)
+        return Raising(self._drawn(epoch)) if rows is None else rows
 
-    def _drawn(self, run: Run) -> Iterator[Any]:
-        rng = run.generator(self)
+    def _drawn(self, epoch: Epoch) -> Iterator[Any]:
+        rng = epoch.generator(self)
         assert isinstance(self._weights, Dataset)
-        for weights in self._weights._elements(run):
+        for weights in self._weights._elements(epoch):
             yield np.asarray(rng.choice(len(weights), p=weights / weights.sum()))
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        return None if isinstance(self._weights, Dataset) else self._drawn_at_once(run)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        return None if isinstance(self._weights, Dataset) else self._drawn_at_once(epoch)
 
-    def _drawn_at_once(self, run: Run) -> Iterator[Any]:
+    def _drawn_at_once(self, epoch: Epoch) -> Iterator[Any]:
         assert isinstance(self._weights, np.ndarray)
-        rng, shares = run.generator(self), self._weights / self._weights.sum()
+        rng, shares = epoch.generator(self), self._weights / self._weights.sum()
         while True:
             yield [rng.choice(len(shares), chunks.BLOCK, p=shares)]

@@ -11,14 +11,9 @@ import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.data import structure
-from meshflow.data.dataset import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Dataset,
-    Vector,
-    integer,
-)
-from meshflow.data.epoch import Run
+from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, integer
+from meshflow.data.dataset import Dataset, Vector
+from meshflow.data.epoch import Epoch
 from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.resumable import Failed, Raising, caught, close
 from meshflow.data.sources import seed_of
@@ -47,39 +42,39 @@ class Shuffle(Unary):
         """The words of the seed."""
         return self._words
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        row_gather = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        row_gather = self._rows(epoch)
         if row_gather is not None:
             return row_gather
-        parent = caught(self._parent._elements(run))
+        parent = caught(self._parent._elements(epoch))
 
         def drawn() -> Iterator[Any]:
             # The epoch begins with the first number, as below.
-            yield from shuffled(parent, self._buffer, run.generator(self))
+            yield from shuffled(parent, self._buffer, epoch.generator(self))
 
         return Raising(drawn())
 
-    def _vector(self, run: Run) -> Vector | None:
-        parent = self._parent._vector(run)
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        parent = self._parent._vector(epoch)
         if parent is None or not self._reaches(parent):
             return None
 
         def blocks() -> Iterator[np.ndarray]:
             # The epoch begins with the first number, not when somebody asks whether there are any.
-            yield from shuffled_blocks(parent.blocks, self._buffer, run.generator(self))
+            yield from shuffled_blocks(parent.blocks, self._buffer, epoch.generator(self))
 
         return parent._replace(blocks=blocks(), in_order=False)
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         if not chunks.stackable(self.element_spec):
             return None
-        parent = self._parent._in_chunks(run)
+        parent = self._parent._in_chunks(epoch)
         if parent is None:
             return None
 
         def parts() -> Iterator[Any]:
             blank = [structure.zeros(s)[None] for s in structure.nest.flatten(self.element_spec)]
-            yield from chunk_reordering.shuffled(parent, blank, self._buffer, run.generator(self))
+            yield from chunk_reordering.shuffled(parent, blank, self._buffer, epoch.generator(self))
 
         return parts()
 
@@ -87,7 +82,7 @@ class Shuffle(Unary):
         return parent is not None and (parent.reach is None or self._buffer <= parent.reach)
 
     def _why_not_vectorized(self) -> str:
-        if self._parent._vector(Run(self._parent)) is None:
+        if self._parent._vector(Epoch(self._parent)) is None:
             return super()._why_not_vectorized()
         return "its buffer is larger than the source holds in memory"
 
@@ -148,15 +143,15 @@ class Repeat(Unary):
     def _turns(self) -> Iterator[int]:
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        row_gather = self._rows(run)
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        row_gather = self._rows(epoch)
         if row_gather is not None:
             return row_gather
 
         def turns() -> Iterator[Any]:
             for _ in self._turns():
                 empty = True
-                for element in caught(self._parent._elements(run)):
+                for element in caught(self._parent._elements(epoch)):
                     empty = False
                     yield element
                 if empty:
@@ -164,15 +159,15 @@ class Repeat(Unary):
 
         return Raising(turns())
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        first = self._parent._in_chunks(run)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        first = self._parent._in_chunks(epoch)
         if first is None:
             return None
 
         def parts() -> Iterator[Any]:
             for turn in self._turns():
                 empty = True
-                for chunk in first if turn == 0 else self._parent._in_chunks(run) or ():
+                for chunk in first if turn == 0 else self._parent._in_chunks(epoch) or ():
                     empty = False
                     yield chunk
                 if empty:
@@ -180,14 +175,14 @@ class Repeat(Unary):
 
         return parts()
 
-    def _vector(self, run: Run) -> Vector | None:
-        first = self._parent._vector(run)
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        first = self._parent._vector(epoch)
         if first is None:
             return None
 
         def blocks() -> Iterator[np.ndarray]:
             for turn in self._turns():
-                vector = first if turn == 0 else self._parent._vector(run)
+                vector = first if turn == 0 else self._parent._vector(epoch)
                 assert vector is not None
                 empty = True
                 for block in vector.blocks:
@@ -216,12 +211,12 @@ class Slice(Unary):
             return 0 if self._stop == 0 else count
         return len(range(count)[self._start : self._stop : self._step])
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
-        row_gather = self._rows(run)
-        return Raising(self._items(run)) if row_gather is None else row_gather
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        row_gather = self._rows(epoch)
+        return Raising(self._items(epoch)) if row_gather is None else row_gather
 
-    def _by_chunks(self, run: Run) -> Iterator[Any] | None:
-        parent = self._parent._in_chunks(run)
+    def _by_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
+        parent = self._parent._in_chunks(epoch)
         return None if parent is None else self._cut(parent)
 
     def _cut(self, parent: Iterator[Any]) -> Iterator[Any]:
@@ -242,11 +237,11 @@ class Slice(Unary):
             seen += count
         close(parent)
 
-    def _items(self, run: Run) -> Iterator[Any]:
+    def _items(self, epoch: Epoch) -> Iterator[Any]:
         if self._stop == 0:
             return
         number = 0
-        for item in caught(self._parent._elements(run)):
+        for item in caught(self._parent._elements(epoch)):
             # Elements that could not be made do not count.
             if type(item) is Failed:
                 yield item
@@ -257,8 +252,8 @@ class Slice(Unary):
             if number == self._stop:
                 return
 
-    def _vector(self, run: Run) -> Vector | None:
-        parent = self._parent._vector(run)
+    def _vector(self, epoch: Epoch) -> Vector | None:
+        parent = self._parent._vector(epoch)
         if parent is None:
             return None
 
@@ -281,7 +276,7 @@ class Slice(Unary):
 class ShardHint(Unary):
     """Where a dataset is to be divided between workers."""
 
-    def _elements(self, run: Run) -> Generator[Any, None, None]:
+    def _elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         raise FailedPreconditionError(
             "`shard(SHARD_HINT, SHARD_HINT)` is filled in where a dataset is distributed under the auto-shard policy "
             "HINT; elsewhere give numbers."

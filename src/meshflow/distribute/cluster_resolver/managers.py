@@ -11,6 +11,7 @@ from typing import Any
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.cluster_resolver.resolvers import ClusterResolver, SimpleClusterResolver
+from meshflow.environment import extras
 
 __all__ = [
     "GCEClusterResolver",
@@ -281,18 +282,16 @@ class KubernetesClusterResolver(ClusterResolver):
 
 
 def _kubernetes(location: KubernetesExecutableLocation) -> Any:
-    try:
-        from kubernetes import client, config
-    except ImportError:
-        raise ImportError(
-            "The Kubernetes Python client must be installed before using the Kubernetes Cluster "
-            "Resolver: pip install 'meshflow[kubernetes]'"
-        ) from None
+    kubernetes = extras.load(
+        "kubernetes",
+        "kubernetes",
+        "The Kubernetes Python client must be installed before using the Kubernetes Cluster Resolver",
+    )
     if location is KubernetesExecutableLocation.WITHIN_CLUSTER:
-        config.load_incluster_config()
+        kubernetes.config.load_incluster_config()
     else:
-        config.load_kube_config()
-    return client.CoreV1Api()
+        kubernetes.config.load_kube_config()
+    return kubernetes.client.CoreV1Api()
 
 
 # ---- Compute Engine ------------------------------------------------------------------------
@@ -359,17 +358,10 @@ class GCEClusterResolver(ClusterResolver):
 
 
 def _compute_engine(credentials: Any) -> Any:
-    try:
-        from googleapiclient import discovery
-    except ImportError:
-        raise ImportError(
-            "googleapiclient must be installed before using the GCE cluster resolver: "
-            "pip install 'meshflow[gce]'"
-        ) from None
+    needed = "googleapiclient must be installed before using the GCE cluster resolver"
+    discovery = extras.load("googleapiclient.discovery", "gce", needed)
     if credentials == "default":
-        import google.auth
-
-        credentials, _ = google.auth.default()
+        credentials, _ = extras.load("google.auth", "gce", needed).default()
     return discovery.build("compute", "v1", credentials=credentials)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from meshflow.core.config.config import list_logical_devices
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.cluster_spec import ClusterSpec
 
@@ -63,8 +64,6 @@ class ClusterResolver:
           task_id: accepted.
           config_proto: accepted.
         """
-        from meshflow.core.config.config import list_logical_devices
-
         kinds = [d.device_type for d in list_logical_devices()]
         return {k: kinds.count(k) for k in set(kinds) - {"CPU"}}
 

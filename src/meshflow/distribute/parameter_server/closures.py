@@ -15,18 +15,14 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator
 from meshflow.distribute.strategy import Strategy
+from meshflow.environment import extras
 
 __all__ = ["dumps", "loads"]
 
 
 def _cloudpickle() -> Any:
-    try:
-        import cloudpickle
-    except ImportError:
-        raise ImportError(
-            "Parameter servers in other processes need cloudpickle: pip install 'meshflow[ray]'"
-        ) from None
-    return cloudpickle
+    message = "Parameter servers in other processes need the package cloudpickle"
+    return extras.load("cloudpickle", "ray", message)
 
 
 def dumps(value: Any, strategy: Any = None, what: str = "the closure") -> bytes:

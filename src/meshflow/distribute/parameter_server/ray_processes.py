@@ -11,6 +11,7 @@ from meshflow.distribute.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
 from meshflow.distribute.parameter_server.local_processes import HOST, role_of
 from meshflow.distribute.ray import connected
+from meshflow.environment import extras
 
 __all__ = ["RayProcesses"]
 
@@ -79,10 +80,11 @@ class RayProcesses:
         self._working[kind, number] = actor.work.remote(role, secret)
 
     def _here(self) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+        scheduling = extras.load(
+            "ray.util.scheduling_strategies", "ray", "Parameter servers on Ray need the package ray"
+        )
         node = self._ray.get_runtime_context().get_node_id()
-        return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        return scheduling.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
 
     def is_dead(self, kind: str, number: int) -> bool:
         """See `Launcher.is_dead`."""

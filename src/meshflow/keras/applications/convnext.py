@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import initializers
@@ -11,6 +10,7 @@ from meshflow.keras.applications.common import URL, Sizes, model_of, start
 from meshflow.keras.applications.families import arguments_of
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
@@ -143,7 +143,24 @@ _DOC = """ConvNeXt {kind}; images have values 0 to 255.
 {rest}"""
 
 
-def _of(kind: str) -> Callable[..., Any]:
+class ConvNeXt(Protocol):
+    """Makes a ConvNeXt."""
+
+    def __call__(
+        self,
+        model_name: str = ...,
+        include_top: bool = True,
+        include_preprocessing: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model: ...
+
+
+def _of(kind: str) -> ConvNeXt:
     def make(
         model_name: str = f"convnext_{kind.lower()}",
         include_top: bool = True,
@@ -154,7 +171,7 @@ def _of(kind: str) -> Callable[..., Any]:
         pooling: str | None = None,
         classes: int = 1000,
         classifier_activation: Any = "softmax",
-    ) -> Any:
+    ) -> Model:
         return _convnext(
             kind,
             model_name,

@@ -14,7 +14,7 @@ from meshflow.keras.applications.common import (
     pooled,
     start,
 )
-from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.families import Network, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.layers import Concatenate
 from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D, ZeroPadding2D
@@ -65,9 +65,9 @@ def _densenet(
     return model_of(name, inputs, input_tensor, x, weights, file)
 
 
-def _of(layers: int) -> Any:
+def _of(layers: int) -> Network:
     what = f"DenseNet with {layers} layers that have weights."
     return constructor(f"DenseNet{layers}", what, 224, lambda *options: _densenet(layers, *options))
 
 
-DenseNet121, DenseNet169, DenseNet201 = (_of(n) for n in (121, 169, 201))
+DenseNet121, DenseNet169, DenseNet201 = _of(121), _of(169), _of(201)

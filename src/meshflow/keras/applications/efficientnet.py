@@ -15,7 +15,7 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
-from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.families import Network, constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, Dropout, Multiply, Rescaling, Reshape
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D
@@ -164,11 +164,12 @@ def _efficientnet(
     return model_of(name, inputs, input_tensor, x, weights, file)
 
 
-def _of(number: int) -> Any:
+def _of(number: int) -> Network:
     name, size = f"EfficientNetB{number}", _VARIANTS[number][2]
     build = lambda *options: _efficientnet(number, *options)
     return constructor(name, f"EfficientNet B{number}; images have values 0 to 255.", size, build)
 
 
-EfficientNetB0, EfficientNetB1, EfficientNetB2, EfficientNetB3 = (_of(n) for n in range(4))
-EfficientNetB4, EfficientNetB5, EfficientNetB6, EfficientNetB7 = (_of(n) for n in range(4, 8))
+EfficientNetB0, EfficientNetB1, EfficientNetB2 = _of(0), _of(1), _of(2)
+EfficientNetB3, EfficientNetB4, EfficientNetB5 = _of(3), _of(4), _of(5)
+EfficientNetB6, EfficientNetB7 = _of(6), _of(7)

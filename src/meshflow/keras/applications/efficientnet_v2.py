@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from meshflow.keras.applications.common import (
@@ -16,7 +15,7 @@ from meshflow.keras.applications.common import (
     start,
 )
 from meshflow.keras.applications.efficientnet import KERNEL, added, attended, classified, convolved
-from meshflow.keras.applications.families import preprocessing_constructor
+from meshflow.keras.applications.families import PreprocessingNetwork, preprocessing_constructor
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.layers import DepthwiseConv2D, Rescaling
 from meshflow.keras.layers.preprocessing.normalization import Normalization
@@ -155,7 +154,7 @@ def _efficientnet(
     return model_of(name, inputs, input_tensor, x, weights, file)
 
 
-def _of(kind: str) -> Callable[..., Any]:
+def _of(kind: str) -> PreprocessingNetwork:
     build = lambda *options: _efficientnet(kind, *options)
     what = f"EfficientNet V2 {kind}; images have values 0 to 255."
     return preprocessing_constructor(f"EfficientNetV2{kind}", what, _VARIANTS[kind][4], build)

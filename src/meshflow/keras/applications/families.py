@@ -3,9 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["arguments_of", "constructor", "preprocessing_constructor"]
+from meshflow.keras.engine.models.model import Model
+
+__all__ = [
+    "Network",
+    "PreprocessingNetwork",
+    "arguments_of",
+    "constructor",
+    "preprocessing_constructor",
+]
+
+
+class Network(Protocol):
+    """Makes one network of a family; see any of them for the arguments."""
+
+    def __call__(
+        self,
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+    ) -> Model: ...
+
+
+class PreprocessingNetwork(Protocol):
+    """Makes one network of a family that scales images itself."""
+
+    def __call__(
+        self,
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        input_shape: Any = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: Any = "softmax",
+        include_preprocessing: bool = True,
+    ) -> Model: ...
+
 
 _DOC = """{what}
 
@@ -35,7 +75,7 @@ def arguments_of(size: int, after: str) -> str:
     return "\n".join(lines[begin + 1 :])
 
 
-def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> Callable[..., Any]:
+def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> Network:
     """The public function that makes a network.
 
     Args:
@@ -53,7 +93,7 @@ def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> C
         pooling: str | None = None,
         classes: int = 1000,
         classifier_activation: Any = "softmax",
-    ) -> Any:
+    ) -> Model:
         return build(
             include_top,
             weights,
@@ -71,7 +111,7 @@ def constructor(name: str, what: str, size: int, build: Callable[..., Any]) -> C
 
 def preprocessing_constructor(
     name: str, what: str, size: int, build: Callable[..., Any]
-) -> Callable[..., Any]:
+) -> PreprocessingNetwork:
     """As `constructor`, of a network that scales images itself unless told otherwise.
 
     Args:
@@ -90,7 +130,7 @@ def preprocessing_constructor(
         classes: int = 1000,
         classifier_activation: Any = "softmax",
         include_preprocessing: bool = True,
-    ) -> Any:
+    ) -> Model:
         return build(
             include_top,
             weights,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -76,7 +75,13 @@ def preprocess_input(x: Any, data_format: str | None = None, mode: str = "caffe"
     return (images / np.asarray(scale, kind) - mean) / deviation
 
 
-def preprocessing(mode: str | None) -> Callable[..., Any]:
+class Preprocessing(Protocol):
+    """Images as a network wants them; see `preprocess_input`."""
+
+    def __call__(self, x: Any, data_format: str | None = None) -> Any: ...
+
+
+def preprocessing(mode: str | None) -> Preprocessing:
     """The `preprocess_input` of a network; without a mode images stay as they are."""
 
     def preprocess_input_of(x: Any, data_format: str | None = None) -> Any:

@@ -15,6 +15,7 @@ from meshflow.keras.applications.common import (
     start,
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Activation, DepthwiseConv2D, Dropout, Reshape
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D, ZeroPadding2D
 
@@ -43,7 +44,7 @@ def MobileNet(
     pooling: str | None = None,
     classes: int = 1000,
     classifier_activation: Any = "softmax",
-) -> Any:
+) -> Model:
     """MobileNet.
 
     Args:

@@ -17,6 +17,7 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.mobilenet import trained_size
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D
 from meshflow.keras.layers.pooling import GlobalAveragePooling2D
 
@@ -70,7 +71,7 @@ def MobileNetV2(
     pooling: str | None = None,
     classes: int = 1000,
     classifier_activation: Any = "softmax",
-) -> Any:
+) -> Model:
     """MobileNet V2.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from meshflow.keras.applications.common import (
     URL,
@@ -17,6 +17,7 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.mobilenet_v2 import rounded
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import (
     Activation,
     Add,
@@ -198,7 +199,26 @@ _DOC = """MobileNet V3, {kind}; images have values 0 to 255.
     """
 
 
-def _of(kind: str, blocks: Any, last: int) -> Callable[..., Any]:
+class MobileNetV3(Protocol):
+    """Makes a MobileNet V3."""
+
+    def __call__(
+        self,
+        input_shape: Any = None,
+        alpha: float = 1.0,
+        minimalistic: bool = False,
+        include_top: bool = True,
+        weights: Any = "imagenet",
+        input_tensor: Any = None,
+        classes: int = 1000,
+        pooling: str | None = None,
+        dropout_rate: float = 0.2,
+        classifier_activation: Any = "softmax",
+        include_preprocessing: bool = True,
+    ) -> Model: ...
+
+
+def _of(kind: str, blocks: Any, last: int) -> MobileNetV3:
     def make(
         input_shape: Any = None,
         alpha: float = 1.0,
@@ -211,7 +231,7 @@ def _of(kind: str, blocks: Any, last: int) -> Callable[..., Any]:
         dropout_rate: float = 0.2,
         classifier_activation: Any = "softmax",
         include_preprocessing: bool = True,
-    ) -> Any:
+    ) -> Model:
         return _mobilenet(
             kind,
             blocks,

@@ -14,7 +14,7 @@ from meshflow.keras.applications.common import (
     pooled,
     start,
 )
-from meshflow.keras.applications.families import constructor
+from meshflow.keras.applications.families import Network, constructor
 from meshflow.keras.layers import Add
 from meshflow.keras.layers.pooling import MaxPooling2D, ZeroPadding2D
 
@@ -100,11 +100,11 @@ def _resnet(
     return model_of(name, inputs, input_tensor, x, weights, file)
 
 
-def _of(layers: int, second: bool) -> Any:
+def _of(layers: int, second: bool) -> Network:
     what = f"ResNet{' V2' if second else ''} with {layers} layers that have weights."
     name = f"ResNet{layers}{'V2' if second else ''}"
     return constructor(name, what, 224, lambda *options: _resnet(layers, second, *options))
 
 
-ResNet50, ResNet101, ResNet152 = (_of(n, False) for n in (50, 101, 152))
-ResNet50V2, ResNet101V2, ResNet152V2 = (_of(n, True) for n in (50, 101, 152))
+ResNet50, ResNet101, ResNet152 = _of(50, False), _of(101, False), _of(152, False)
+ResNet50V2, ResNet101V2, ResNet152V2 = _of(50, True), _of(101, True), _of(152, True)

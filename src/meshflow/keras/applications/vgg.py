@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import Conv2D, Dense, Flatten
 from meshflow.keras.layers.pooling import MaxPooling2D
 
@@ -52,7 +53,7 @@ def VGG16(
     pooling: str | None = None,
     classes: int = 1000,
     classifier_activation: Any = "softmax",
-) -> Any:
+) -> Model:
     """VGG with 16 layers that have weights.
 
     Args:
@@ -79,7 +80,7 @@ def VGG19(
     pooling: str | None = None,
     classes: int = 1000,
     classifier_activation: Any = "softmax",
-) -> Any:
+) -> Model:
     """VGG with 19 layers that have weights; arguments as for `VGG16`."""
     options = (include_top, weights, input_tensor, input_shape, pooling, classes)
     return _vgg("vgg19", (2, 2, 4, 4, 4), *options, classifier_activation)

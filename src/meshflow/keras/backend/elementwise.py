@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.keras.logits import with_logits
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, math, nn
 
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 
-def abs(x: Any) -> Any:
+def abs(x: Any) -> Tensor:
     """Absolute values.
 
     Example:
@@ -53,7 +54,7 @@ def abs(x: Any) -> Any:
     return math.abs(x)
 
 
-def cast(x: Any, dtype: Any) -> Any:
+def cast(x: Any, dtype: Any) -> Tensor:
     """`x` with another dtype.
 
     Example:
@@ -81,7 +82,7 @@ def cast_to_floatx(x: Any) -> Any:
     return np.asarray(x, dtype=floatx())
 
 
-def clip(x: Any, min_value: Any, max_value: Any) -> Any:
+def clip(x: Any, min_value: Any, max_value: Any) -> Tensor:
     """`x` no smaller than `min_value` and no larger than `max_value`, either of which may be None.
 
     Example:
@@ -96,7 +97,7 @@ def clip(x: Any, min_value: Any, max_value: Any) -> Any:
     return math.clip_by_value(x, low, high)
 
 
-def cos(x: Any) -> Any:
+def cos(x: Any) -> Tensor:
     """Cosines.
 
     Example:
@@ -107,7 +108,7 @@ def cos(x: Any) -> Any:
     return math.cos(x)
 
 
-def sin(x: Any) -> Any:
+def sin(x: Any) -> Tensor:
     """Sines.
 
     Example:
@@ -118,7 +119,7 @@ def sin(x: Any) -> Any:
     return math.sin(x)
 
 
-def exp(x: Any) -> Any:
+def exp(x: Any) -> Tensor:
     """Exponentials.
 
     Example:
@@ -129,7 +130,7 @@ def exp(x: Any) -> Any:
     return math.exp(x)
 
 
-def log(x: Any) -> Any:
+def log(x: Any) -> Tensor:
     """Natural logarithms.
 
     Example:
@@ -140,7 +141,7 @@ def log(x: Any) -> Any:
     return math.log(x)
 
 
-def pow(x: Any, a: Any) -> Any:
+def pow(x: Any, a: Any) -> Tensor:
     """`x` to the power of `a`.
 
     Example:
@@ -151,7 +152,7 @@ def pow(x: Any, a: Any) -> Any:
     return math.pow(x, a)
 
 
-def round(x: Any) -> Any:
+def round(x: Any) -> Tensor:
     """Nearest integers, halves to even.
 
     Example:
@@ -162,7 +163,7 @@ def round(x: Any) -> Any:
     return math.round(x)
 
 
-def sign(x: Any) -> Any:
+def sign(x: Any) -> Tensor:
     """-1, 0 or 1.
 
     Example:
@@ -173,7 +174,7 @@ def sign(x: Any) -> Any:
     return math.sign(x)
 
 
-def sqrt(x: Any) -> Any:
+def sqrt(x: Any) -> Tensor:
     """Square roots; 0 for negative numbers.
 
     Example:
@@ -185,7 +186,7 @@ def sqrt(x: Any) -> Any:
     return math.sqrt(math.maximum(x, array.zeros_like(x)))
 
 
-def square(x: Any) -> Any:
+def square(x: Any) -> Tensor:
     """Squares.
 
     Example:
@@ -196,7 +197,7 @@ def square(x: Any) -> Any:
     return math.square(x)
 
 
-def maximum(x: Any, y: Any) -> Any:
+def maximum(x: Any, y: Any) -> Tensor:
     """The larger of each two elements.
 
     Example:
@@ -207,7 +208,7 @@ def maximum(x: Any, y: Any) -> Any:
     return math.maximum(x, y)
 
 
-def minimum(x: Any, y: Any) -> Any:
+def minimum(x: Any, y: Any) -> Tensor:
     """The smaller of each two elements.
 
     Example:
@@ -218,7 +219,7 @@ def minimum(x: Any, y: Any) -> Any:
     return math.minimum(x, y)
 
 
-def equal(x: Any, y: Any) -> Any:
+def equal(x: Any, y: Any) -> Tensor:
     """Whether `x == y`, element by element.
 
     Example:
@@ -229,7 +230,7 @@ def equal(x: Any, y: Any) -> Any:
     return math.equal(x, y)
 
 
-def not_equal(x: Any, y: Any) -> Any:
+def not_equal(x: Any, y: Any) -> Tensor:
     """Whether `x != y`, element by element.
 
     Example:
@@ -240,7 +241,7 @@ def not_equal(x: Any, y: Any) -> Any:
     return math.not_equal(x, y)
 
 
-def greater(x: Any, y: Any) -> Any:
+def greater(x: Any, y: Any) -> Tensor:
     """Whether `x > y`, element by element.
 
     Example:
@@ -251,7 +252,7 @@ def greater(x: Any, y: Any) -> Any:
     return math.greater(x, y)
 
 
-def greater_equal(x: Any, y: Any) -> Any:
+def greater_equal(x: Any, y: Any) -> Tensor:
     """Whether `x >= y`, element by element.
 
     Example:
@@ -262,7 +263,7 @@ def greater_equal(x: Any, y: Any) -> Any:
     return math.greater_equal(x, y)
 
 
-def less(x: Any, y: Any) -> Any:
+def less(x: Any, y: Any) -> Tensor:
     """Whether `x < y`, element by element.
 
     Example:
@@ -273,7 +274,7 @@ def less(x: Any, y: Any) -> Any:
     return math.less(x, y)
 
 
-def less_equal(x: Any, y: Any) -> Any:
+def less_equal(x: Any, y: Any) -> Tensor:
     """Whether `x <= y`, element by element.
 
     Example:
@@ -284,7 +285,9 @@ def less_equal(x: Any, y: Any) -> Any:
     return math.less_equal(x, y)
 
 
-def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0) -> Any:
+def relu(
+    x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0
+) -> Tensor:
     """`x` above `threshold`, at most `max_value`; `alpha * (x - threshold)` below it.
 
     Example:
@@ -297,7 +300,7 @@ def relu(x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: 
     return activations.relu(x, alpha=alpha, max_value=max_value, threshold=threshold)
 
 
-def elu(x: Any, alpha: float = 1.0) -> Any:
+def elu(x: Any, alpha: float = 1.0) -> Tensor:
     """`x` where positive, `alpha * (exp(x) - 1)` elsewhere.
 
     Example:
@@ -310,7 +313,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     return activations.elu(x, alpha)
 
 
-def hard_sigmoid(x: Any) -> Any:
+def hard_sigmoid(x: Any) -> Tensor:
     """`0.2 * x + 0.5` between 0 and 1.
 
     Example:
@@ -321,7 +324,7 @@ def hard_sigmoid(x: Any) -> Any:
     return math.clip_by_value(0.2 * convert_to_tensor(x) + 0.5, 0.0, 1.0)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Any) -> Tensor:
     """`1 / (1 + exp(-x))`.
 
     Example:
@@ -329,17 +332,10 @@ def sigmoid(x: Any) -> Any:
       >>> tf.keras.backend.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return _with_logits(math.sigmoid(x), x)
+    return with_logits(math.sigmoid(x), x)
 
 
-def _with_logits(output: Any, logits: Any) -> Any:
-    """Probabilities that know their logits: cross entropies are computed from these, which lose no digits."""
-    if isinstance(output, Tensor):
-        output._keras_logits = logits
-    return output
-
-
-def softmax(x: Any, axis: int = -1) -> Any:
+def softmax(x: Any, axis: int = -1) -> Tensor:
     """`exp(x)` divided by its sum over a dimension.
 
     Example:
@@ -347,10 +343,10 @@ def softmax(x: Any, axis: int = -1) -> Any:
       >>> tf.keras.backend.softmax(tf.constant([[2.0, 2.0]])).numpy().tolist()
       [[0.5, 0.5]]
     """
-    return _with_logits(nn.softmax(x, axis=axis), x)
+    return with_logits(nn.softmax(x, axis=axis), x)
 
 
-def softplus(x: Any) -> Any:
+def softplus(x: Any) -> Tensor:
     """`log(1 + exp(x))`.
 
     Example:
@@ -361,7 +357,7 @@ def softplus(x: Any) -> Any:
     return nn.softplus(x)
 
 
-def softsign(x: Any) -> Any:
+def softsign(x: Any) -> Tensor:
     """`x / (1 + |x|)`.
 
     Example:
@@ -372,7 +368,7 @@ def softsign(x: Any) -> Any:
     return nn.softsign(x)
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: Any) -> Tensor:
     """Hyperbolic tangents.
 
     Example:

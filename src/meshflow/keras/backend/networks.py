@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array, nn
 
@@ -42,7 +43,7 @@ def _padding(padding: str) -> str:
     return padding.upper()
 
 
-def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Any:
+def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Tensor:
     """Adds a bias to the channels.
 
     Args:
@@ -81,7 +82,7 @@ def conv1d(
     padding: str = "valid",
     data_format: str | None = None,
     dilation_rate: int = 1,
-) -> Any:
+) -> Tensor:
     """Convolution over time.
 
     Args:
@@ -113,7 +114,7 @@ def conv2d(
     padding: str = "valid",
     data_format: str | None = None,
     dilation_rate: Any = (1, 1),
-) -> Any:
+) -> Tensor:
     """Convolution of images.
 
     Args:
@@ -140,7 +141,7 @@ def conv3d(
     padding: str = "valid",
     data_format: str | None = None,
     dilation_rate: Any = (1, 1, 1),
-) -> Any:
+) -> Tensor:
     """Convolution of volumes; arguments as in `conv2d`.
 
     Example:
@@ -160,7 +161,7 @@ def conv2d_transpose(
     padding: str = "valid",
     data_format: str | None = None,
     dilation_rate: Any = (1, 1),
-) -> Any:
+) -> Tensor:
     """The transpose of a convolution of images.
 
     Args:
@@ -191,7 +192,7 @@ def depthwise_conv2d(
     padding: str = "valid",
     data_format: str | None = None,
     dilation_rate: Any = (1, 1),
-) -> Any:
+) -> Tensor:
     """Convolution of each channel by itself.
 
     Args:
@@ -222,7 +223,7 @@ def separable_conv2d(
     padding: str = "valid",
     data_format: str | None = None,
     dilation_rate: Any = (1, 1),
-) -> Any:
+) -> Tensor:
     """`depthwise_conv2d`, then a convolution with a kernel [1, 1, channels, filters].
 
     Example:
@@ -251,7 +252,7 @@ def pool2d(
     padding: str = "valid",
     data_format: str | None = None,
     pool_mode: str = "max",
-) -> Any:
+) -> Tensor:
     """Largest or mean elements of windows over images.
 
     Args:
@@ -281,7 +282,7 @@ def pool3d(
     padding: str = "valid",
     data_format: str | None = None,
     pool_mode: str = "max",
-) -> Any:
+) -> Tensor:
     """Largest or mean elements of windows over volumes; arguments as in `pool2d`.
 
     Example:
@@ -295,7 +296,7 @@ def pool3d(
 
 def batch_normalization(
     x: Any, mean: Any, var: Any, beta: Any, gamma: Any, axis: int = -1, epsilon: float = 1e-3
-) -> Any:
+) -> Tensor:
     """`gamma * (x - mean) / sqrt(var + epsilon) + beta`.
 
     Args:
@@ -366,7 +367,7 @@ def normalize_batch_in_training(
     return result, mean, var
 
 
-def dropout(x: Any, level: float, noise_shape: Any = None, seed: int | None = None) -> Any:
+def dropout(x: Any, level: float, noise_shape: Any = None, seed: int | None = None) -> Tensor:
     """Zeros in place of a random share `level` of the elements; the others grow to make up for it.
 
     Example:
@@ -387,7 +388,7 @@ def _checked(target: Any, output: Any) -> None:
 
 def categorical_crossentropy(
     target: Any, output: Any, from_logits: bool = False, axis: int = -1
-) -> Any:
+) -> Tensor:
     """Cross entropy of each example, with one-hot labels.
 
     Args:
@@ -416,7 +417,7 @@ def sparse_categorical_crossentropy(
     from_logits: bool = False,
     axis: int = -1,
     ignore_class: int | None = None,
-) -> Any:
+) -> Tensor:
     """Cross entropy of each example, with class numbers.
 
     Args:
@@ -439,7 +440,7 @@ def sparse_categorical_crossentropy(
     )
 
 
-def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> Any:
+def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> Tensor:
     """Cross entropy of each element, with labels 0 and 1.
 
     Args:
@@ -468,7 +469,7 @@ def binary_focal_crossentropy(
     alpha: float = 0.25,
     gamma: float = 2.0,
     from_logits: bool = False,
-) -> Any:
+) -> Tensor:
     """Cross entropy of each element that counts easy elements less.
 
     Args:
@@ -499,7 +500,7 @@ def categorical_focal_crossentropy(
     gamma: float = 2.0,
     from_logits: bool = False,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Cross entropy of each example, with one-hot labels, that counts easy examples less.
 
     Args:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.ops import array, linalg, math
 
 __all__ = ["batch_dot", "dot"]
 
 
-def dot(x: Any, y: Any) -> Any:
+def dot(x: Any, y: Any) -> Tensor:
     """Sums over the last dimension of `x` and the last but one of `y`, as `numpy.dot` does.
 
     Args:
@@ -32,7 +33,7 @@ def dot(x: Any, y: Any) -> Any:
     return linalg.tensordot(x, y, [[x.ndim - 1], [max(y.ndim - 2, 0)]])
 
 
-def batch_dot(x: Any, y: Any, axes: int | Sequence[int] | None = None) -> Any:
+def batch_dot(x: Any, y: Any, axes: int | Sequence[int] | None = None) -> Tensor:
     """Products of the examples of two batches.
 
     Args:

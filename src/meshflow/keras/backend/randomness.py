@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.settings import floatx
 from meshflow.ops import array
 from meshflow.ops import random as random_ops
@@ -23,7 +24,7 @@ def random_normal(
     stddev: float = 1.0,
     dtype: Any = None,
     seed: int | None = None,
-) -> Any:
+) -> Tensor:
     """Normally distributed numbers.
 
     Args:
@@ -47,7 +48,7 @@ def truncated_normal(
     stddev: float = 1.0,
     dtype: Any = None,
     seed: int | None = None,
-) -> Any:
+) -> Tensor:
     """Normally distributed numbers within two standard deviations; arguments as in `random_normal`.
 
     Example:
@@ -64,7 +65,7 @@ def random_uniform(
     maxval: float = 1.0,
     dtype: Any = None,
     seed: int | None = None,
-) -> Any:
+) -> Tensor:
     """Numbers that are equally likely between `minval` and `maxval`; see `random_normal`.
 
     Example:
@@ -76,7 +77,9 @@ def random_uniform(
     return random_ops.uniform(shape, minval, maxval, dtype or floatx(), seed)
 
 
-def random_bernoulli(shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None) -> Any:
+def random_bernoulli(
+    shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None
+) -> Tensor:
     """Ones with probability `p`, zeros otherwise; see `random_normal`.
 
     Example:
@@ -89,7 +92,9 @@ def random_bernoulli(shape: Any, p: float = 0.0, dtype: Any = None, seed: int | 
     return array.where(drawn, array.ones(shape, dtype), array.zeros(shape, dtype))
 
 
-def random_binomial(shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None) -> Any:
+def random_binomial(
+    shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None
+) -> Tensor:
     """The old name of `random_bernoulli`.
 
     Example:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.settings import floatx
 from meshflow.ops import math, nn
 
@@ -35,7 +36,7 @@ def _numbers(x: Any) -> Any:
     return math.cast(x, floatx()) if x.dtype.is_bool else x
 
 
-def max(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Largest elements.
 
     Example:
@@ -46,7 +47,7 @@ def max(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_max(x, axis, keepdims)
 
 
-def min(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Smallest elements.
 
     Example:
@@ -57,7 +58,7 @@ def min(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_min(x, axis, keepdims)
 
 
-def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Sums.
 
     Example:
@@ -68,7 +69,7 @@ def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_sum(x, axis, keepdims)
 
 
-def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Products.
 
     Example:
@@ -79,7 +80,7 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_prod(x, axis, keepdims)
 
 
-def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Means; of booleans, the share of True.
 
     Args:
@@ -95,7 +96,7 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_mean(_numbers(x), axis, keepdims)
 
 
-def var(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def var(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Variances.
 
     Example:
@@ -106,7 +107,7 @@ def var(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_variance(_numbers(x), axis, keepdims)
 
 
-def std(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def std(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Standard deviations.
 
     Example:
@@ -117,7 +118,7 @@ def std(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_std(_numbers(x), axis, keepdims)
 
 
-def any(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def any(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Whether any element is not zero.
 
     Example:
@@ -128,7 +129,7 @@ def any(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_any(math.cast(x, "bool"), axis, keepdims)
 
 
-def all(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def all(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """Whether no element is zero.
 
     Example:
@@ -139,7 +140,7 @@ def all(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return math.reduce_all(math.cast(x, "bool"), axis, keepdims)
 
 
-def argmax(x: Any, axis: int = -1) -> Any:
+def argmax(x: Any, axis: int = -1) -> Tensor:
     """Indices of the largest elements.
 
     Example:
@@ -150,7 +151,7 @@ def argmax(x: Any, axis: int = -1) -> Any:
     return math.argmax(x, axis)
 
 
-def argmin(x: Any, axis: int = -1) -> Any:
+def argmin(x: Any, axis: int = -1) -> Tensor:
     """Indices of the smallest elements.
 
     Example:
@@ -161,7 +162,7 @@ def argmin(x: Any, axis: int = -1) -> Any:
     return math.argmin(x, axis)
 
 
-def cumsum(x: Any, axis: int = 0) -> Any:
+def cumsum(x: Any, axis: int = 0) -> Tensor:
     """Running sums.
 
     Example:
@@ -172,7 +173,7 @@ def cumsum(x: Any, axis: int = 0) -> Any:
     return math.cumsum(x, axis=axis)
 
 
-def cumprod(x: Any, axis: int = 0) -> Any:
+def cumprod(x: Any, axis: int = 0) -> Tensor:
     """Running products.
 
     Example:
@@ -183,7 +184,7 @@ def cumprod(x: Any, axis: int = 0) -> Any:
     return math.cumprod(x, axis=axis)
 
 
-def l2_normalize(x: Any, axis: Any = None) -> Any:
+def l2_normalize(x: Any, axis: Any = None) -> Tensor:
     """`x` divided by its Euclidean norm over a dimension, or over all.
 
     Example:
@@ -194,7 +195,7 @@ def l2_normalize(x: Any, axis: Any = None) -> Any:
     return math.l2_normalize(x, axis=axis)
 
 
-def in_top_k(predictions: Any, targets: Any, k: int) -> Any:
+def in_top_k(predictions: Any, targets: Any, k: int) -> Tensor:
     """Whether each target class is among the `k` largest predictions of its row.
 
     Example:

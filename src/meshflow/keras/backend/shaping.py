@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array, image
 
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") -> Any:
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") -> Tensor:
     """Integers from `start` up to but not including `stop`; from 0 to `start` with one argument.
 
     Example:
@@ -47,7 +48,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") ->
     return array.range(start, limit=stop, delta=step, dtype=dtype)
 
 
-def reshape(x: Any, shape: Any) -> Any:
+def reshape(x: Any, shape: Any) -> Tensor:
     """The elements of `x` in another shape.
 
     Example:
@@ -58,7 +59,7 @@ def reshape(x: Any, shape: Any) -> Any:
     return array.reshape(x, shape)
 
 
-def flatten(x: Any) -> Any:
+def flatten(x: Any) -> Tensor:
     """All elements in one dimension.
 
     Example:
@@ -69,7 +70,7 @@ def flatten(x: Any) -> Any:
     return array.reshape(x, [-1])
 
 
-def batch_flatten(x: Any) -> Any:
+def batch_flatten(x: Any) -> Tensor:
     """The elements of each example in one dimension.
 
     Example:
@@ -83,7 +84,7 @@ def batch_flatten(x: Any) -> Any:
     return array.reshape(x, [-1, size] if size != -1 else [array.shape(x)[0], -1])
 
 
-def expand_dims(x: Any, axis: int = -1) -> Any:
+def expand_dims(x: Any, axis: int = -1) -> Tensor:
     """`x` with one more dimension, of size 1.
 
     Example:
@@ -94,7 +95,7 @@ def expand_dims(x: Any, axis: int = -1) -> Any:
     return array.expand_dims(x, axis)
 
 
-def squeeze(x: Any, axis: int) -> Any:
+def squeeze(x: Any, axis: int) -> Tensor:
     """`x` without a dimension of size 1.
 
     Example:
@@ -105,7 +106,7 @@ def squeeze(x: Any, axis: int) -> Any:
     return array.squeeze(x, axis)
 
 
-def transpose(x: Any) -> Any:
+def transpose(x: Any) -> Tensor:
     """`x` with its dimensions in reverse order.
 
     Example:
@@ -116,7 +117,7 @@ def transpose(x: Any) -> Any:
     return array.transpose(x)
 
 
-def permute_dimensions(x: Any, pattern: Any) -> Any:
+def permute_dimensions(x: Any, pattern: Any) -> Tensor:
     """`x` with its dimensions in the order of `pattern`.
 
     Example:
@@ -127,7 +128,7 @@ def permute_dimensions(x: Any, pattern: Any) -> Any:
     return array.transpose(x, pattern)
 
 
-def concatenate(tensors: Sequence[Any], axis: int = -1) -> Any:
+def concatenate(tensors: Sequence[Any], axis: int = -1) -> Tensor:
     """Tensors joined along a dimension.
 
     Example:
@@ -138,7 +139,7 @@ def concatenate(tensors: Sequence[Any], axis: int = -1) -> Any:
     return array.concat(list(tensors), axis)
 
 
-def stack(x: Sequence[Any], axis: int = 0) -> Any:
+def stack(x: Sequence[Any], axis: int = 0) -> Tensor:
     """Tensors joined along a new dimension.
 
     Example:
@@ -149,7 +150,7 @@ def stack(x: Sequence[Any], axis: int = 0) -> Any:
     return array.stack(list(x), axis)
 
 
-def repeat(x: Any, n: int) -> Any:
+def repeat(x: Any, n: int) -> Tensor:
     """A matrix [batch, features] repeated `n` times: [batch, n, features].
 
     Raises:
@@ -166,7 +167,7 @@ def repeat(x: Any, n: int) -> Any:
     return array.repeat(array.expand_dims(x, 1), n, axis=1)
 
 
-def repeat_elements(x: Any, rep: int, axis: int) -> Any:
+def repeat_elements(x: Any, rep: int, axis: int) -> Tensor:
     """Each slice along a dimension `rep` times, as `numpy.repeat` does.
 
     Example:
@@ -177,7 +178,7 @@ def repeat_elements(x: Any, rep: int, axis: int) -> Any:
     return array.repeat(x, rep, axis=axis)
 
 
-def tile(x: Any, n: Any) -> Any:
+def tile(x: Any, n: Any) -> Tensor:
     """`x` repeated `n` times, a number for each dimension.
 
     Example:
@@ -188,7 +189,7 @@ def tile(x: Any, n: Any) -> Any:
     return array.tile(x, [n] if isinstance(n, int) else n)
 
 
-def reverse(x: Any, axes: Any) -> Any:
+def reverse(x: Any, axes: Any) -> Tensor:
     """`x` back to front along one or more dimensions.
 
     Example:
@@ -199,7 +200,7 @@ def reverse(x: Any, axes: Any) -> Any:
     return array.reverse(x, [axes] if isinstance(axes, int) else axes)
 
 
-def gather(reference: Any, indices: Any) -> Any:
+def gather(reference: Any, indices: Any) -> Tensor:
     """Slices of the first dimension at `indices`.
 
     Example:
@@ -210,7 +211,7 @@ def gather(reference: Any, indices: Any) -> Any:
     return array.gather(reference, indices)
 
 
-def one_hot(indices: Any, num_classes: int) -> Any:
+def one_hot(indices: Any, num_classes: int) -> Tensor:
     """Vectors with a 1 at the index.
 
     Example:
@@ -221,7 +222,7 @@ def one_hot(indices: Any, num_classes: int) -> Any:
     return array.one_hot(indices, num_classes, axis=-1)
 
 
-def temporal_padding(x: Any, padding: Sequence[int] = (1, 1)) -> Any:
+def temporal_padding(x: Any, padding: Sequence[int] = (1, 1)) -> Tensor:
     """Zeros before and after the middle dimension of `x` [batch, time, features].
 
     Example:
@@ -241,7 +242,7 @@ def _spatial_padding(x: Any, padding: Any, data_format: str | None) -> Any:
 
 def spatial_2d_padding(
     x: Any, padding: Any = ((1, 1), (1, 1)), data_format: str | None = None
-) -> Any:
+) -> Tensor:
     """Zeros around images: ((top, bottom), (left, right)).
 
     Example:
@@ -254,7 +255,7 @@ def spatial_2d_padding(
 
 def spatial_3d_padding(
     x: Any, padding: Any = ((1, 1), (1, 1), (1, 1)), data_format: str | None = None
-) -> Any:
+) -> Tensor:
     """Zeros around volumes: a pair for each of depth, height and width.
 
     Example:
@@ -271,7 +272,7 @@ def resize_images(
     width_factor: int,
     data_format: str,
     interpolation: str = "nearest",
-) -> Any:
+) -> Tensor:
     """Images enlarged by whole factors.
 
     Args:
@@ -302,7 +303,7 @@ def resize_images(
 
 def resize_volumes(
     x: Any, depth_factor: int, height_factor: int, width_factor: int, data_format: str
-) -> Any:
+) -> Tensor:
     """Volumes enlarged by whole factors, by repetition.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.runtime.names import name_scope
 from meshflow.core.values import convert, nest
 from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.tensor import is_tensor
+from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.backend import randomness
 from meshflow.keras.settings import floatx
@@ -54,7 +54,9 @@ __all__ = [
 ]
 
 
-def variable(value: Any, dtype: Any = None, name: str | None = None, constraint: Any = None) -> Any:
+def variable(
+    value: Any, dtype: Any = None, name: str | None = None, constraint: Any = None
+) -> Variable:
     """A variable.
 
     Args:
@@ -74,7 +76,7 @@ def variable(value: Any, dtype: Any = None, name: str | None = None, constraint:
     return Variable(initial, dtype=kind, name=name, constraint=constraint)
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Any:
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
     """A constant tensor of dtype `floatx()` unless given.
 
     Example:
@@ -85,7 +87,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     return convert.constant(value, dtype=dtype or floatx(), shape=shape, name=name)
 
 
-def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
+def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Variable:
     """A variable of zeros.
 
     Example:
@@ -96,7 +98,7 @@ def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
     return variable(np.zeros(tuple(shape)), dtype, name)
 
 
-def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
+def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Variable:
     """A variable of ones.
 
     Example:
@@ -107,7 +109,7 @@ def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
     return variable(np.ones(tuple(shape)), dtype, name)
 
 
-def eye(size: int, dtype: Any = None, name: str | None = None) -> Any:
+def eye(size: int, dtype: Any = None, name: str | None = None) -> Variable:
     """A variable that holds an identity matrix.
 
     Example:
@@ -118,7 +120,7 @@ def eye(size: int, dtype: Any = None, name: str | None = None) -> Any:
     return variable(np.eye(size), dtype, name)
 
 
-def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
+def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Zeros in the shape of `x`.
 
     Example:
@@ -129,7 +131,7 @@ def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
     return array.zeros_like(x, dtype=dtype)
 
 
-def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
+def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Ones in the shape of `x`.
 
     Example:
@@ -147,7 +149,7 @@ def random_uniform_variable(
     dtype: Any = None,
     name: str | None = None,
     seed: int | None = None,
-) -> Any:
+) -> Variable:
     """A variable whose initial values are equally likely between `low` and `high`.
 
     Example:
@@ -166,7 +168,7 @@ def random_normal_variable(
     dtype: Any = None,
     name: str | None = None,
     seed: int | None = None,
-) -> Any:
+) -> Variable:
     """A variable whose initial values are normally distributed.
 
     Example:
@@ -448,7 +450,7 @@ def count_params(x: Any) -> int:
     return int(np.prod(tuple(x.shape), dtype=np.int64))
 
 
-def update(x: Any, new_x: Any) -> Any:
+def update(x: Any, new_x: Any) -> Variable:
     """Assigns a variable.
 
     Example:
@@ -461,7 +463,7 @@ def update(x: Any, new_x: Any) -> Any:
     return x.assign(new_x)
 
 
-def update_add(x: Any, increment: Any) -> Any:
+def update_add(x: Any, increment: Any) -> Variable:
     """Adds to a variable.
 
     Example:
@@ -474,7 +476,7 @@ def update_add(x: Any, increment: Any) -> Any:
     return x.assign_add(increment)
 
 
-def update_sub(x: Any, decrement: Any) -> Any:
+def update_sub(x: Any, decrement: Any) -> Variable:
     """Subtracts from a variable.
 
     Example:
@@ -487,7 +489,7 @@ def update_sub(x: Any, decrement: Any) -> Any:
     return x.assign_sub(decrement)
 
 
-def moving_average_update(x: Any, value: Any, momentum: float) -> Any:
+def moving_average_update(x: Any, value: Any, momentum: float) -> Variable:
     """Moves a variable to `momentum * x + (1 - momentum) * value`.
 
     Example:
@@ -517,7 +519,7 @@ def stop_gradient(variables: Any) -> Any:
     return array.stop_gradient(variables)
 
 
-def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Any:
+def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Tensor:
     """Prints a tensor after a message whenever it is computed, and returns it.
 
     Example:

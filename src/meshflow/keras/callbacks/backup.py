@@ -13,7 +13,7 @@ import jax
 from meshflow.checkpoint import Checkpoint, PythonState
 from meshflow.checkpoint.storage import is_checkpoint, remove
 from meshflow.core.runtime.errors import FailedPreconditionError
-from meshflow.distribute.saving import PREEMPTED, anybody, write_once
+from meshflow.distribute.saving import PREEMPTED, any_worker, write_once
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.keras.callbacks.base import Callback
@@ -133,10 +133,10 @@ class BackupAndRestore(Callback):
         """All workers must have found the same backup; also keeps the first from writing too early."""
         if jax.process_count() == 1:
             return
-        from meshflow.distribute.host_collectives import everybodys
+        from meshflow.distribute.host_collectives import all_gathered
 
         own = None if value is None else (value["epoch"], value["step"])
-        known = everybodys(own)
+        known = all_gathered(own)
         if any(k != known[0] for k in known):
             raise FailedPreconditionError(
                 f"BackupAndRestore: the workers found backups of different moments (epoch, step): {known}. "
@@ -167,7 +167,7 @@ class BackupAndRestore(Callback):
         if isinstance(self.save_freq, int) and self.save_freq and self._since >= self.save_freq:
             self._since = 0
             self._save(self._epoch, batch + 1, logs)
-        if self.save_before_preemption and anybody(self._told_to_end.is_set()):
+        if self.save_before_preemption and any_worker(self._told_to_end.is_set()):
             self._save(self._epoch, batch + 1, logs)
             print(f"Told to end: training is saved in {self.backup_dir}.", file=sys.stderr)
             sys.exit(PREEMPTED)

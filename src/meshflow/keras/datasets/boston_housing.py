@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from meshflow.files.old_pickles import read_arrays
@@ -15,7 +13,9 @@ URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/boston_housin
 SHA256 = "f553886a1f8d56431e820c5b82552d9d95cfcb96d1e678153f8839538947dff5"
 
 
-def load_data(path: str = "boston_housing.npz", test_split: float = 0.2, seed: int = 113) -> Any:
+def load_data(
+    path: str = "boston_housing.npz", test_split: float = 0.2, seed: int = 113
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Downloads the data set, once.
 
     Args:

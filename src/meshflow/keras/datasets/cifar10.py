@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ def read_batch(path: Path, key: bytes = b"labels") -> tuple[np.ndarray, np.ndarr
     return images, np.asarray(data[key], np.uint8).reshape(-1, 1)
 
 
-def load_data() -> Any:
+def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Downloads the data set, once.
 
     Returns:

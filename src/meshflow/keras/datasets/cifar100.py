@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from meshflow.keras.datasets.cifar10 import read_batch
 from meshflow.keras.utils.files import get_file
@@ -14,7 +15,9 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
 SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 
 
-def load_data(label_mode: str = "fine") -> Any:
+def load_data(
+    label_mode: str = "fine",
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Downloads the data set, once.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ def read_idx(path: str) -> np.ndarray:
     return values.reshape(shape)
 
 
-def load_data() -> Any:
+def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Downloads the data set, once.
 
     Returns:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from meshflow.keras.utils.files import get_file
@@ -14,7 +12,9 @@ URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
 
 
-def load_data(path: str = "mnist.npz") -> Any:
+def load_data(
+    path: str = "mnist.npz",
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Downloads the data set, once.
 
     Args:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from meshflow.files.old_pickles import read_arrays
@@ -26,7 +24,7 @@ def load_data(
     start_char: int | None = 1,
     oov_char: int | None = 2,
     index_from: int | None = 3,
-) -> Any:
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Downloads the data set, once.
 
     Args:

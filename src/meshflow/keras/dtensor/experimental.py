@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from meshflow.core.variables.module import Module
+from meshflow.keras.engine.layer.keywords import layout_of
 from meshflow.keras.engine.layer.tracking import attributes
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.placement.layout import Layout
@@ -173,7 +174,7 @@ def layout_for(layer: Any, name: str | None, rank: int) -> Layout | None:
     Raises:
       ValueError: when the layout has another rank.
     """
-    layout = layer.__dict__.get(f"{name}_layout")
+    layout = layout_of(layer, name)
     maps = [layer._layout_map] if getattr(layer, "_layout_map", None) is not None else _current[-1:]
     if layout is None and maps:
         layout = maps[0].of_weight(f"{layer.name}.{name}")

@@ -7,7 +7,7 @@ they do not depend on the device or on how the weight will be laid out, and noth
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -364,7 +364,15 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[-2] * window, shape[-1] * window
 
 
-def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> Any:
+class Scaled(VarianceScaling):
+    """A `VarianceScaling` whose scale, mode and distribution have a name of their own."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, seed: int | None = None) -> None: ...
+
+
+def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> type[Scaled]:
     def __init__(self: Any, seed: int | None = None) -> None:
         VarianceScaling.__init__(self, scale, mode, distribution, seed)
 
@@ -380,7 +388,7 @@ def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> 
         f"  >>> round(float(tf.math.reduce_variance(weights)) * {size}, 1)\n  {scale}\n"
     )
     body = {"__init__": __init__, "get_config": get_config, "__doc__": text, "__module__": __name__}
-    return type(name, (VarianceScaling,), body)
+    return type(name, (Scaled,), body)
 
 
 GlorotUniform = _scaled(

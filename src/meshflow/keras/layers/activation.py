@@ -214,6 +214,8 @@ class PReLU(_Elementwise):
       TensorShape([2])
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("alpha",)
+
     def __init__(
         self,
         alpha_initializer: Any = "zeros",

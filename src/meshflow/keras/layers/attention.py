@@ -27,6 +27,8 @@ __all__ = ["AdditiveAttention", "Attention", "MultiHeadAttention"]
 class _Projection(Layer):
     """A linear map given by an einsum equation, with a bias."""
 
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
+
     def __init__(
         self,
         equation: str,
@@ -90,6 +92,8 @@ class MultiHeadAttention(Layer):
       TensorShape([1, 3, 8])
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
+
     def __init__(
         self,
         num_heads: int,
@@ -141,6 +145,7 @@ class MultiHeadAttention(Layer):
             {k: getattr(self, k) for k in keys},
             name=name,
             dtype=self.dtype_policy,
+            **self.__dict__.get("_layouts", {}),
         )
 
     def _build_from(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
@@ -356,6 +361,8 @@ class Attention(_BaseAttention):
       ([[[2.0, 4.0]]], [[[0.5, 0.5]]])
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("scale", "concat_score_weight")
+
     def __init__(
         self, use_scale: bool = False, score_mode: str = "dot", dropout: float = 0.0, **kwargs: Any
     ) -> None:
@@ -405,6 +412,8 @@ class AdditiveAttention(_BaseAttention):
       >>> tf.keras.layers.AdditiveAttention()([query, value]).shape
       TensorShape([1, 2, 8])
     """
+
+    _weights_with_layouts: tuple[str, ...] = ("scale",)
 
     def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(dropout, **kwargs)

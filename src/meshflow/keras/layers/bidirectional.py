@@ -9,6 +9,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.keywords import copy_layouts
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
 from meshflow.keras.layers.recurrent import first_shape
@@ -77,6 +78,9 @@ class Bidirectional(Wrapper):
             backward = backward_layer
             backward._name = f"backward_{backward._name}"
         self.backward_layer = backward
+        copy_layouts(layer, self.forward_layer)
+        if backward_layer is None:
+            copy_layouts(layer, backward)
         self._check_layers()
         for one in (self.forward_layer, self.backward_layer):
             # Merged sequences would mix outputs of different steps where one direction repeats its last.

@@ -72,6 +72,8 @@ class Conv(Layer):
       **kwargs: arguments of `Layer`.
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
+
     def __init__(
         self,
         rank: int,

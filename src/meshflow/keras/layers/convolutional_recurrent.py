@@ -11,6 +11,7 @@ from meshflow.core.values.convert import constant
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, backend, constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.keywords import take_layouts
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import output_size, sizes
 from meshflow.keras.layers.core import weight_config
@@ -43,6 +44,8 @@ class ConvLSTMCell(Layer):
       **kwargs: initializers, regularizers and constraints of kernel, recurrent kernel and bias; and
         arguments of `Layer`.
     """
+
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
     def __init__(
         self,
@@ -216,6 +219,8 @@ class ConvLSTMCell(Layer):
 class _ConvLSTM(RNN):
     """A `ConvLSTMCell` run over sequences; arguments are the cell's and `RNN`'s."""
 
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
+
     rank = 2
 
     def __init__(
@@ -248,7 +253,10 @@ class _ConvLSTM(RNN):
         recurrent_dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        shared = {name: kwargs[name] for name in ("dtype", "trainable") if name in kwargs}
+        shared: dict[str, Any] = {
+            **{name: kwargs[name] for name in ("dtype", "trainable") if name in kwargs},
+            **take_layouts(type(self), kwargs),
+        }
         cell = ConvLSTMCell(
             self.rank,
             filters,

@@ -41,6 +41,8 @@ class Dense(Layer):
       TensorShape([2, 4])
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
+
     def __init__(
         self,
         units: int,

@@ -45,6 +45,8 @@ class EinsumDense(Layer):
       (TensorShape([2, 32, 64]), TensorShape([128, 64]), TensorShape([64]))
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
+
     def __init__(
         self,
         equation: str,

@@ -37,6 +37,8 @@ class Embedding(Layer):
       [[True, True, False]]
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("embeddings",)
+
     def __init__(
         self,
         input_dim: int,

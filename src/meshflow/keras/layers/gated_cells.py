@@ -23,6 +23,8 @@ __all__ = ["GRUCell", "LSTMCell", "SimpleRNNCell"]
 class GatedCell(AbstractRNNCell):
     """A cell with a kernel, a recurrent kernel and a bias, each with a part for every gate."""
 
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
+
     gates = 1
 
     def __init__(

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.ops import array, math
 
@@ -281,7 +282,7 @@ class Dot(Merge):
         return {**super().get_config(), "axes": self.axes, "normalize": self.normalize}
 
 
-def add(inputs: Any, **kwargs: Any) -> Any:
+def add(inputs: Any, **kwargs: Any) -> Tensor:
     """Sum of tensors, through an `Add` layer.
 
     Example:
@@ -292,7 +293,7 @@ def add(inputs: Any, **kwargs: Any) -> Any:
     return Add(**kwargs)(inputs)
 
 
-def subtract(inputs: Any, **kwargs: Any) -> Any:
+def subtract(inputs: Any, **kwargs: Any) -> Tensor:
     """Difference of two tensors, through a `Subtract` layer.
 
     Example:
@@ -303,7 +304,7 @@ def subtract(inputs: Any, **kwargs: Any) -> Any:
     return Subtract(**kwargs)(inputs)
 
 
-def multiply(inputs: Any, **kwargs: Any) -> Any:
+def multiply(inputs: Any, **kwargs: Any) -> Tensor:
     """Product of tensors, through a `Multiply` layer.
 
     Example:
@@ -314,7 +315,7 @@ def multiply(inputs: Any, **kwargs: Any) -> Any:
     return Multiply(**kwargs)(inputs)
 
 
-def average(inputs: Any, **kwargs: Any) -> Any:
+def average(inputs: Any, **kwargs: Any) -> Tensor:
     """Mean of tensors, through an `Average` layer.
 
     Example:
@@ -325,7 +326,7 @@ def average(inputs: Any, **kwargs: Any) -> Any:
     return Average(**kwargs)(inputs)
 
 
-def maximum(inputs: Any, **kwargs: Any) -> Any:
+def maximum(inputs: Any, **kwargs: Any) -> Tensor:
     """Largest of tensors, through a `Maximum` layer.
 
     Example:
@@ -336,7 +337,7 @@ def maximum(inputs: Any, **kwargs: Any) -> Any:
     return Maximum(**kwargs)(inputs)
 
 
-def minimum(inputs: Any, **kwargs: Any) -> Any:
+def minimum(inputs: Any, **kwargs: Any) -> Tensor:
     """Smallest of tensors, through a `Minimum` layer.
 
     Example:
@@ -347,7 +348,7 @@ def minimum(inputs: Any, **kwargs: Any) -> Any:
     return Minimum(**kwargs)(inputs)
 
 
-def concatenate(inputs: Any, axis: int = -1, **kwargs: Any) -> Any:
+def concatenate(inputs: Any, axis: int = -1, **kwargs: Any) -> Tensor:
     """Joined tensors, through a `Concatenate` layer.
 
     Example:
@@ -358,7 +359,7 @@ def concatenate(inputs: Any, axis: int = -1, **kwargs: Any) -> Any:
     return Concatenate(axis=axis, **kwargs)(inputs)
 
 
-def dot(inputs: Any, axes: Any, normalize: bool = False, **kwargs: Any) -> Any:
+def dot(inputs: Any, axes: Any, normalize: bool = False, **kwargs: Any) -> Tensor:
     """Products of two tensors, through a `Dot` layer.
 
     Example:

@@ -22,6 +22,8 @@ __all__ = ["BatchNormalization", "GroupNormalization", "LayerNormalization", "Un
 class _Scaled(Layer):
     """A layer with gamma and beta."""
 
+    _weights_with_layouts: tuple[str, ...] = ("gamma", "beta")
+
     def _settings(self, center: bool, scale: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
         self.center, self.scale = center, scale
         self.supports_masking = True
@@ -115,6 +117,8 @@ class BatchNormalization(_Scaled):
       >>> layer.moving_mean.numpy().round(2)
       array([0.02], dtype=float32)
     """
+
+    _weights_with_layouts: tuple[str, ...] = ("gamma", "beta", "moving_mean", "moving_variance")
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.keras import regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.keywords import take_layouts
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
 from meshflow.keras.layers.recurrent import RNN
@@ -15,6 +16,8 @@ __all__ = ["GRU", "LSTM", "SimpleRNN"]
 
 class _CellLayer(RNN):
     """A layer whose arguments are its cell's and `RNN`'s."""
+
+    _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
     def __init__(
         self, cell_class: Any, cell: dict[str, Any], run: dict[str, Any], kwargs: Any
@@ -26,7 +29,8 @@ class _CellLayer(RNN):
             kwargs["input_shape"] = (None, kwargs.pop("input_dim"))
         shared = {name: kwargs[name] for name in ("dtype", "trainable") if name in kwargs}
         implementation = kwargs.pop("implementation", 2)
-        cell = {**cell, **shared, "implementation": implementation}
+        layouts = take_layouts(type(self), kwargs)
+        cell = {**cell, **shared, **layouts, "implementation": implementation}
         super().__init__(cell_class(**cell), **run, **kwargs)
         self.input_spec = [InputSpec(ndim=3)]
 

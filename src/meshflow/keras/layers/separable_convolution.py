@@ -48,6 +48,8 @@ class DepthwiseConv2D(Conv):
       TensorShape([3, 3, 5, 2])
     """
 
+    _weights_with_layouts: tuple[str, ...] = ("depthwise", "bias")
+
     def __init__(
         self,
         kernel_size: Any,
@@ -204,6 +206,8 @@ class SeparableConv(Conv):
       pointwise_initializer: initializer of the second kernel.
       **kwargs: arguments of `Conv`, and regularizers and constraints of both kernels.
     """
+
+    _weights_with_layouts: tuple[str, ...] = ("depthwise", "pointwise", "bias")
 
     def __init__(
         self,

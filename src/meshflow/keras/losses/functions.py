@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import backend
+from meshflow.keras.logits import logits_of
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.ops import array, math, nn
 
@@ -18,7 +19,7 @@ def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
     return math.cast(convert_to_tensor(y_true), y_pred.dtype), y_pred
 
 
-def mean_squared_error(y_true: Any, y_pred: Any) -> Any:
+def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean((y_true - y_pred)^2)` over the last dimension.
 
     Example:
@@ -30,7 +31,7 @@ def mean_squared_error(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.squared_difference(y_pred, y_true), axis=-1)
 
 
-def mean_absolute_error(y_true: Any, y_pred: Any) -> Any:
+def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(|y_true - y_pred|)` over the last dimension.
 
     Example:
@@ -42,7 +43,7 @@ def mean_absolute_error(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.abs(y_pred - y_true), axis=-1)
 
 
-def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Any:
+def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
     """`100 * mean(|(y_true - y_pred) / y_true|)` over the last dimension.
 
     Example:
@@ -55,7 +56,7 @@ def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Any:
     return 100.0 * math.reduce_mean(difference, axis=-1)
 
 
-def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Any:
+def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean((log(1 + y_true) - log(1 + y_pred))^2)` over the last dimension.
 
     Example:
@@ -75,7 +76,7 @@ def _signed(y_true: Any) -> Any:
     return array.where(binary, 2.0 * y_true - 1.0, y_true)
 
 
-def squared_hinge(y_true: Any, y_pred: Any) -> Any:
+def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(max(1 - y_true * y_pred, 0)^2)`; labels are -1 or 1 (or 0 or 1).
 
     Example:
@@ -87,7 +88,7 @@ def squared_hinge(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.square(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0)), axis=-1)
 
 
-def hinge(y_true: Any, y_pred: Any) -> Any:
+def hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(max(1 - y_true * y_pred, 0))`; labels are -1 or 1 (or 0 or 1).
 
     Example:
@@ -99,7 +100,7 @@ def hinge(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0), axis=-1)
 
 
-def categorical_hinge(y_true: Any, y_pred: Any) -> Any:
+def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`max(max((1 - y_true) * y_pred) - sum(y_true * y_pred) + 1, 0)`.
 
     Example:
@@ -113,7 +114,7 @@ def categorical_hinge(y_true: Any, y_pred: Any) -> Any:
     return math.maximum(negative - positive + 1.0, 0.0)
 
 
-def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Any:
+def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
     """Quadratic up to `delta`, linear beyond.
 
     Args:
@@ -137,7 +138,7 @@ def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Any:
     )
 
 
-def log_cosh(y_true: Any, y_pred: Any) -> Any:
+def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(log(cosh(y_pred - y_true)))` over the last dimension.
 
     Example:
@@ -150,7 +151,7 @@ def log_cosh(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(x + nn.softplus(-2.0 * x) - 0.6931471805599453, axis=-1)
 
 
-def kl_divergence(y_true: Any, y_pred: Any) -> Any:
+def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
     """`sum(y_true * log(y_true / y_pred))` over the last dimension.
 
     Example:
@@ -164,7 +165,7 @@ def kl_divergence(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_sum(y_true * math.log(y_true / y_pred), axis=-1)
 
 
-def poisson(y_true: Any, y_pred: Any) -> Any:
+def poisson(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(y_pred - y_true * log(y_pred))` over the last dimension.
 
     Example:
@@ -176,7 +177,7 @@ def poisson(y_true: Any, y_pred: Any) -> Any:
     return math.reduce_mean(y_pred - y_true * math.log(y_pred + backend.epsilon()), axis=-1)
 
 
-def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Any:
+def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
     """Minus the cosine of the angle between labels and predictions.
 
     Example:
@@ -199,27 +200,13 @@ def _smooth(y_true: Any, smoothing: float, classes: float) -> Any:
     return y_true * (1.0 - smoothing) + smoothing / classes if smoothing else y_true
 
 
-def _logits_of(y_pred: Any, from_logits: bool, function: str, activation: str) -> tuple[Any, bool]:
-    """Predictions and whether they are logits: of what an activation gave, those that it was given."""
-    logits = getattr(y_pred, "_keras_logits", None)
-    if logits is None:
-        return y_pred, from_logits
-    if from_logits:
-        warnings.warn(
-            f'"`{function}` received `from_logits=True`, but the `output` argument was produced by a {activation} '
-            'activation and thus does not represent logits. Was this intended?"',
-            stacklevel=3,
-        )
-    return logits, True
-
-
 def categorical_crossentropy(
     y_true: Any,
     y_pred: Any,
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Cross entropy with one-hot labels.
 
     Args:
@@ -243,7 +230,7 @@ def categorical_crossentropy(
     y_true, y_pred = _pair(y_true, y_pred)
     check_same_shape("categorical_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
-    y_pred, from_logits = _logits_of(y_pred, from_logits, "categorical_crossentropy", "Softmax")
+    y_pred, from_logits = logits_of(y_pred, from_logits, "categorical_crossentropy", "Softmax")
     if from_logits:
         return nn.softmax_cross_entropy_with_logits(y_true, y_pred, axis)
     y_pred = y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
@@ -257,7 +244,7 @@ def sparse_categorical_crossentropy(
     from_logits: bool = False,
     axis: int = -1,
     ignore_class: int | None = None,
-) -> Any:
+) -> Tensor:
     """Cross entropy with class numbers.
 
     Args:
@@ -279,7 +266,7 @@ def sparse_categorical_crossentropy(
       >>> tf.keras.losses.sparse_categorical_crossentropy([0, 2], y_pred, ignore_class=2).numpy().round(3)
       array([0.693, 0.   ], dtype=float32)
     """
-    y_pred, from_logits = _logits_of(
+    y_pred, from_logits = logits_of(
         convert_to_tensor(y_pred), from_logits, "sparse_categorical_crossentropy", "Softmax"
     )
     labels = class_numbers(y_true, refuse=True)
@@ -305,7 +292,7 @@ def sparse_categorical_crossentropy(
 
 def _binary_terms(y_true: Any, y_pred: Any, from_logits: bool = False) -> Any:
     """Cross entropy of each element, with labels 0 and 1."""
-    y_pred, from_logits = _logits_of(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
+    y_pred, from_logits = logits_of(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
     y_true, y_pred = _pair(y_true, y_pred)
     if from_logits:
         return nn.sigmoid_cross_entropy_with_logits(labels=y_true, logits=y_pred)
@@ -320,7 +307,7 @@ def binary_crossentropy(
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Cross entropy with labels 0 and 1, averaged over `axis`.
 
     Args:
@@ -371,7 +358,7 @@ def binary_focal_crossentropy(
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Binary cross entropy in which easy examples count little (arXiv:1708.02002).
 
     Args:
@@ -408,7 +395,7 @@ def categorical_focal_crossentropy(
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
-) -> Any:
+) -> Tensor:
     """Categorical cross entropy in which easy examples count little (arXiv:1708.02002).
 
     Example:
@@ -419,7 +406,7 @@ def categorical_focal_crossentropy(
     y_true, y_pred = _pair(y_true, y_pred)
     check_same_shape("categorical_focal_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
-    y_pred, from_logits = _logits_of(
+    y_pred, from_logits = logits_of(
         y_pred, from_logits, "categorical_focal_crossentropy", "Softmax"
     )
     probability = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import registry
 from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.functions import *
@@ -115,7 +116,7 @@ Poisson = define(
 # In place of the loss of that name, which the import above brought.
 def cosine_similarity(  # type: ignore[no-redef]
     y_true: Any, y_pred: Any, axis: int = -1
-) -> Any:
+) -> Tensor:
     """Cosine of the angle between labels and predictions; the loss of this name is its negative.
 
     Example:

@@ -7,13 +7,14 @@ from typing import Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import backend
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.keras.metrics.means import define
 from meshflow.ops import array, math
 
 
-def accuracy(y_true: Any, y_pred: Any) -> Any:
+def accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """1.0 where labels and predictions are equal.
 
     Example:
@@ -31,7 +32,7 @@ def _equal(y_true: Any, y_pred: Any) -> Any:
     return math.cast(math.equal(y_true, y_pred), backend.floatx())
 
 
-def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
+def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
     """Share of predictions on the label's side of a threshold, over the last dimension.
 
     Example:
@@ -50,7 +51,7 @@ def _binary_matches(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
     return _equal(y_true, math.cast(y_pred > threshold, y_pred.dtype))
 
 
-def categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
+def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """1.0 where the largest prediction is the label's class; one-hot labels.
 
     Example:
@@ -62,7 +63,7 @@ def categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
     return sparse_categorical_accuracy(math.argmax(y_true, axis=-1), y_pred)
 
 
-def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
+def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """1.0 where the largest prediction is the label's class; class numbers as labels.
 
     Example:
@@ -84,7 +85,7 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Any:
     return _equal(math.argmax(y_pred, axis=-1), y_true)
 
 
-def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Any:
+def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
     """1.0 where the label's class is among the k largest predictions; one-hot labels.
 
     Example:
@@ -96,7 +97,7 @@ def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Any:
     return sparse_top_k_categorical_accuracy(math.argmax(y_true, axis=-1), y_pred, k)
 
 
-def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Any:
+def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
     """1.0 where the label's class is among the k largest predictions; class numbers as labels.
 
     Example:

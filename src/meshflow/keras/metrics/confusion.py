@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -149,7 +149,17 @@ class ConfusionCounts(Metric):
         return value[0] if len(self._thresholds) == 1 else value
 
 
-def _count(name: str, outcome: str, doc: str, shown: int) -> Any:
+class Counts(ConfusionCounts):
+    """One of the four counts of a confusion matrix."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, thresholds: Any = None, name: str | None = None, dtype: Any = None
+        ) -> None: ...
+
+
+def _count(name: str, outcome: str, doc: str, shown: int) -> type[Counts]:
     def __init__(
         self: Any, thresholds: Any = None, name: str | None = None, dtype: Any = None
     ) -> None:
@@ -181,7 +191,7 @@ def _count(name: str, outcome: str, doc: str, shown: int) -> Any:
         "__doc__": text,
         "__module__": "meshflow.keras.metrics",
     }
-    return type(name, (ConfusionCounts,), body)
+    return type(name, (Counts,), body)
 
 
 TruePositives = _count("TruePositives", "true_positives", "Number of true positives.", 2)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from meshflow.files.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 
 __all__ = ["Archive", "h5py", "open_hdf5"]
 

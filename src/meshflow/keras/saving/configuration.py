@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras import registry
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.version import KERAS_VERSION
 
@@ -75,7 +76,7 @@ def model_to_json(model: Any, **kwargs: Any) -> str:
     return to_json(content, **kwargs)
 
 
-def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any:
+def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Model:
     """The model with a configuration, ours or Keras 2's, with new weights.
 
     Args:
@@ -99,7 +100,7 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Any
         return registry.LAYERS.deserialize(config, custom_objects)
 
 
-def model_from_json(json_string: str, custom_objects: Any = None, safe_mode: bool = True) -> Any:
+def model_from_json(json_string: str, custom_objects: Any = None, safe_mode: bool = True) -> Model:
     """The model with an architecture, with new weights.
 
     Args:

@@ -18,6 +18,7 @@ from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.weights import set_weights
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.keras.saving import building, hdf5, keras3, optimizer_state
@@ -179,7 +180,7 @@ def load_model(
     options: Any = None,
     safe_mode: bool = True,
     **kwargs: Any,
-) -> Any:
+) -> Model:
     """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`.
 
     Args:

@@ -46,7 +46,7 @@ def image_dataset_from_directory(
     follow_links: bool = False,
     crop_to_aspect_ratio: bool = False,
     **kwargs: Any,
-) -> Any:
+) -> Dataset:
     """Batches of the images in a folder, float32 from 0 to 255, all of one size.
 
     Args:
@@ -129,7 +129,7 @@ def text_dataset_from_directory(
     subset: str | None = None,
     follow_links: bool = False,
     verbose: bool = True,
-) -> Any:
+) -> Dataset:
     """Batches of the text files (`.txt`) in a folder, as strings.
 
     Args:
@@ -199,7 +199,7 @@ def audio_dataset_from_directory(
     validation_split: float | None = None,
     subset: str | None = None,
     follow_links: bool = False,
-) -> Any:
+) -> Dataset:
     """Batches of the sound files (`.wav`, 16 bits) in a folder: float32 [batch, samples, channels].
 
     Args:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.autograph.runtime.calls import register_range
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operands import check_whole, static_value
 from meshflow.core.dispatch.operation import Op
@@ -20,6 +21,7 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.casting import cast
 
 __all__ = [
     "eye",
@@ -281,6 +283,9 @@ def range(
     return convert.from_python(array, kind)
 
 
+register_range(range)
+
+
 def linspace(
     start: TensorLike, stop: TensorLike, num: Any, name: str | None = None, axis: int = 0
 ) -> Tensor:
@@ -303,8 +308,6 @@ def linspace(
     if not hasattr(start, "_keras_history"):
         start = convert_to_tensor(start)
         if start.dtype.is_integer:
-            from meshflow.ops.math import cast
-
             kind = dtypes.float32 if start.dtype.size <= 2 else dtypes.float64
             start, stop = cast(start, kind), cast(stop, kind)
     return _linspace(start, stop, static_value(num, "num"), axis)
@@ -416,8 +419,6 @@ def one_hot(
         dtype=kind if not kind.is_bool or off_value is not None else None,
     )
     if kind.is_bool:
-        from meshflow.ops.math import cast
-
         on, off = cast(on, kind), cast(off, kind)
     return _one_hot(indices, on, off, static_value(depth, "depth"), -1 if axis is None else axis)
 

@@ -16,7 +16,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import picked
+from meshflow.ops.array.joining import concat
 from meshflow.ops.array.row_parts import check_range, integers, rows_of_tables
+from meshflow.ops.array.shaping import reshape
+from meshflow.ops.signatures import TensorScatter
 
 __all__ = [
     "boolean_mask",
@@ -230,7 +233,7 @@ def _check_updates(indices: Any, updates: Any, shape: Any, what: str) -> None:
         )
 
 
-def _tensor_scatter(kind: str, verb: str, gives: str) -> Any:
+def _tensor_scatter(kind: str, verb: str, gives: str) -> TensorScatter:
     """A scatter op by JAX's name and TensorFlow's, with what the example in its docstring prints."""
     name_ = f"tensor_scatter_nd_{verb}"
 
@@ -395,9 +398,6 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
       >>> print(tf.dynamic_stitch([[1, 3], [0, 2]], [[10, 30], [0, 20]]).numpy())
       [ 0 10 20 30]
     """
-    from meshflow.ops.array.joining import concat
-    from meshflow.ops.array.shaping import reshape
-
     numbers = [convert_to_tensor(i)._concrete("indices of tf.dynamic_stitch") for i in indices]
     rows = []
     for number, item in zip(numbers, data, strict=True):

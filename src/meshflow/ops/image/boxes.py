@@ -14,6 +14,7 @@ from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.math import cast
 
 __all__ = [
     "combined_non_max_suppression",
@@ -112,8 +113,6 @@ def crop_and_resize(
         raise InvalidValueError(
             f"crop_and_resize: method must be 'bilinear' or 'nearest', got {method!r}."
         )
-    from meshflow.ops.math import cast
-
     size = tuple(int(s) for s in static_value(crop_size, "crop_size"))
     picture = cast(image, float32)
     known = convert_to_tensor(box_indices)._value

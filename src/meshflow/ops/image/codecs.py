@@ -15,6 +15,8 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import jpeg
 from meshflow.ops.deferred_host_values import waits
 from meshflow.ops.files import host_bytes, names_file
+from meshflow.ops.image.color import convert_image_dtype
+from meshflow.ops.image.geometry import crop_to_bounding_box
 from meshflow.ops.image.opening import check_size, decoding, opened, pillow
 
 __all__ = [
@@ -102,8 +104,6 @@ def pixels_of(contents: bytes, channels: int) -> np.ndarray:
 
 
 def _as_dtype(array: np.ndarray, dtype: Any) -> Tensor:
-    from meshflow.ops.image.color import convert_image_dtype
-
     if array.dtype == as_dtype(dtype).dtype:
         # No op is needed, which XLA would compile for every size of images.
         return Tensor(np.ascontiguousarray(array))
@@ -312,8 +312,6 @@ def decode_and_crop_jpeg(
       >>> tf.io.decode_and_crop_jpeg(jpeg, crop_window=[2, 4, 5, 6]).shape
       TensorShape([5, 6, 3])
     """
-    from meshflow.ops.image.geometry import crop_to_bounding_box
-
     window = [int(v) for v in np.asarray(convert_to_tensor(crop_window)._value)]
     whole = decode_jpeg(contents, channels, ratio, fancy_upscaling, dct_method=dct_method)
     return crop_to_bounding_box(whole, *window)
@@ -466,8 +464,6 @@ def adjust_jpeg_quality(image: TensorLike, jpeg_quality: Any, name: str | None =
       >>> tf.image.adjust_jpeg_quality(x, 30).shape
       TensorShape([8, 8, 3])
     """
-    from meshflow.ops.image.color import convert_image_dtype
-
     image = convert_to_tensor(image)
     coded = encode_jpeg(
         convert_image_dtype(image, uint8, saturate=True),

@@ -13,7 +13,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.deferred_host_values import waits
-from meshflow.ops.math import cast, saturate_cast
+from meshflow.ops.math import cast, log, reduce_mean, saturate_cast, squared_difference
+from meshflow.ops.signatures import ColorConversion
 
 __all__ = [
     "adjust_brightness",
@@ -343,8 +344,6 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
       >>> print(tf.image.psnr(a, b, max_val=1.0).numpy().round(2))
       20.0
     """
-    from meshflow.ops.math import log, reduce_mean, squared_difference
-
     a, b = convert_to_tensor(a), convert_to_tensor(b)
     largest = as_range(max_val, a.dtype)
     a, b = convert_image_dtype(a, float32), convert_image_dtype(b, float32)
@@ -353,7 +352,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) ->
     return 2 * decibel * math.log(largest) - decibel * log(error)
 
 
-def _colour_space(name: str, matrix: Any, what: str) -> Any:
+def _colour_space(name: str, matrix: Any, what: str) -> ColorConversion:
     rgb, luma = ("[1.0, 1.0, 1.0]", "[1. 1. 1.]"), ("[1.0, 0.0, 0.0]", "[1. 0. 0.]")
     given, gives = (rgb[0], luma[1]) if name.startswith("rgb") else (luma[0], rgb[1])
 

@@ -16,6 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array import pad, slice
 from meshflow.ops.deferred_host_values import Pending, Unrecordable, waits
 from meshflow.ops.image.resampling import METHODS, resized, weights
 
@@ -233,8 +234,6 @@ def crop_to_bounding_box(
       [[3 4]
        [6 7]]
     """
-    from meshflow.ops.array import slice
-
     image = convert_to_tensor(image)
     target_height = static_value(target_height, "target_height")
     target_width = static_value(target_width, "target_width")
@@ -282,8 +281,6 @@ def pad_to_bounding_box(
       [[0. 0. 0.]
        [1. 1. 0.]]
     """
-    from meshflow.ops.array import pad
-
     image = convert_to_tensor(image)
     offset_height, offset_width, target_height, target_width = static_value(
         (offset_height, offset_width, target_height, target_width), "offset and target"

@@ -15,7 +15,7 @@ from meshflow.core.runtime.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from meshflow.files.limits import IMAGE_VARIABLE, INFLATED, image_limit
+from meshflow.environment.limits import IMAGE_VARIABLE, INFLATED, image_limit
 
 __all__ = ["check_size", "decoding", "opened", "pillow"]
 
@@ -34,7 +34,7 @@ def pillow() -> Any:
       UnimplementedError: where it is not installed.
     """
     try:
-        import PIL.Image
+        import PIL.Image  # noqa: PLC0415 - optional, with an error of TensorFlow's
     except ImportError:
         raise UnimplementedError(
             "Decoding and encoding images needs the package Pillow: pip install pillow."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -14,6 +15,7 @@ from meshflow.ops import random as random_ops
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array import slice as slice_
 from meshflow.ops.image import codecs, color, geometry
+from meshflow.ops.math import cast, floor
 
 __all__ = [
     "random_brightness",
@@ -220,9 +222,6 @@ def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tens
 
 
 def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
-    from meshflow.core.dispatch.operands import static_value
-    from meshflow.ops.math import cast, floor
-
     value = convert_to_tensor(value)
     sizes = static_value(size, "size")
     shape = value.shape.as_list()

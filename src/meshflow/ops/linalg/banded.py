@@ -15,6 +15,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array
 from meshflow.ops.linalg.diagonal import diag_part, set_diag
+from meshflow.ops.math import conj
 
 __all__ = [
     "banded_triangular_solve",
@@ -112,8 +113,6 @@ def tridiagonal_solve(
     elif transpose_rhs:
         right = _exchanged(right)
     if conjugate_rhs:
-        from meshflow.ops.math import conj
-
         right = conj(right)
     found = _tridiagonal_solve(rows, right)
     if vector:

@@ -93,7 +93,7 @@ def _eigh(tensor: TensorLike) -> Any:
     return tuple(jnp.linalg.eigh(_lower(tensor)))
 
 
-def eigh(tensor: TensorLike, name: str | None = None) -> Any:
+def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Eigenvalues [..., n] (rising) and eigenvectors (columns of [..., n, n]) of self-adjoint matrices.
 
     Example:
@@ -122,7 +122,7 @@ def _eig(tensor: TensorLike) -> Any:
     return tuple(jnp.linalg.eig(tensor))
 
 
-def eig(tensor: TensorLike, name: str | None = None) -> Any:
+def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Complex eigenvalues [..., n] and eigenvectors (columns of [..., n, n]) of matrices (on CPU).
 
     Example:

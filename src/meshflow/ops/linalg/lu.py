@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import cast
@@ -58,8 +59,6 @@ def lu(input: TensorLike, output_idx_type: Any = int32, name: str | None = None)
 
 
 def _shape(value: Any) -> Any:
-    from meshflow.core.values.convert import convert_to_tensor
-
     return convert_to_tensor(value).shape
 
 

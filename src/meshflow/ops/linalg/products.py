@@ -11,6 +11,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array import expand_dims, squeeze
 from meshflow.ops.math import matmul
 from meshflow.ops.math.elementwise import magnitude
 
@@ -71,8 +72,6 @@ def matvec(
       >>> print(tf.linalg.matvec([[1, 2], [3, 4]], [10, 1]).numpy())
       [12 34]
     """
-    from meshflow.ops.array import expand_dims, squeeze
-
     return squeeze(
         matmul(
             a, expand_dims(convert_to_tensor(b), -1), transpose_a=transpose_a, adjoint_a=adjoint_a

@@ -1,9 +1,9 @@
 """`tf.math`, `tf.add`, ...: arithmetic, elementwise functions, reductions."""
 
+from meshflow.ops.casting import *
+from meshflow.ops.casting import __all__ as _casting
 from meshflow.ops.math.arithmetic import *
 from meshflow.ops.math.arithmetic import __all__ as _arithmetic
-from meshflow.ops.math.casting import *
-from meshflow.ops.math.casting import __all__ as _casting
 from meshflow.ops.math.clipping import *
 from meshflow.ops.math.clipping import __all__ as _clipping
 from meshflow.ops.math.comparison import *

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.composite import IndexedSlices, on_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.casting import cast
+from meshflow.ops.math.arithmetic import multiply
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
 
@@ -112,8 +114,6 @@ def clip_by_global_norm(
     """
     norm = global_norm(t_list) if use_norm is None else use_norm
     scale = _global_scale(norm, clip_norm)
-    from meshflow.ops.math.arithmetic import multiply
-    from meshflow.ops.math.casting import cast
 
     def scaled(t: Any) -> Any:
         if isinstance(t, IndexedSlices):

@@ -46,7 +46,7 @@ def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
     return x.astype(kind), y.astype(kind)
 
 
-def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Any:
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divides as Python 3 does, see `truediv`.
 
     Example:

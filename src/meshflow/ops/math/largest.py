@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.math.casting import cast
+from meshflow.ops.casting import cast
 
 __all__ = ["approx_max_k", "approx_min_k", "in_top_k", "top_k"]
 
@@ -141,7 +141,7 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """About the k largest elements of a dimension, found faster on TPUs and exactly elsewhere.
 
     Args:
@@ -181,7 +181,7 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """About the k smallest elements of a dimension; arguments as in `approx_max_k`.
 
     Example:

@@ -13,8 +13,12 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array import reshape, where
+from meshflow.ops.casting import cast
+from meshflow.ops.math.comparison import not_equal
 from meshflow.ops.signatures import Reduction
 
 __all__ = [
@@ -374,10 +378,6 @@ def count_nonzero(
       >>> print(tf.math.count_nonzero(["", "a"]).numpy())
       1
     """
-    from meshflow.core.values.convert import convert_to_tensor
-    from meshflow.ops.math.casting import cast
-    from meshflow.ops.math.comparison import not_equal
-
     if not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
     nothing = b"" if input.dtype == "string" else np.zeros((), input.dtype.as_numpy_dtype)
@@ -478,9 +478,6 @@ def bincount(
       [[1 0 1 0]
        [0 2 0 0]]
     """
-    from meshflow.core.values.convert import convert_to_tensor
-    from meshflow.ops.math.casting import cast
-
     arr = convert_to_tensor(arr)
     arr = arr if arr.dtype.is_integer else cast(arr, int64)
     known = None if isinstance(arr._value, jax.core.Tracer) else np.asarray(arr._value)
@@ -532,10 +529,6 @@ def confusion_matrix(
       [[1 0]
        [1 1]]
     """
-    from meshflow.core.values.convert import convert_to_tensor
-    from meshflow.ops.array import reshape, where
-    from meshflow.ops.math.casting import cast
-
     labels = cast(convert_to_tensor(labels), int64)
     predictions = cast(convert_to_tensor(predictions), int64)
     if labels.ndim == predictions.ndim + 1:
@@ -576,7 +569,7 @@ def confusion_matrix(
     return reshape(flat, [num_classes, num_classes])
 
 
-def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
+def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Tensor:
     """Polynomial with the given coefficients, highest power first, at `x`.
 
     Args:
@@ -589,8 +582,6 @@ def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Any:
       >>> print(tf.math.polyval([2.0, 0.0, 1.0], tf.constant([3.0, 4.0])).numpy())  # 2 x^2 + 1
       [19. 33.]
     """
-    from meshflow.core.values.convert import convert_to_tensor
-
     if not isinstance(coeffs, list):
         raise ValueError(f"Argument coeffs must be a list, got {type(coeffs).__name__}.")
     x = convert_to_tensor(x)

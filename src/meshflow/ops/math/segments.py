@@ -14,7 +14,7 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.math.casting import cast
+from meshflow.ops.casting import cast
 from meshflow.ops.signatures import Segments, UnsortedSegments
 
 __all__ = [

@@ -76,7 +76,7 @@ def sobol_sample(
        [0.75 0.25]
        [0.25 0.75]]
     """
-    from scipy.stats import qmc
+    from scipy.stats import qmc  # noqa: PLC0415 - half a second
 
     kind, count = as_dtype(dtype), static_value(num_results, "num_results")
     # TensorFlow's sequence starts after the origin.

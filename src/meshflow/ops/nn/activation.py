@@ -14,7 +14,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key, random_key
+from meshflow.ops.array import where, zeros_like
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
+from meshflow.ops.random import seed_key
 
 __all__ = [
     "bias_add",
@@ -364,8 +366,6 @@ def general_dropout(
       >>> print(tf.nn.general_dropout(tf.ones([4]), 0.5, alternating).numpy())
       [0. 2. 0. 2.]
     """
-    from meshflow.ops.array import where, zeros_like
-
     x = convert_to_tensor(x)
     shape = x.shape.as_list() if noise_shape is None else static_value(noise_shape, "noise_shape")
     shape = [n if s is None else s for s, n in zip(shape, x.shape, strict=True)]
@@ -397,6 +397,4 @@ def stateless_dropout(
       >>> tf.reduce_all(a == b).numpy().item()
       True
     """
-    from meshflow.ops.random import seed_key
-
     return dropout_from_key(x, seed_key(seed), rate, noise_shape)

@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import cross_entropy
+from meshflow.ops.array import where, zeros_like
+from meshflow.ops.math import cast, exp, log, reduce_sum
 from meshflow.ops.math.elementwise import magnitude
 
 __all__ = [
@@ -235,9 +238,6 @@ def log_poisson_loss(
       >>> print(tf.nn.log_poisson_loss([2.0, 0.0], [0.0, 1.0]).numpy().round(3))
       [1.    2.718]
     """
-    from meshflow.ops.array import where, zeros_like
-    from meshflow.ops.math import exp, log
-
     targets, log_input = _like_logits(targets, log_input)
     targets = convert_to_tensor(targets)
     loss = exp(log_input) - log_input * targets
@@ -257,12 +257,6 @@ def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
       12.5
     """
     return jnp.sum(jnp.square(t)) / 2
-
-
-class Replicas:
-    """How many replicas take part in a step; the distribution strategies set it."""
-
-    count = 1
 
 
 def compute_average_loss(
@@ -286,8 +280,6 @@ def compute_average_loss(
       >>> float(tf.nn.compute_average_loss([1.0, 2.0, 3.0], global_batch_size=8))
       0.75
     """
-    from meshflow.ops.math import cast, reduce_sum
-
     losses = convert_to_tensor(per_example_loss)
     if len(losses.shape) == 0:
         raise ValueError(
@@ -296,7 +288,7 @@ def compute_average_loss(
     if sample_weight is not None:
         losses = losses * cast(convert_to_tensor(sample_weight), losses.dtype)
     if global_batch_size is None:
-        global_batch_size = losses.shape[0] * Replicas.count
+        global_batch_size = losses.shape[0] * context.num_replicas
     return reduce_sum(losses) / cast(global_batch_size, losses.dtype)
 
 
@@ -308,7 +300,5 @@ def scale_regularization_loss(regularization_loss: TensorLike) -> Tensor:
       >>> tf.nn.scale_regularization_loss([1.0, 2.0]).numpy().item()
       3.0
     """
-    from meshflow.ops.math import reduce_sum
-
     loss = reduce_sum(convert_to_tensor(regularization_loss))
-    return loss / float(Replicas.count)
+    return loss / float(context.num_replicas)

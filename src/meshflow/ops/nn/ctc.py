@@ -140,7 +140,9 @@ def _collapse(labels: TensorLike, seq_length: TensorLike) -> Any:
     return collapsed, lengths.astype(seq_length.dtype)
 
 
-def collapse_repeated(labels: TensorLike, seq_length: TensorLike, name: str | None = None) -> Any:
+def collapse_repeated(
+    labels: TensorLike, seq_length: TensorLike, name: str | None = None
+) -> tuple[Tensor, Tensor]:
     """Merges equal neighbours of each sequence into one.
 
     Args:
@@ -178,7 +180,7 @@ def _unique_labels(labels: TensorLike) -> Any:
     return jax.vmap(of_row)(labels)
 
 
-def ctc_unique_labels(labels: TensorLike, name: str | None = None) -> Any:
+def ctc_unique_labels(labels: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """The different labels of each sequence, for `ctc_loss`.
 
     Args:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.dispatch.operands import static_value
+from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.array import reshape, zeros
 from meshflow.ops.nn.convolution import (
     channels_first,
     conv,
@@ -53,8 +55,6 @@ def depthwise_conv2d(
       >>> print(tf.nn.depthwise_conv2d(x, sums, [1, 1, 1, 1], "VALID")[0, 0, 0].numpy())
       [ 3. 30.]
     """
-    from meshflow.ops.array import reshape
-
     first = channels_first(data_format)
     filter = convert_to_tensor(filter)
     h, w, depth, multiplier = filter.shape
@@ -99,8 +99,6 @@ def depthwise_conv2d_backprop_input(
       >>> print(g[0, 0, :, 0].numpy())
       [ 5. 10.  5.]
     """
-    from meshflow.ops.array import zeros
-
     sizes = static_value(input_sizes, "input_sizes")
     like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
     return _pull(
@@ -140,8 +138,6 @@ def depthwise_conv2d_backprop_filter(
       >>> print(g[0, :, 0, 0].numpy())
       [3. 6.]
     """
-    from meshflow.ops.array import zeros
-
     sizes = static_value(filter_sizes, "filter_sizes")
     like = zeros(sizes, convert_to_tensor(out_backprop).dtype)
     return _pull(
@@ -152,8 +148,6 @@ def depthwise_conv2d_backprop_filter(
 
 
 def _pull(function: Any, at: Tensor, seed: Any) -> Any:
-    from meshflow.core.gradients.tape import GradientTape
-
     with GradientTape() as tape:
         tape.watch(at)
         y = function(at)

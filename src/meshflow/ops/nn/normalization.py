@@ -9,7 +9,16 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.math import in_top_k, l2_normalize, top_k, zero_fraction
+from meshflow.ops.math import (
+    cast,
+    divide_no_nan,
+    in_top_k,
+    l2_normalize,
+    reduce_sum,
+    square,
+    top_k,
+    zero_fraction,
+)
 
 __all__ = [
     "batch_norm_with_global_normalization",
@@ -43,7 +52,7 @@ def _moments(x: TensorLike, axes: Any, keepdims: bool) -> Any:
 
 def moments(
     x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """Mean and variance over dimensions.
 
     Args:
@@ -71,7 +80,7 @@ def weighted_moments(
     frequency_weights: TensorLike,
     keepdims: bool = False,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """Mean and variance in which elements count by weight.
 
     Args:
@@ -90,8 +99,6 @@ def weighted_moments(
       >>> mean.numpy().item(), variance.numpy().item()
       (1.0, 3.0)
     """
-    from meshflow.ops.math import cast, divide_no_nan, reduce_sum, square
-
     x = convert_to_tensor(x)
     weights = cast(convert_to_tensor(frequency_weights), x.dtype) + x * 0
     total = reduce_sum(weights, axes, True)
@@ -122,8 +129,6 @@ def sufficient_statistics(
       >>> count.numpy().item(), total.numpy().item(), squares.numpy().item(), shift
       (3.0, 6.0, 14.0, None)
     """
-    from meshflow.ops.math import reduce_sum, square
-
     x = convert_to_tensor(x)
     moved = x if shift is None else x - shift
     count = 1
@@ -143,7 +148,7 @@ def normalize_moments(
     variance_ss: TensorLike,
     shift: Any,
     name: str | None = None,
-) -> Any:
+) -> tuple[Tensor, Tensor]:
     """Mean and variance from sufficient statistics.
 
     Args:
@@ -163,8 +168,6 @@ def normalize_moments(
       >>> mean.numpy().item(), variance.numpy().item()
       (2.0, 1.0)
     """
-    from meshflow.ops.math import square
-
     mean_ss, variance_ss = convert_to_tensor(mean_ss), convert_to_tensor(variance_ss)
     counts = convert_to_tensor(counts, dtype=mean_ss.dtype)
     shifted = mean_ss / counts

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
     channels_first,
@@ -143,8 +145,6 @@ def _max_of_channels(input: TensorLike, depth: int, axis: int) -> Tensor:
 
 
 def _as_tensor(input: Any) -> Any:
-    from meshflow.core.values.convert import convert_to_tensor
-
     return convert_to_tensor(input)
 
 
@@ -354,8 +354,6 @@ def max_pool_with_argmax(
         raise InvalidValueError(
             f"max_pool_with_argmax expects input of rank 4, got shape {tuple(input.shape)}."
         )
-    from meshflow.core.values.dtypes import as_dtype
-
     return _max_pool_with_argmax(
         input,
         spatial_sizes(ksize, 2, False, "ksize"),

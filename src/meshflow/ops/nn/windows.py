@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
+from meshflow.environment.jax_internals import batching, jex_core, mlir
 from meshflow.kernels import pooling
 from meshflow.kernels.composite_primitives import in_front
 
@@ -233,7 +232,7 @@ def _to_overlapping(x: Any, y: Any, g: Any, windows: Windows) -> Any:
 
 def _primitive(name: str, call: Any) -> Any:
     """A primitive that is compiled as `call`, a function of arrays and of windows."""
-    primitive = Primitive(name)
+    primitive = jex_core.Primitive(name)
 
     @functools.cache
     def compiled(windows: Windows) -> Any:

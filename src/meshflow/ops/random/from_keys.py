@@ -16,6 +16,7 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import random_key
 from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.math import cast
 
 
 def seed_key(seed: TensorLike) -> Tensor:
@@ -132,8 +133,6 @@ def _binomial(
 
 def binomial_from_key(key: Tensor, shape: Any, counts: Any, probs: Any, dtype: Any) -> Tensor:
     """Binomial numbers for a key."""
-    from meshflow.ops.math import cast
-
     n, p = (
         cast(convert_to_tensor(counts), dtypes.float32),
         cast(convert_to_tensor(probs), dtypes.float32),

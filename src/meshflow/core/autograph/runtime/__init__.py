@@ -7,13 +7,18 @@ exactly what Python does.
 
 from meshflow.core.autograph.runtime.branches import if_exp, if_stmt
 from meshflow.core.autograph.runtime.calls import fn
-from meshflow.core.autograph.runtime.layout import Layout, contents, get, refill
 from meshflow.core.autograph.runtime.logical import and_, assert_, chain, not_, or_
 from meshflow.core.autograph.runtime.loops import for_stmt, while_stmt
+from meshflow.core.autograph.runtime.structure_template import (
+    StructureTemplate,
+    contents,
+    get,
+    refill,
+)
 from meshflow.core.staging.structure import undefined
 
 __all__ = [
-    "Layout",
+    "StructureTemplate",
     "and_",
     "assert_",
     "chain",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.autograph.control_flow_lowering import VALUE
-from meshflow.core.autograph.runtime.layout import Layout, label, place_of
+from meshflow.core.autograph.runtime.structure_template import StructureTemplate, label, place_of
 from meshflow.core.staging.branches import Merge, select
 from meshflow.core.staging.logic import is_symbolic, scalar_bool
 
@@ -19,7 +19,7 @@ def if_stmt(
     orelse: Callable[[], None] | None,
     get: Callable[[], tuple[Any, ...]],
     set_: Callable[..., None],
-    layout: Layout,
+    template: StructureTemplate,
 ) -> None:
     """An `if` statement.
 
@@ -29,7 +29,7 @@ def if_stmt(
       orelse: the else branch, or None.
       get: reads the state.
       set_: replaces the state.
-      layout: what the state consists of.
+      template: what the state consists of.
     """
     if not is_symbolic(test):
         if test:
@@ -39,7 +39,7 @@ def if_stmt(
         return
     where = place_of(body)  # type: ignore[arg-type]
     init = get()
-    live = layout.live()
+    live = template.live()
 
     def branch(block: Callable[[], None] | None) -> Callable[[], list[Any]]:
         def run() -> list[Any]:
@@ -53,7 +53,7 @@ def if_stmt(
 
     final = list(init)
     try:
-        merge = _IfMerge([layout.labels[p] for p in live], where)
+        merge = _IfMerge([template.labels[p] for p in live], where)
         results = select(scalar_bool(test, "a condition"), [branch(body), branch(orelse)], merge)
         for position, value in zip(live, results, strict=True):
             final[position] = value

@@ -31,11 +31,18 @@ def fn(callee: Any) -> Any:
     return replaced if replaced is not None else resolve(callee)
 
 
+_ranges: list[Callable[..., Any]] = []
+
+
+def register_range(function: Callable[..., Any]) -> None:
+    """Has loops over what an op gives run without making its values, as those over `range` do."""
+    _ranges.append(function)
+    _replacements.cache_clear()
+
+
 @functools.cache
 def _replacements() -> dict[int, Callable[..., Any]]:
     """Replaced functions by identity; they all live as long as the process."""
-    import meshflow
-
     table: dict[Any, Callable[..., Any]] = {
         builtins.range: _range_like(builtins.range),
         builtins.enumerate: _enumerate,
@@ -51,8 +58,7 @@ def _replacements() -> dict[int, Callable[..., Any]]:
         builtins.filter: _with_converted_function(builtins.filter),
         functools.reduce: _with_converted_function(functools.reduce),
     }
-    if hasattr(meshflow, "range"):
-        table[meshflow.range] = _range_like(meshflow.range)
+    table.update({original: _range_like(original) for original in _ranges})
     return {id(original): replacement for original, replacement in table.items()}
 
 

@@ -9,7 +9,12 @@ import numpy as np
 
 from meshflow.core.autograph.runtime.branches import if_stmt
 from meshflow.core.autograph.runtime.iterables import staged_elements
-from meshflow.core.autograph.runtime.layout import Layout, label, place_of, plain
+from meshflow.core.autograph.runtime.structure_template import (
+    StructureTemplate,
+    label,
+    place_of,
+    plain,
+)
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.context import context
 from meshflow.core.staging import loops
@@ -32,7 +37,7 @@ def while_stmt(
     body: Callable[[], None],
     get: Get,
     set_: Set,
-    layout: Layout,
+    template: StructureTemplate,
     maximum_iterations: Any = None,
 ) -> None:
     """A `while` statement.
@@ -42,7 +47,7 @@ def while_stmt(
       body: one iteration.
       get: reads the state.
       set_: replaces the state.
-      layout: what the state consists of.
+      template: what the state consists of.
       maximum_iterations: from `set_loop_options`; used by staged loops.
     """
     rounds = 0
@@ -50,7 +55,7 @@ def while_stmt(
         go_on = test()
         known = isinstance(go_on, Tensor) and context.trace is not None
         if is_symbolic(go_on) or (known and rounds >= UNROLLED):
-            _staged_while(test, body, get, set_, layout, maximum_iterations, rounds)
+            _staged_while(test, body, get, set_, template, maximum_iterations, rounds)
             return
         if not go_on:
             return
@@ -63,7 +68,7 @@ def _staged_while(
     body: Callable[[], None],
     get: Get,
     set_: Set,
-    layout: Layout,
+    template: StructureTemplate,
     limit: Any,
     rounds: int,
 ) -> None:
@@ -82,9 +87,9 @@ def _staged_while(
     if limit is not None:
         limit = max(static_value(limit, "maximum_iterations") - rounds, 0)
     try:
-        invariants = _LoopInvariants(layout, place_of(body))  # type: ignore[arg-type]
+        invariants = _LoopInvariants(template, place_of(body))  # type: ignore[arg-type]
         final = loops.while_loop(
-            run_test, run_body, list(init), _needed(layout, init), invariants, limit
+            run_test, run_body, list(init), _needed(template, init), invariants, limit
         )
     finally:
         set_(*final)
@@ -96,7 +101,7 @@ def for_stmt(
     body: Callable[[Any], None],
     get: Get,
     set_: Set,
-    layout: Layout,
+    template: StructureTemplate,
     maximum_iterations: Any = None,
 ) -> None:
     """A `for` statement.
@@ -107,25 +112,25 @@ def for_stmt(
       body: one iteration, given the element.
       get: reads the state.
       set_: replaces the state.
-      layout: what the state consists of.
+      template: what the state consists of.
       maximum_iterations: from `set_loop_options`; used by staged loops.
     """
     elements = staged_elements(iterated)
     if isinstance(elements, loops.Stream):
-        given = _staged_for(elements, extra_test, body, get, set_, layout, maximum_iterations)
+        given = _staged_for(elements, extra_test, body, get, set_, template, maximum_iterations)
         if elements.rest is not None:
             wanted = Tensor(np.array(True)) if extra_test is None else scalar_bool(extra_test())
             element, there = elements.rest(wanted, given)
-            _conditional(there, body, element, get, set_, layout)
+            _conditional(there, body, element, get, set_, template)
         return
     if elements is not None:
-        _staged_for(elements, extra_test, body, get, set_, layout, maximum_iterations)
+        _staged_for(elements, extra_test, body, get, set_, template, maximum_iterations)
         for further in elements.rest:
             element = further(_loop_result(get()))
             if extra_test is None:
                 body(element)
             else:
-                _guarded(iter([element]), extra_test, body, get, set_, layout)
+                _guarded(iter([element]), extra_test, body, get, set_, template)
         return
     iterator = iter(iterated)
     for item in iterator:
@@ -133,7 +138,7 @@ def for_stmt(
         if extra_test is not None:
             go_on = extra_test()
             if is_symbolic(go_on):
-                _guarded(iterator, extra_test, body, get, set_, layout)
+                _guarded(iterator, extra_test, body, get, set_, template)
                 return
             if not go_on:
                 return
@@ -142,7 +147,7 @@ def for_stmt(
 def _loop_result(state: tuple[Any, ...]) -> Tensor | None:
     """Something that a staged loop computed: a local variable, or a variable it wrote."""
     scope = context.trace
-    written = [scope._state[key] for key in scope.writes] if scope is not None else []
+    written = [scope.read(v) for v in scope.writes.values()] if scope is not None else []
     return next((v for v in (*state, *reversed(written)) if is_symbolic(v)), None)
 
 
@@ -152,18 +157,23 @@ def _guarded(
     body: Callable[[Any], None],
     get: Get,
     set_: Set,
-    layout: Layout,
+    template: StructureTemplate,
 ) -> None:
     """The rest of a Python loop that a tensor may end: each iteration becomes conditional."""
     for item in iterator:
-        _conditional(extra_test(), body, item, get, set_, layout)
+        _conditional(extra_test(), body, item, get, set_, template)
 
 
 def _conditional(
-    test: Any, body: Callable[[Any], None], item: Any, get: Get, set_: Set, layout: Layout
+    test: Any,
+    body: Callable[[Any], None],
+    item: Any,
+    get: Get,
+    set_: Set,
+    template: StructureTemplate,
 ) -> None:
     """One iteration that a tensor decides upon."""
-    size = layout.variables
+    size = template.variables
 
     def iteration() -> None:
         body(item)
@@ -171,7 +181,14 @@ def _conditional(
     iteration.__code__ = iteration.__code__.replace(
         co_filename=body.__code__.co_filename, co_firstlineno=body.__code__.co_firstlineno
     )
-    if_stmt(test, iteration, None, get, set_, Layout(layout.labels, size, layout.needed, size))
+    if_stmt(
+        test,
+        iteration,
+        None,
+        get,
+        set_,
+        StructureTemplate(template.labels, size, template.needed, size),
+    )
 
 
 def _staged_for(
@@ -180,7 +197,7 @@ def _staged_for(
     body: Callable[[Any], None],
     get: Get,
     set_: Set,
-    layout: Layout,
+    template: StructureTemplate,
     limit: Any,
 ) -> Any:
     init = get()
@@ -197,8 +214,8 @@ def _staged_for(
     final = list(init)
     limit = None if limit is None else static_value(limit, "maximum_iterations")
     try:
-        invariants = _LoopInvariants(layout, place_of(body))  # type: ignore[arg-type]
-        parts = step, list(init), _needed(layout, init), invariants
+        invariants = _LoopInvariants(template, place_of(body))  # type: ignore[arg-type]
+        parts = step, list(init), _needed(template, init), invariants
         test = go_on if extra_test is not None else None
         given: Any = None
         if isinstance(elements, loops.Stream):
@@ -210,23 +227,23 @@ def _staged_for(
     return given
 
 
-def _needed(layout: Layout, init: tuple[Any, ...]) -> list[bool]:
+def _needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[bool]:
     """Which parts are carried; an attribute that does not exist yet is a result only."""
     return [
-        needed and not (position >= layout.variables and init[position] is undefined)
-        for position, needed in enumerate(layout.needed)
+        needed and not (position >= template.variables and init[position] is undefined)
+        for position, needed in enumerate(template.needed)
     ]
 
 
 class _LoopInvariants(Invariants):
     """Errors that name the variable and the line of the loop."""
 
-    def __init__(self, layout: Layout, where: str) -> None:
-        self.layout = layout
+    def __init__(self, template: StructureTemplate, where: str) -> None:
+        self.template = template
         self.where = where
 
     def _label(self, position: int) -> str:
-        return label(self.layout.labels[position])
+        return label(self.template.labels[position])
 
     def undefined_before(self, position: int) -> Exception:
         return ValueError(

@@ -26,6 +26,7 @@ from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import backend
 from meshflow.keras.dtensor.experimental import current_map
+from meshflow.keras.engine.layer import keywords
 from meshflow.keras.engine.layer.calls import LayerGraph
 from meshflow.keras.engine.layer.helpers import (
     as_tensor_like,
@@ -44,11 +45,6 @@ from meshflow.keras.engine.symbolic.keras_tensor import Node, shape_of
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.ops import array, math
 
-_KNOWN_KWARGS = {
-    *("input_dim", "input_shape", "batch_input_shape", "batch_size", "weights"),
-    *("activity_regularizer", "autocast", "implementation"),
-}
-
 
 # The variables of a layer are lists, those of a `Module` tuples, as in TensorFlow.
 class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc]
@@ -60,7 +56,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
       dtype: a dtype, a name or a `Policy`; default the global policy.
       dynamic: whether the layer must run as plain Python, which makes its model run eagerly.
       **kwargs: `input_shape`, `batch_input_shape`, `input_dim`, `batch_size`, `weights`,
-        `activity_regularizer`, `autocast`.
+        `activity_regularizer`, `autocast`; `<weight>_layout` for each of the weights.
 
     Raises:
       TypeError: for another keyword.
@@ -76,6 +72,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
       array([2.], dtype=float32)
     """
 
+    # The weights that `<weight>_layout` arguments may name; None where a user's `build` decides.
+    _weights_with_layouts: tuple[str, ...] | None = None
     # Whether the layer's name is part of the names of weights that are made while it is called.
     _opens_scope = True
 
@@ -87,15 +85,11 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         dynamic: bool = False,
         **kwargs: Any,
     ) -> None:
-        layouts = {key: kwargs.pop(key) for key in list(kwargs) if key.endswith("_layout")}
-        self.__dict__.update((k, v) for k, v in layouts.items() if v is not None)
+        layouts = keywords.take_layouts(type(self), kwargs)
+        if layouts:
+            self.__dict__.update(layouts, _layouts=layouts, _layouts_used=set())
         self._layout_map = current_map()
-        unknown = set(kwargs) - _KNOWN_KWARGS
-        if unknown:
-            raise TypeError(
-                f"Keyword argument not understood by {type(self).__name__}: {sorted(unknown)}. Allowed are "
-                f"{sorted(_KNOWN_KWARGS)}."
-            )
+        keywords.check_known(type(self), kwargs)
         _check_arguments(trainable, dynamic, name)
         self._name = name if name is not None else unique_layer_name(type(self))
         self._user_named = name is not None
@@ -318,6 +312,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         with as_stored(), init_scope():
             self.build(shape)
         self.built = True
+        if "_layouts" in self.__dict__:
+            keywords.check_layouts(self)
         if self._initial_weights is not None:
             with init_scope():
                 self.set_weights(self._initial_weights)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.status import switched
-from meshflow.core.runtime.context import counted_anew
+from meshflow.core.runtime.context import fresh_names
 from meshflow.core.runtime.names import name_scope
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
@@ -47,7 +47,7 @@ class LayerGraph:
     def _symbolic_call(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert_input_compatibility(self._input_spec, inputs, self._name)
         # A graph of layers is built apart: open name scopes are no part of its names.
-        with name_scope(""), counted_anew():
+        with name_scope(""), fresh_names():
             self._build_symbolic(inputs)
             outputs = self._infer_outputs(inputs, args, kwargs)
         if self._input_spec is not None:

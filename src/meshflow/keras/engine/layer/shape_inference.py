@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.shape_probing import Guess, guessing
+from meshflow.core.dispatch.shape_probing import Probe, probing
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import string
@@ -41,30 +41,30 @@ def infer(
       kwargs: its named arguments.
       declared: gives the result when `call` fails with values that were made up.
     """
-    guesses = Guess(0), Guess(1)
+    probes = Probe(0), Probe(1)
     try:
-        return _infer(call, args, kwargs, guesses)
+        return _infer(call, args, kwargs, probes)
     except Exception:
-        if declared is None or not any(guess.used for guess in guesses):
+        if declared is None or not any(probe.used for probe in probes):
             raise
         return declared()
 
 
-def _infer(call: Callable[..., Any], args: Any, kwargs: Any, guesses: tuple[Guess, Guess]) -> Any:
+def _infer(call: Callable[..., Any], args: Any, kwargs: Any, probes: tuple[Probe, Probe]) -> Any:
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
     if all(t.shape.is_fully_defined() and not t._known for t in symbolic):
-        first, _, masks = _specs(call, args, kwargs, _STAND_INS[0], guesses[0])
-        if guesses[0].used:
-            return _with_unknown(call, args, kwargs, _STAND_INS, guesses)
+        first, _, masks = _specs(call, args, kwargs, _STAND_INS[0], probes[0])
+        if probes[0].used:
+            return _with_unknown(call, args, kwargs, _STAND_INS, probes)
         return _masked(nest.map_structure(_as_keras_tensor, first), masks)
     try:
-        return _with_unknown(call, args, kwargs, _STAND_INS, guesses)
+        return _with_unknown(call, args, kwargs, _STAND_INS, probes)
     except Exception as error:
         if any(t._known for t in symbolic):
             # Their values are known for the large stand-ins only.
             raise
         try:
-            return _with_unknown(call, args, kwargs, _SMALL_STAND_INS, guesses)
+            return _with_unknown(call, args, kwargs, _SMALL_STAND_INS, probes)
         except Exception:
             raise error from None
 
@@ -74,11 +74,11 @@ def _with_unknown(
     args: Any,
     kwargs: Any,
     sizes: tuple[int, int],
-    guesses: tuple[Guess, Guess],
+    probes: tuple[Probe, Probe],
 ) -> Any:
     """The result structure of `call`, with the sizes unknown that differ between two stand-ins."""
-    first, known, masks = _specs(call, args, kwargs, sizes[0], guesses[0])
-    second, also_known, also_masks = _specs(call, args, kwargs, sizes[1], guesses[1])
+    first, known, masks = _specs(call, args, kwargs, sizes[0], probes[0])
+    second, also_known, also_masks = _specs(call, args, kwargs, sizes[1], probes[1])
     result = nest.map_structure(lambda a, b: _as_keras_tensor(_common(a, b)), first, second)
     masks = {i: _common(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
     for index, tensor in enumerate(nest.flatten(_masked(result, masks))):
@@ -88,7 +88,7 @@ def _with_unknown(
 
 
 def _specs(
-    call: Callable[..., Any], args: Any, kwargs: Any, size: int, guess: Guess
+    call: Callable[..., Any], args: Any, kwargs: Any, size: int, probe: Probe
 ) -> tuple[Any, dict[int, np.ndarray], dict[int, TensorSpec]]:
     """Specs of the results for one stand-in, the values of those that are known, and specs of masks.
 
@@ -123,7 +123,7 @@ def _specs(
         return outputs
 
     filled_args, filled_kwargs = nest.map_structure(lambda v: _filled(v, size), (args, kwargs))
-    with guessing(guess):
+    with probing(probe):
         return trace_shapes(run, (given, filled_args, filled_kwargs), {}), known, masks
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.replica import spanning
-from meshflow.ops.nn.cross_entropy import Replicas
 
 
 class Container:
@@ -177,7 +177,7 @@ class LossesContainer(Container):
         targets = flat_targets(y_true, names, y_pred, "targets")
         weights = flat_targets(sample_weight, names, y_pred, "sample_weight")
         # In `Strategy.run` gradients are summed over replicas: a mean counts for its replica's share.
-        replicas = 1 if spanning() is None else Replicas.count
+        replicas = 1 if spanning() is None else context.num_replicas
         terms: list[Any] = []
         shown: list[Any] = []
         batch = predictions[0].shape[0] if predictions[0].ndim else 1

@@ -452,11 +452,11 @@ class ArraySource:
 
 def _shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: int) -> Iterator[Any]:
     """Batches of the rows of arrays in an order, gathered as those of datasets are."""
-    from meshflow.data.execution.batched_gather import Rows, Taker
-    from meshflow.data.transformations.batches import Batches
+    from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
+    from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 
-    gather = Rows([Taker(array) for array in arrays], lambda rows: None)
-    return Batches(iter([order]), gather, arrays, size, drop=False)
+    gather = BatchedGather([LeafGather(array) for array in arrays], lambda rows: None)
+    return PrefetchedBatches(iter([order]), gather, arrays, size, drop=False)
 
 
 class IterableSource:
@@ -507,9 +507,9 @@ class IterableSource:
 
     def _dataset_batches(self) -> Iterator[Any]:
         """Batches of a `tf.data.Dataset`, made ahead."""
-        from meshflow.data.epoch import Run, ahead
+        from meshflow.data.epoch import Epoch, ahead
 
-        batches = ahead(self._x._elements(Run(self._x, counts=True)), 2)
+        batches = ahead(self._x._elements(Epoch(self._x, counts=True)), 2)
         try:
             for item in batches:
                 parts = _of_dataset(item)

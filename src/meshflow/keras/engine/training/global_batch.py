@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from meshflow.core.runtime.context import context
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.replica import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
-from meshflow.ops.nn.cross_entropy import Replicas
 from meshflow.placement.batches import BatchPlacer
 
 __all__ = ["current_strategy", "distributed_input", "on_devices", "strategy_of"]
@@ -79,7 +79,7 @@ def strategy_of(model: Any) -> Strategy | None:
 
 @contextmanager
 def _one_replica(strategy: Strategy) -> Iterator[None]:
-    saved, Replicas.count = Replicas.count, 1
+    saved, context.num_replicas = context.num_replicas, 1
     try:
         with (
             entered(ReplicaContext(strategy, 0)),
@@ -87,4 +87,4 @@ def _one_replica(strategy: Strategy) -> Iterator[None]:
         ):
             yield
     finally:
-        Replicas.count = saved
+        context.num_replicas = saved

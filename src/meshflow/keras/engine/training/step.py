@@ -13,21 +13,21 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 
 from meshflow.core.autograph.status import switched
 from meshflow.core.functions.concrete_function import ConcreteFunction, Settings, keep_shared
-from meshflow.core.functions.function import warn_op_by_op
+from meshflow.core.functions.function import warn_eager_fallback
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import standing_in, writing
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.tracing.pass_pipeline import Rewriting, ready
+from meshflow.core.tracing.pass_pipeline import PassPipeline, ready
 from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
-from meshflow.passes.constant_hoisting import kept
+from meshflow.environment.jax_internals import jex_core
+from meshflow.passes.constant_hoisting import hoist_constants
 
 # Bytes that take longer to copy than an array of the device takes to make.
 _LARGE = 1 << 15
@@ -73,7 +73,7 @@ class CompiledStep:
             except VariableNeedsEagerError:
                 return self._run_plainly(batch)
             except ValueNeededError as error:
-                warn_op_by_op(self._name, error)
+                warn_eager_fallback(self._name, error)
                 self._op_by_op = True
                 return self._run_plainly(batch)
         return concrete.run_arrays([_shared(leaf) for leaf in leaves])
@@ -123,7 +123,7 @@ class CompiledStep:
         return result
 
     def _loop(self, key: Any) -> Loop:
-        version = Rewriting.version
+        version = PassPipeline.version
         if (key, version) not in self._loops:
             self._loops[key, version] = Loop(self._concrete[key].traced, self.place_many)
         return self._loops[key, version]
@@ -167,14 +167,14 @@ class Loop:
         closed = ready(traced.closed)
         # What is made of variables that the loop only reads is made once, in front of it.
         offset = len(closed.in_avals) - len(traced.captures)
-        parts = kept(closed, [offset + i for i in fixed_at])
-        program = jaxpr_as_fun(closed if parts is None else parts.rest)
+        parts = hoist_constants(closed, [offset + i for i in fixed_at])
+        program = jex_core.jaxpr_as_fun(closed if parts is None else parts.rest)
 
         def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
             made: list[Any] = []
             if parts is not None:
                 at = dict(zip(fixed_at, fixed, strict=True))
-                made = jaxpr_as_fun(parts.early)(*[at[i - offset] for i in parts.reads])
+                made = jex_core.jaxpr_as_fun(parts.early)(*[at[i - offset] for i in parts.reads])
 
             def step(state: list[Any], arrays: list[Any]) -> Any:
                 captures: list[Any] = [None] * (len(carried_at) + len(fixed_at))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
-from meshflow.data.epoch import Run
+from meshflow.data.epoch import Epoch
 
 D = tf.data.Dataset
 IMAGES = np.random.default_rng(0).integers(0, 255, (3000, 20, 20), np.uint8)
@@ -109,7 +109,7 @@ def test_zipped_arrays_are_gathered_as_one_source():
     images, labels = D.from_tensor_slices({"a": IMAGES, "b": -LABELS}), D.from_tensor_slices(LABELS)
     both = D.zip((labels, images))
     mapped = both.map(lambda y, e: (scaled(e["a"]), e["b"], y, scaled(e["a"]) - 1))
-    assert mapped._parents[0]._vector(Run(both)).chained is not None
+    assert mapped._parents[0]._vector(Epoch(both)).mapped is not None
     count = 0
     for image, negative, label, shifted in mapped.shuffle(500).batch(70):
         wanted = IMAGES[label.numpy()].astype(np.float32) / np.float32(255)
@@ -134,7 +134,7 @@ def test_constants_of_a_batch_are_no_constants_of_its_rows():
 def test_prefetched_batches_of_arrays_need_no_thread(monkeypatch):
     monkeypatch.setattr("meshflow.kernels.row_gather._threads", lambda: 2)
     dataset = labelled(D.from_tensor_slices((IMAGES, LABELS)), "map, batch").prefetch(4)
-    elements = dataset._elements(Run(dataset))
+    elements = dataset._elements(Epoch(dataset))
     next(elements)
     names = [t.name for t in threading.enumerate()]
     elements.close()

@@ -14,7 +14,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import check_positions
 from meshflow.numpy import inspection as sizes
 from meshflow.numpy.conversion import asarray
-from meshflow.numpy.jnp_wrappers import of_jax
+from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.ops.math import cast
 
 __all__ = [
@@ -101,48 +101,48 @@ __all__ = [
 ]
 
 # Axes
-transpose = permute_dims = of_jax(jnp.transpose)
-matrix_transpose = of_jax(jnp.matrix_transpose)
-swapaxes = of_jax(jnp.swapaxes)
-moveaxis = of_jax(jnp.moveaxis)
-rollaxis = of_jax(jnp.rollaxis)
-expand_dims = of_jax(jnp.expand_dims)
-squeeze = of_jax(jnp.squeeze)
-atleast_1d = of_jax(jnp.atleast_1d, apart=["arys"])
-atleast_2d = of_jax(jnp.atleast_2d, apart=["arys"])
-atleast_3d = of_jax(jnp.atleast_3d, apart=["arys"])
-flip = of_jax(jnp.flip)
-fliplr = of_jax(jnp.fliplr)
-flipud = of_jax(jnp.flipud)
-rot90 = of_jax(jnp.rot90)
-roll = of_jax(jnp.roll, operands=["shift"])
+transpose = permute_dims = wrap_jnp(jnp.transpose)
+matrix_transpose = wrap_jnp(jnp.matrix_transpose)
+swapaxes = wrap_jnp(jnp.swapaxes)
+moveaxis = wrap_jnp(jnp.moveaxis)
+rollaxis = wrap_jnp(jnp.rollaxis)
+expand_dims = wrap_jnp(jnp.expand_dims)
+squeeze = wrap_jnp(jnp.squeeze)
+atleast_1d = wrap_jnp(jnp.atleast_1d, apart=["arys"])
+atleast_2d = wrap_jnp(jnp.atleast_2d, apart=["arys"])
+atleast_3d = wrap_jnp(jnp.atleast_3d, apart=["arys"])
+flip = wrap_jnp(jnp.flip)
+fliplr = wrap_jnp(jnp.fliplr)
+flipud = wrap_jnp(jnp.flipud)
+rot90 = wrap_jnp(jnp.rot90)
+roll = wrap_jnp(jnp.roll, operands=["shift"])
 
 # Shapes
-ravel = flatten = of_jax(jnp.ravel)
-_reshape = of_jax(jnp.reshape, "reshape", static=["shape"])
-resize = of_jax(jnp.resize)
-broadcast_to = of_jax(jnp.broadcast_to)
-broadcast_arrays = of_jax(jnp.broadcast_arrays, apart=["args"])
+ravel = flatten = wrap_jnp(jnp.ravel)
+_reshape = wrap_jnp(jnp.reshape, "reshape", static=["shape"])
+resize = wrap_jnp(jnp.resize)
+broadcast_to = wrap_jnp(jnp.broadcast_to)
+broadcast_arrays = wrap_jnp(jnp.broadcast_arrays, apart=["args"])
 
 # Joining and splitting
-concatenate = concat = of_jax(jnp.concatenate, weak=False)
-stack = of_jax(jnp.stack, weak=False)
-hstack = of_jax(jnp.hstack, weak=False)
-vstack = of_jax(jnp.vstack, weak=False)
-dstack = of_jax(jnp.dstack, weak=False)
-column_stack = of_jax(jnp.column_stack, weak=False)
-append = of_jax(jnp.append, weak=False)
-insert = of_jax(jnp.insert, weak=False)
-split = of_jax(jnp.split)
-array_split = of_jax(jnp.array_split)
-hsplit = of_jax(jnp.hsplit)
-vsplit = of_jax(jnp.vsplit)
-dsplit = of_jax(jnp.dsplit)
-unstack = of_jax(jnp.unstack)
+concatenate = concat = wrap_jnp(jnp.concatenate, weak=False)
+stack = wrap_jnp(jnp.stack, weak=False)
+hstack = wrap_jnp(jnp.hstack, weak=False)
+vstack = wrap_jnp(jnp.vstack, weak=False)
+dstack = wrap_jnp(jnp.dstack, weak=False)
+column_stack = wrap_jnp(jnp.column_stack, weak=False)
+append = wrap_jnp(jnp.append, weak=False)
+insert = wrap_jnp(jnp.insert, weak=False)
+split = wrap_jnp(jnp.split)
+array_split = wrap_jnp(jnp.array_split)
+hsplit = wrap_jnp(jnp.hsplit)
+vsplit = wrap_jnp(jnp.vsplit)
+dsplit = wrap_jnp(jnp.dsplit)
+unstack = wrap_jnp(jnp.unstack)
 
 # Repeating
-tile = of_jax(jnp.tile)
-_repeat = of_jax(jnp.repeat, "repeat")
+tile = wrap_jnp(jnp.tile)
+_repeat = wrap_jnp(jnp.repeat, "repeat")
 
 
 @op(name="pad")
@@ -151,33 +151,33 @@ def _pad(array: TensorLike, pad_width: Any, mode: str, options: Any) -> Any:
 
 
 # Picking
-_take = of_jax(jnp.take, "take")
-take_along_axis = of_jax(jnp.take_along_axis, static=["mode"])
-_choose = of_jax(jnp.choose, "choose", apart=["a"])
-select = of_jax(jnp.select)
-_searchsorted = of_jax(jnp.searchsorted, "searchsorted", apart=["sorter"], differentiable=False)
-_digitize = of_jax(jnp.digitize, "digitize", operands=["bins"], differentiable=False)
-isin = of_jax(jnp.isin, differentiable=False)
+_take = wrap_jnp(jnp.take, "take")
+take_along_axis = wrap_jnp(jnp.take_along_axis, static=["mode"])
+_choose = wrap_jnp(jnp.choose, "choose", apart=["a"])
+select = wrap_jnp(jnp.select)
+_searchsorted = wrap_jnp(jnp.searchsorted, "searchsorted", apart=["sorter"], differentiable=False)
+_digitize = wrap_jnp(jnp.digitize, "digitize", operands=["bins"], differentiable=False)
+isin = wrap_jnp(jnp.isin, differentiable=False)
 
 # Diagonals and triangles
-diag = of_jax(jnp.diag)
-diagflat = of_jax(jnp.diagflat)
-diagonal = of_jax(jnp.diagonal)
-tril = of_jax(jnp.tril)
-triu = of_jax(jnp.triu)
+diag = wrap_jnp(jnp.diag)
+diagflat = wrap_jnp(jnp.diagflat)
+diagonal = wrap_jnp(jnp.diagonal)
+tril = wrap_jnp(jnp.tril)
+triu = wrap_jnp(jnp.triu)
 
 # Sorting
-_sort = of_jax(jnp.sort, "sort")
-_argsort = of_jax(jnp.argsort, "argsort", differentiable=False)
-sort_complex = of_jax(jnp.sort_complex)
-partition = of_jax(jnp.partition, static=["kth"])
-argpartition = of_jax(jnp.argpartition, static=["kth"], differentiable=False)
-lexsort = of_jax(jnp.lexsort, differentiable=False)
+_sort = wrap_jnp(jnp.sort, "sort")
+_argsort = wrap_jnp(jnp.argsort, "argsort", differentiable=False)
+sort_complex = wrap_jnp(jnp.sort_complex)
+partition = wrap_jnp(jnp.partition, static=["kth"])
+argpartition = wrap_jnp(jnp.argpartition, static=["kth"], differentiable=False)
+lexsort = wrap_jnp(jnp.lexsort, differentiable=False)
 
 # Bits in bytes, places in shapes
-packbits = of_jax(jnp.packbits, differentiable=False)
-unpackbits = of_jax(jnp.unpackbits, differentiable=False)
-unravel_index = of_jax(jnp.unravel_index, differentiable=False)
+packbits = wrap_jnp(jnp.packbits, differentiable=False)
+unpackbits = wrap_jnp(jnp.unpackbits, differentiable=False)
+unravel_index = wrap_jnp(jnp.unravel_index, differentiable=False)
 
 
 def reshape(a: TensorLike, newshape: Any, order: str = "C") -> Tensor:

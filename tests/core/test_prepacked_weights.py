@@ -5,7 +5,7 @@ import gc
 import numpy as np
 
 import meshflow as tf
-from meshflow.core.functions.prepacked_weights import Keeper
+from meshflow.core.functions.prepacked_weights import PrepackedWeights
 
 
 def keeper(function, *args):
@@ -23,7 +23,7 @@ def weights(seed=0):
 def runs(monkeypatch):
     """The number of times that something was made of weights, as the length of a list."""
     made = []
-    call = Keeper.__call__
+    call = PrepackedWeights.__call__
 
     def counted(self, captured):
         before = self._last
@@ -32,7 +32,7 @@ def runs(monkeypatch):
             made.append(self)
         return found
 
-    monkeypatch.setattr(Keeper, "__call__", counted)
+    monkeypatch.setattr(PrepackedWeights, "__call__", counted)
     return made
 
 

@@ -17,7 +17,7 @@ _ABSENT = (NameError, AttributeError, LookupError, TypeError)
 
 
 @dataclass(frozen=True)
-class Layout:
+class StructureTemplate:
     """The parts of a block's state: variables, then places, then containers.
 
     Attributes:

@@ -8,7 +8,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, PartitionSpec
 
 import meshflow as tf
-from meshflow.passes.transpose_elimination import turned
+from meshflow.passes.transpose_elimination import eliminate_transposes
 
 
 def draw(*shape):
@@ -17,7 +17,7 @@ def draw(*shape):
 
 def program(fn, *args):
     closed = jax.make_jaxpr(fn)(*args)
-    return turned(closed), closed
+    return eliminate_transposes(closed), closed
 
 
 def transpositions(closed):
@@ -100,7 +100,7 @@ def test_solvers_have_programs_with_names():
 @pytest.mark.parametrize("fn", [lambda a, b: a @ b, lambda a, b: a.T + b, jnp.multiply])
 def test_nothing_to_do_is_the_same_program(fn):
     closed = jax.make_jaxpr(fn)(draw(4, 4), draw(4, 4))
-    assert turned(closed) is closed
+    assert eliminate_transposes(closed) is closed
 
 
 def test_devices_of_a_mesh_and_batches():

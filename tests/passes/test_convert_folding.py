@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.ops.nn.cross_entropy import _negative_log
-from meshflow.passes.convert_folding import narrowed
+from meshflow.passes.convert_folding import fold_converts
 
 X = jnp.asarray(np.random.default_rng(0).standard_normal((4, 9)), jnp.bfloat16)
 INDEX = jnp.asarray([0, 8, 3, 3], jnp.int32)
 
 
 def found(function, *args):
-    return [e for e in narrowed(jax.make_jaxpr(function)(*args)).jaxpr.eqns]
+    return [e for e in fold_converts(jax.make_jaxpr(function)(*args)).jaxpr.eqns]
 
 
 def types(eqns, name):
@@ -41,4 +41,4 @@ def test_a_gradient_that_is_read_in_float32_stays_so():
 def test_programs_in_float32_and_of_other_conversions_stay():
     for x in (X.astype(jnp.float32), X.astype(jnp.float16)):
         closed = jax.make_jaxpr(jax.grad(loss))(x)
-        assert narrowed(closed) is closed
+        assert fold_converts(closed) is closed

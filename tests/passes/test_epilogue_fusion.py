@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import meshflow as tf
 from meshflow.kernels import epilogues
 from meshflow.ops.nn.windows import Windows, max_windows
-from meshflow.passes.epilogue_fusion import fused
+from meshflow.passes.epilogue_fusion import fuse_epilogues
 
 
 def convolve(x, w):
@@ -35,14 +35,14 @@ SMALL, FAR = (W / 20, V / 20), jnp.where(B > 0, 1, -1).astype(B.dtype)
 
 
 def names(fn, *args):
-    return [e.primitive.name for e in fused(jax.make_jaxpr(fn)(*args)).jaxpr.eqns]
+    return [e.primitive.name for e in fuse_epilogues(jax.make_jaxpr(fn)(*args)).jaxpr.eqns]
 
 
 def run(fn, *args):
     """The fused program compiled."""
     leaves, tree = jax.tree.flatten(args)
     flat = lambda *leaves: jax.tree.leaves(fn(*jax.tree.unflatten(tree, leaves)))
-    return jax.jit(jaxpr_as_fun(fused(jax.make_jaxpr(flat)(*leaves))))(*leaves)
+    return jax.jit(jaxpr_as_fun(fuse_epilogues(jax.make_jaxpr(flat)(*leaves))))(*leaves)
 
 
 def assert_same(fn, *args, wide=True):
@@ -98,7 +98,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("form", OTHERS)
 def test_what_is_read_elsewhere_stays(form):
-    found = fused(jax.make_jaxpr(OTHERS[form])(X, W, B)).jaxpr.eqns
+    found = fuse_epilogues(jax.make_jaxpr(OTHERS[form])(X, W, B)).jaxpr.eqns
     assert not any(set(e.params.get("steps", ())) - {"add"} for e in found)
     assert_same(OTHERS[form], X, W, B)
 
@@ -116,7 +116,7 @@ PRODUCTS = {
 def test_products_take_in_what_follows(steps, dtype):
     shapes = (3, 700, 24), (24, 40), (40,), (3, 700, 40)
     args = [draw(shape, i, dtype) for i, shape in enumerate(shapes)]
-    found = fused(jax.make_jaxpr(PRODUCTS[steps])(*args)).jaxpr.eqns
+    found = fuse_epilogues(jax.make_jaxpr(PRODUCTS[steps])(*args)).jaxpr.eqns
     assert [e.params["steps"] for e in found if e.primitive is epilogues.product_p] == [steps]
     assert_same(PRODUCTS[steps], *args)
 
@@ -144,7 +144,7 @@ def loss(parameters, x):
 @pytest.mark.isa
 def test_gradients_pass_where_the_relu_was_open():
     step = jax.value_and_grad(loss, argnums=(0, 1))
-    found = fused(jax.make_jaxpr(step)((*SMALL, FAR), X)).jaxpr.eqns
+    found = fuse_epilogues(jax.make_jaxpr(step)((*SMALL, FAR), X)).jaxpr.eqns
     steps = [e.params["steps"] for e in found if e.primitive.name == epilogues.finished_p.name]
     assert steps == [("add", "relu")] * 3 + [("gate",)] * 2 + [()]
     assert_same(step, (*SMALL, FAR), X)
@@ -157,7 +157,7 @@ def test_kernels_are_rounded_and_turned_in_the_convolution():
 
     wide = W.astype(jnp.float32) + 1e-4, V.astype(jnp.float32) + 1e-4
     step = jax.value_and_grad(network, argnums=(0, 1))
-    found = fused(jax.make_jaxpr(step)(*wide, X)).jaxpr.eqns
+    found = fuse_epilogues(jax.make_jaxpr(step)(*wide, X)).jaxpr.eqns
     made = [e for e in found if e.primitive.name == epilogues.finished_p.name]
     assert [e.params["turned"] for e in made] == [False, False, True]
     assert all(e.invars[1].aval.dtype == jnp.float32 for e in made)
@@ -180,12 +180,12 @@ def test_programs_inside_are_fused():
         return jax.lax.cond(x[0, 0, 0, 0] > 0, call, lambda x: x, x)
 
     for fn in (scanned, branched, jax.jit(layer)):
-        assert "finished_convolution" in str(fused(jax.make_jaxpr(fn)(X, W, B)))
+        assert "finished_convolution" in str(fuse_epilogues(jax.make_jaxpr(fn)(X, W, B)))
         assert_same(fn, X, W, B)
 
 
 def test_derivatives_and_vmap_of_a_fused_program():
-    program = jaxpr_as_fun(fused(jax.make_jaxpr(layer)(X, W, B)))
+    program = jaxpr_as_fun(fuse_epilogues(jax.make_jaxpr(layer)(X, W, B)))
     total = lambda f, *xs: jnp.sum(f(*xs).astype(jnp.float32) ** 2)
     once = lambda f: jax.grad(functools.partial(total, f), argnums=(0, 1, 2))
     twice = lambda f: jax.grad(lambda *xs: total(lambda *ys: once(f)(*ys)[1], *xs), argnums=0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.data import structure
-from meshflow.data.execution.batched_gather import Begun, Gather, Rows
+from meshflow.data.execution.batched_gather import BatchedGather, Begun, Gather
 from meshflow.data.execution.chunks import reblocked
 from meshflow.data.execution.resumable import Resuming
 
@@ -21,7 +21,7 @@ _CHUNK, _CHUNK_BYTES = 1024, 1 << 19
 _AHEAD_BYTES = 1 << 21
 
 
-class Batches(Resuming):
+class PrefetchedBatches(Resuming):
     """Batches of what is gathered.
 
     Args:
@@ -44,7 +44,7 @@ class Batches(Resuming):
 
     def go_ahead(self, size: int) -> bool:
         """Begins so many batches before they are asked for from now on, if another thread can do that."""
-        if not isinstance(self._gather, Rows) or not self._gather.begins:
+        if not isinstance(self._gather, BatchedGather) or not self._gather.begins:
             return False
         self._ahead, self._asked = size, True
         return True
@@ -68,7 +68,7 @@ class Batches(Resuming):
         size = sum(a.nbytes for a in leaves)
         groups = _grouped(single, max(1, min(_CHUNK // len(first), _CHUNK_BYTES // (size + 1))))
         gather = self._gather
-        if not isinstance(gather, Rows):
+        if not isinstance(gather, BatchedGather):
             yield from map(gather, groups)
             return
         begun: collections.deque[Begun] = collections.deque()

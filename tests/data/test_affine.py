@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import meshflow as tf
 from meshflow.data.execution import affine
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.kernels import row_gather
 
 D = tf.data.Dataset
 F = np.float32
@@ -38,7 +39,7 @@ SCALINGS = [
 
 def chains_of(fn, array=IMAGES):
     spec = tf.TensorSpec(array.shape[1:], array.dtype)
-    return ElementFunction(fn, spec, "map").chains
+    return ElementFunction(fn, spec, "map").affine_maps
 
 
 def values(dataset):
@@ -170,13 +171,13 @@ def test_rows_of_memory_maps(tmp_path):
 
 
 def test_likeness():
-    step = lambda v: affine.rows.Step("div", np.array(v, F))
-    chain = affine.Chain(0, None, (step(2),))
-    assert chain.is_like(affine.Chain(0, None, (step(2),)))
+    step = lambda v: row_gather.Step("div", np.array(v, F))
+    affine_map = affine.AffineMap(0, None, (step(2),))
+    assert affine_map.is_like(affine.AffineMap(0, None, (step(2),)))
     for other in (
         None,
-        chain._replace(leaf=1),
-        chain._replace(steps=None),
-        chain._replace(steps=(step(3),)),
+        affine_map._replace(leaf=1),
+        affine_map._replace(steps=None),
+        affine_map._replace(steps=(step(3),)),
     ):
-        assert not chain.is_like(other)
+        assert not affine_map.is_like(other)

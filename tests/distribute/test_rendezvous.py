@@ -12,7 +12,7 @@ import meshflow as tf
 from distribute import strangers
 from meshflow.distribute import addresses, host_collectives, rendezvous
 from meshflow.distribute.channel import Channel, Mistrusted, new_secret
-from meshflow.distribute.rendezvous import MeetingPoint, meet
+from meshflow.distribute.rendezvous import Rendezvous, join_rendezvous
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def short(monkeypatch):
 
 @pytest.fixture
 def point():
-    made = MeetingPoint("127.0.0.1", 0, ["worker:0", "worker:1"], ["a:1", "b:1"], "known")
+    made = Rendezvous("127.0.0.1", 0, ["worker:0", "worker:1"], ["a:1", "b:1"], "known")
     yield made
     made.close()
 
@@ -34,7 +34,9 @@ def joining(point, number, secret="known", timeout=20):
     def work():
         hello = {"worker": number, "workers": 2, "addresses": None}
         try:
-            told.append(meet(f"127.0.0.1:{point.port}", hello, secret, "w", "p", timeout)[0])
+            told.append(
+                join_rendezvous(f"127.0.0.1:{point.port}", hello, secret, "w", "p", timeout)[0]
+            )
         except Exception as error:
             told.append(error)
 

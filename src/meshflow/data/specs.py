@@ -1,0 +1,105 @@
+"""Specs of what holds elements: of datasets and iterators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeVar
+
+from meshflow.core.values.specs import TypeSpec
+from meshflow.data import structure
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def described_by(spec: type[ElementsSpec]) -> Callable[[_Class], _Class]:
+    """A decorator of the class whose instances a spec describes.
+
+    Args:
+      spec: the class of the specs.
+    """
+
+    def decorate(cls: _Class) -> _Class:
+        spec.value_type = cls
+        return cls
+
+    return decorate
+
+
+class ElementsSpec(TypeSpec):
+    """Base of the specs of what holds elements: of datasets, iterators and optionals.
+
+    Attributes:
+      value_type: the class of what it describes.
+
+    Args:
+      element_spec: the spec of the elements.
+    """
+
+    value_type: ClassVar[type]
+
+    def __init__(self, element_spec: Any) -> None:
+        self.element_spec = element_spec
+
+    @classmethod
+    def from_value(cls, value: Any) -> Self:
+        """The spec of a value.
+
+        Args:
+          value: what holds the elements.
+        """
+        return cls(value.element_spec)
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Whether a value, or the spec of one, has elements that fit."""
+        known = isinstance(value, (self.value_type, type(self)))
+        return known and structure.compatible(self.element_spec, value.element_spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.element_spec == other.element_spec
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self.element_spec)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.element_spec})"
+
+
+class DatasetSpec(ElementsSpec):
+    """Spec of a dataset: of one that is an element of another, or an argument of a function.
+
+    Args:
+      element_spec: the spec of its elements.
+      dataset_shape: accepted.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function(input_signature=[tf.data.DatasetSpec(tf.TensorSpec([], tf.int64))])
+      ... def total(dataset):
+      ...     return dataset.reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
+      >>> int(total(tf.data.Dataset.range(5)))
+      10
+    """
+
+    def __init__(self, element_spec: Any, dataset_shape: Any = ()) -> None:
+        super().__init__(element_spec)
+        del dataset_shape
+
+    def __repr__(self) -> str:
+        return f"DatasetSpec({self.element_spec}, TensorShape([]))"
+
+
+class IteratorSpec(ElementsSpec):
+    """Spec of an iterator over a dataset, for functions that take elements of their argument.
+
+    Args:
+      element_spec: the spec of its elements.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.function(input_signature=[tf.data.IteratorSpec(tf.TensorSpec([], tf.int64))])
+      ... def doubled(iterator):
+      ...     return 2 * next(iterator)
+      >>> iterator = iter(tf.data.Dataset.range(5, 7))
+      >>> int(doubled(iterator)), int(doubled(iterator))
+      (10, 12)
+    """

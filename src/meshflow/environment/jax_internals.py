@@ -1,0 +1,97 @@
+"""The one door to names of JAX that its stable interface leaves out.
+
+No other file imports from `jax._src`, `jax.interpreters`, `jax.extend` or `jaxlib`, so that a new JAX is looked at
+here first. What each is for, and what in public would take its place:
+
+* `distributed`, `runtime`: JAX's coordination service started by whom we choose, its clients, collectives over TCP,
+  barriers with a time limit. Public: `jax.distributed.initialize` with a service in another process, and a limit
+  in `jax.experimental.multihost_utils`.
+* `xla_bridge`: whether devices were handed out (`jax.devices()` would do it), and the CPU client with those
+  collectives. Public: the question in `jax.extend.backend`, and an argument of `jax.distributed.initialize`.
+* `eager_constant_folding`: a trace within `jax.ensure_compile_time_eval` that stays a trace. Public: its opposite.
+* `trace_state_clean`: whether a transformation of JAX's own is under way, asked for every element of a dataset.
+  Public: the same name in `jax.core`, which JAX took back.
+* `parse_flatten_op_sharding`: how the operands of a lowering are divided, which come as XLA's shardings. Public:
+  `NamedSharding`s in the callbacks of `jax.experimental.custom_partitioning`.
+* `ad`, `batching`, `mlir`: derivatives, batching and lowerings of our own primitives. Public: their registration in
+  `jax.extend`.
+* `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's own lowerings, which ours fall back
+  on, and which of them ask for the devices. Public: functions that give a primitive's lowering, and an argument
+  of its registration.
+* `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: devices of another number, jaxprs and primitives,
+  all primitives by name, lines of users' programs. These are public, in `jax.extend`, but may change in any version.
+* `LIBRARIES`: the folder of XLA's libraries, in whose memory huge pages are asked for. Public: nothing.
+
+What may be missing, as there is a slower public way:
+
+* `batched_device_put`: what `jax.device_put` ends in, without 30 us of looking at its arguments.
+* `copy_to_devices`, `array_copy_semantics`: a copy on the same devices; `jax.numpy.copy` compiles a program for each
+  shape.
+* `collect_garbage`: has device arrays that ended let go of the host arrays whose memory they shared.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+__all__ = [
+    "LIBRARIES",
+    "SUPPORTED",
+    "ad",
+    "array_copy_semantics",
+    "batched_device_put",
+    "batching",
+    "collect_garbage",
+    "common_lowerings",
+    "copy_to_devices",
+    "distributed",
+    "eager_constant_folding",
+    "jex_backend",
+    "jex_core",
+    "jex_primitives",
+    "mlir",
+    "needs_devices_when_lowered",
+    "parse_flatten_op_sharding",
+    "platform_lowerings",
+    "runtime",
+    "source_info_util",
+    "trace_state_clean",
+    "xla_bridge",
+]
+
+# As in pyproject.toml.
+SUPPORTED = ">=0.10,<0.11"
+
+try:
+    import jaxlib
+    from jax._src import dispatch as _dispatch
+    from jax._src import distributed, xla_bridge
+    from jax._src.config import eager_constant_folding
+    from jax._src.core import trace_state_clean
+    from jax._src.lib import _jax as runtime
+    from jax._src.lib import xla_client as _xla_client
+    from jax._src.sharding_impls import parse_flatten_op_sharding
+    from jax.extend import backend as jex_backend
+    from jax.extend import core as jex_core
+    from jax.extend import source_info_util
+    from jax.extend.core import primitives as jex_primitives
+    from jax.interpreters import ad, batching, mlir
+
+    common_lowerings: Any = mlir._lowerings
+    platform_lowerings: Any = mlir._platform_specific_lowerings
+    needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering
+except (ImportError, AttributeError) as error:
+    raise ImportError(
+        f"Meshflow uses names of JAX that JAX {jax.__version__} does not have ({error}). It works with JAX "
+        f"{SUPPORTED}: pip install 'jax{SUPPORTED}'."
+    ) from error
+
+LIBRARIES = Path(jaxlib.__file__).parent
+
+batched_device_put: Any = getattr(_xla_client, "batched_device_put", None)
+copy_to_devices: Any = getattr(_xla_client, "batched_copy_array_to_devices_with_sharding", None)
+array_copy_semantics: Any = getattr(_xla_client, "ArrayCopySemantics", None)
+collect_garbage: Any = getattr(runtime, "collect_garbage", None)

@@ -1,0 +1,78 @@
+"""One file alone names what JAX's stable interface leaves out."""
+
+import ast
+import importlib.util
+import tomllib
+from pathlib import Path
+
+import jax
+import pytest
+
+from meshflow.environment import jax_internals
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "meshflow"
+DOOR = SOURCE / "environment" / "jax_internals.py"
+# Runs in a process of its own, without Meshflow.
+ALONE = SOURCE / "distribute" / "coordination_service.py"
+BEHIND = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
+
+
+def names_behind(tree):
+    """The names of JAX's inner modules that a file imports, or reaches by attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            found = [ast.unparse(node)]
+        else:
+            continue
+        yield from (n for n in found if any(n == b or n.startswith(f"{b}.") for b in BEHIND))
+
+
+def test_no_other_file_names_them():
+    files = [p for p in SOURCE.rglob("*.py") if p not in (DOOR, ALONE)]
+    found = {p: set(names_behind(ast.parse(p.read_text()))) for p in files}
+    assert not {str(p.relative_to(SOURCE)): names for p, names in found.items() if names}
+
+
+def test_they_are_found():
+    text = "import jaxlib\nfrom jax._src import core\nfrom jax import extend\njax.interpreters.mlir.x\n"
+    assert set(names_behind(ast.parse(text))) >= {"jaxlib", "jax._src.core", "jax.extend"}
+    assert not set(names_behind(ast.parse("import jax\njax.core.Tracer\njax.extending")))
+
+
+def test_every_name_is_used_and_told_of():
+    used = set()
+    for path in SOURCE.rglob("*.py"):
+        if path == DOOR:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module == "meshflow.environment.jax_internals"
+            ):
+                used.update(alias.name for alias in node.names)
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "jax_internals":
+                used.add(node.attr)
+    assert used == set(jax_internals.__all__) - {"SUPPORTED"}
+    assert not [n for n in used if f"`{n}`" not in jax_internals.__doc__]
+
+
+def test_the_supported_versions_are_the_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"jax{jax_internals.SUPPORTED}" in project["dependencies"]
+
+
+@pytest.mark.parametrize(
+    "module, name",
+    [(jax._src.core, "trace_state_clean"), (jax_internals.mlir, "_lowerings")],
+    ids=["function", "attribute"],
+)
+def test_a_missing_name_tells_which_versions_work(monkeypatch, module, name):
+    monkeypatch.delattr(module, name)
+    spec = importlib.util.spec_from_file_location("another_door", DOOR)
+    with pytest.raises(ImportError, match=rf"{name}.*works with JAX {jax_internals.SUPPORTED}"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -1,0 +1,145 @@
+"""The stubs of `tf.experimental.numpy`: signatures of the functions that are made of `jax.numpy`'s, for editors.
+
+Run `python tests/numpy_stubs.py` to write them anew; `test_stubs.py` holds that they are what the functions are.
+"""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+
+import meshflow as tf
+
+FOLDER = Path(inspect.getfile(tf.experimental.numpy)).parent
+MODULES = {
+    "__init__": tf.experimental.numpy,
+    "fft": tf.experimental.numpy.fft,
+    "linalg": tf.experimental.numpy.linalg,
+}
+_PLAIN = re.compile(r"(int|bool|str|float|complex|None)( \| (int|bool|str|float|complex|None))*")
+
+
+def stub(module):
+    """A module's stub as text: what is imported from elsewhere, and the functions made of `jax.numpy`'s."""
+    made, others = [], []
+    for name in sorted(module.__all__):
+        value = getattr(module, name)
+        own = (
+            inspect.isfunction(value)
+            and value.__module__ == module.__name__
+            and module is not MODULES["__init__"]
+        )
+        if own or (callable(value) and "__signature__" in getattr(value, "__dict__", {})):
+            made.append(_function(name, value, module))
+        else:
+            others.append(_import(name, value))
+    return "\n".join(
+        [
+            f'"""{(module.__doc__ or "").splitlines()[0]}"""',
+            "from typing import Any",
+            "from meshflow.core.values.tensor import Tensor, TensorLike",
+            *others,
+            *made,
+            "__all__ = [" + ", ".join(f'"{n}"' for n in sorted(module.__all__)) + "]",
+            "",
+        ]
+    )
+
+
+def _function(name, value, module):
+    signature = inspect.signature(value)
+    result = signature.return_annotation
+    if result is signature.empty:
+        result = _result_of_jax(name, module)
+    given = [
+        p.replace(annotation=_Text(_taken(p.annotation)), default=_default(p))
+        for p in signature.parameters.values()
+    ]
+    shown = signature.replace(parameters=given, return_annotation=_Text(_given(result)))
+    return f"def {name}{shown}: ..."
+
+
+def _result_of_jax(name, module):
+    """What the function of that name in `jax.numpy` gives."""
+    for part in module.__name__.split(".")[2:]:
+        function = getattr(getattr(jnp, part), name, None)
+        break
+    else:
+        function = getattr(jnp, name, None)
+    if getattr(function, "nout", 0) == 1:
+        return "Array"
+    return inspect.signature(function).return_annotation if function is not None else "Any"
+
+
+class _Text:
+    def __init__(self, text):
+        self.text = text
+
+    def __repr__(self):
+        return self.text
+
+    __str__ = __repr__
+
+
+def _default(parameter):
+    return parameter.default if parameter.default is parameter.empty else _Text("...")
+
+
+def _taken(annotation):
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if "Array" in text:
+        return "TensorLike"
+    return text if text == "TensorLike" or _PLAIN.fullmatch(text) else "Any"
+
+
+def _given(annotation):
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = re.sub(r"\bjax\.(jaxlib\._jax\.)?Array\b|\bArray\b", "Tensor", text)
+    fits = re.fullmatch(r"Tensor|list\[Tensor\]|tuple\[Tensor(, (Tensor|\.\.\.))*\]", text)
+    return text if fits else "Any"
+
+
+def _import(name, value):
+    if inspect.ismodule(value):
+        return f"from meshflow.numpy import {name} as {name}"
+    for source in sorted(FOLDER.glob("*.py")):
+        inner = sys.modules.get(f"meshflow.numpy.{source.stem}")
+        if source.stem not in MODULES and inner is not None and vars(inner).get(name, ...) is value:
+            return f"from meshflow.numpy.{source.stem} import {name} as {name}"
+    return f"{name}: Any"
+
+
+def same(text, path):
+    """Whether a stub says what a file says, in whichever order."""
+    return _statements(text) == _statements(path.read_text(encoding="utf-8"))
+
+
+def _statements(text):
+    found = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            node.value.elts.sort(key=ast.dump)
+        if isinstance(node, ast.ImportFrom):
+            found.update(
+                (node.module, alias.name, alias.asname)
+                for alias in node.names
+                if alias.name != "Tensor"
+            )
+        else:
+            found.add(ast.dump(node))
+    return found
+
+
+if __name__ == "__main__":
+    for stem, module in MODULES.items():
+        path = FOLDER / f"{stem}.pyi"
+        path.write_text(stub(module), encoding="utf-8")
+        subprocess.run(
+            [sys.executable, "-m", "ruff", "check", "-q", "--fix", str(path)], check=False
+        )
+        subprocess.run([sys.executable, "-m", "ruff", "format", "-q", str(path)], check=True)
+        print(path.name)
