@@ -297,7 +297,7 @@ def outboxes(variable: HostedVariable) -> Outboxes:
     found = variable.__dict__.get("_outboxes")
     if found is None:
         found = variable.__dict__.setdefault("_outboxes", Outboxes(variable))
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def gradient_boxes(optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> GradientBoxes:

@@ -31,7 +31,7 @@ class ServerService:
         # What came as pickles, for the journal.
         self._constraints: dict[int, bytes] = {}
         self._optimizers: dict[int, bytes] = {}
-        self._calls = {
+        self._calls: dict[str, Callable[..., Any]] = {
             "create": self._create,
             "write": self._server.write,
             "adopt": self._adopt,
@@ -90,7 +90,10 @@ class ServerService:
 
     def _adopt(self, key: int, optimizer: bytes) -> None:
         self._optimizers[key] = optimizer
-        resolve = {"variable": lambda key, _: self._server.resolve(key), "strategy": lambda: None}
+        resolve: dict[str, Callable[..., Any]] = {
+            "variable": lambda key, _: self._server.resolve(key),
+            "strategy": lambda: None,
+        }
         self._server.adopt(key, loads(optimizer, resolve))
 
 
