@@ -108,6 +108,8 @@ def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]
     if ray.is_initialized():
         return ray, False
     if address is None:
+        # A cluster for this job alone: its workers are what the machine is there for.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(include_dashboard=False, log_to_driver=logs)
     else:
         ray.init(address, log_to_driver=logs)

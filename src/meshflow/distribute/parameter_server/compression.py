@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.distribute.parameter_server.messages import Largest, Push, Rows, Step
 
@@ -89,7 +90,9 @@ def whole(gradient: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         return full.reshape(shape)
     if type(gradient) is Rows:
         return Rows(_as(gradient.values, dtype), gradient.indices)
-    return _as(gradient, dtype)
+    gradient = _as(gradient, dtype)
+    # What has arrived lies where the device can use it: no copy.
+    return transfers.to_device(gradient) if type(gradient) is np.ndarray else gradient
 
 
 def _as(array: Any, dtype: Any) -> Any:

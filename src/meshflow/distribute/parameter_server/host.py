@@ -1,7 +1,7 @@
 """A process of a cluster: a parameter server or a worker, which begins by telling the coordinator where it is.
 
-`python -m meshflow.distribute.parameter_server.host` runs one; what it needs to know is in its environment. It ends when
-its connection to the coordinator ends.
+`main` runs one in a process of its own, in whose environment is what it needs to know. It ends when its connection to the
+coordinator ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshflow.distribute.addresses import is_loopback, listening, parse, route_t
 from meshflow.distribute.channel import own_secret
 from meshflow.distribute.parameter_server.remote_server import RemoteServer, ServerService
 from meshflow.distribute.parameter_server.serving import Serving
-from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, answer, connect
+from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, answer, connect, end
 from meshflow.distribute.parameter_server.worker_service import WorkerService
 
 __all__ = ["Role", "main", "run", "serve", "served"]
@@ -77,7 +77,7 @@ def serve(role: Role, secret: str) -> None:
     try:
         answer(control, {"ping": lambda: True, **methods})
     finally:
-        listener.close()
+        end(listener)
 
 
 def served(cluster_spec: Any, job_name: str, task_index: int) -> Serving:
@@ -154,7 +154,3 @@ def run(role: Role, secret: str) -> None:
 def main() -> None:
     """Runs the process that the environment describes."""
     run(Role(**json.loads(os.environ[ROLE])), own_secret())
-
-
-if __name__ == "__main__":
-    main()

@@ -61,7 +61,7 @@ class LocalProcesses:
         role = role_of(kind, number, coordinator, servers, self._folder)
         paths = [str(Path(p).resolve()) for p in sys.path if p] + [os.getcwd()]
         self.processes[kind, number] = subprocess.Popen(
-            [sys.executable, "-m", HOST],
+            [sys.executable, "-c", f"import {HOST} as host; host.main()"],
             stdin=subprocess.DEVNULL,
             env={
                 **os.environ,

@@ -19,7 +19,7 @@ from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.messages import Rows, Wish
 from meshflow.distribute.parameter_server.remote_server import RemoteServer
 from meshflow.distribute.parameter_server.remote_worker import Book, Functions, RemoteWorker
-from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, accepting, connect
+from meshflow.distribute.parameter_server.wire import Caller, Lost, Wire, accepting, connect, end
 from meshflow.distribute.parameter_server.worker import Call, Outcome
 
 __all__ = ["Launcher", "RemoteCluster"]
@@ -370,7 +370,7 @@ class RemoteCluster(Cluster):
             self.stopped = True
             self._changed.notify_all()
             lives = list(self._lives.values())
-        self._listener.close()
+        end(self._listener)
         for life in lives:
             for wire in (life.control.wire, *life.wires):
                 wire.close()

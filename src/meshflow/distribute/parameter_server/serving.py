@@ -21,7 +21,7 @@ from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.distribute.addresses import is_loopback, listening, listening_host, parse, route_to
 from meshflow.distribute.channel import SECRET, own_secret
 from meshflow.distribute.cluster_spec import ClusterSpec
-from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, connect
+from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, connect, end
 
 __all__ = ["JoinedProcesses", "Serving", "all_here", "job_secret"]
 
@@ -141,9 +141,7 @@ class Serving:
         with self._started:
             _here.pop(self.address, None)
             if self._listener is not None:
-                with contextlib.suppress(OSError):
-                    self._listener.shutdown(socket.SHUT_RDWR)
-                self._listener.close()
+                end(self._listener)
                 self._listener = None
         self._ended.set()
 
