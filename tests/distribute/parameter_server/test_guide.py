@@ -173,7 +173,7 @@ def evaluated(strategy, coordinator, model, dataset_fn, feature_stage, label_sta
         labels = label_stage(batch["label"])
         pred = model({"features": feature_stage(batch["features"])}, training=False)
         accuracy.update_state(labels, tf.cast(tf.greater(pred, 0.5), tf.int64))
-    assert float(accuracy.result()) > 0.9
+    assert float(accuracy.result()) > 0.8
 
     with strategy.scope():
         of_workers = tf.keras.metrics.Accuracy()
@@ -195,7 +195,7 @@ def evaluated(strategy, coordinator, model, dataset_fn, feature_stage, label_sta
     for _ in range(6):
         coordinator.schedule(eval_step, args=(iterator,))
     coordinator.join()
-    assert float(of_workers.result()) > 0.9 and float(of_workers.count) == 6 * 32
+    assert float(of_workers.result()) > 0.8 and float(of_workers.count) == 6 * 32
 
 
 def an_error(coordinator, iterator):

@@ -87,8 +87,8 @@ def _by_rows(operands: Any, static: Any, gradient: Any) -> IndexedSlices:
 _rows_here.by_rows = _by_rows
 
 
-def _total(operands: Any, rows: int) -> Any:
-    found, numbers = operands
+def _total(operands: Any, static: tuple[int]) -> Any:
+    (found, numbers), (rows,) = operands, static
     total = found[0]
     for part in found[1:]:
         total = total + part
@@ -132,4 +132,4 @@ def rows_of_tables(tables: Sequence[Any], numbers: Any) -> Tensor:
     for part, size in zip(parts, sizes, strict=True):
         found.append(apply(_rows_here, (part, local_numbers(ids, first, size))))
         first += size
-    return apply(_together, (found, ids), first)
+    return apply(_together, (found, ids), (first,))
