@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -118,6 +120,7 @@ class RemoteCluster(Cluster):
         self.address = with_port(host, self._listener.getsockname()[1])
         self._in_thread(accepting, self._listener, self._secret, self._called)
         self.servers = [RemoteServer(n, self._where, self._secret) for n in range(servers)]
+        atexit.register(_stop, weakref.ref(self))
         try:
             for kind, number in self._wanted:
                 self._launch(kind, number)
@@ -369,6 +372,8 @@ class RemoteCluster(Cluster):
     def stop(self) -> None:
         """Ends workers and servers."""
         with self._changed:
+            if self.stopped:
+                return
             self.stopped = True
             self._changed.notify_all()
             lives = list(self._lives.values())
@@ -379,3 +384,10 @@ class RemoteCluster(Cluster):
         for server in self.servers:
             server.close()
         self._launcher.stop()
+
+
+def _stop(cluster: weakref.ref[RemoteCluster]) -> None:
+    """Ends the processes of a cluster, and removes its journals, when the program ends."""
+    found = cluster()
+    if found is not None:
+        found.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 import threading
@@ -89,6 +90,7 @@ class Serving:
         self._serve = serve
         self._ended = threading.Event()
         self._listener: socket.socket | None = None
+        self._folder: Path | None = None
         self._started = threading.Lock()
 
     def start(self) -> None:
@@ -124,12 +126,23 @@ class Serving:
                 user = os.getuid() if hasattr(os, "getuid") else "user"
                 base = Path(tempfile.gettempdir()) / f"meshflow-servers-{user}"
                 base.mkdir(mode=0o700, exist_ok=True)
-                fields["folder"] = str(base / job / f"server-{self._number}")
+                folder = base / job / f"server-{self._number}"
+                if self._folder != folder:
+                    self._forget()
+                self._folder = folder
+                fields["folder"] = str(folder)
             fields.pop("durable", None)
             wire.send(True)
         finally:
             wire.close()
         self._serve(fields, secret)
+
+    def _forget(self) -> None:
+        """Removes the journal of a job that is over."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._folder.parent.rmdir()
 
     def join(self) -> None:
         """Waits, for ever unless `stop` is called: as in TensorFlow, whoever started the program ends it."""
@@ -143,6 +156,7 @@ class Serving:
             if self._listener is not None:
                 end(self._listener)
                 self._listener = None
+        self._forget()
         self._ended.set()
 
 
