@@ -8,6 +8,7 @@ stops when a public name has no docstring.
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -60,9 +61,13 @@ def is_constant(value: Any) -> bool:
     return not (is_module(value) or callable(value))
 
 
+# Namespaces of which the names are rather described elsewhere.
+LATE = {"compat", "experimental", "legacy"}
+
+
 def home_rank(path: str) -> tuple[bool, int, str]:
     """Orders the names of one object: the first in this order is where it is described."""
-    return (path.startswith("meshflow.compat"), -path.count("."), path)
+    return (not LATE.isdisjoint(path.split(".")), -path.count("."), path)
 
 
 def homes(spaces: dict[str, types.ModuleType]) -> dict[int, str]:
@@ -118,7 +123,10 @@ def page(path: str, module: types.ModuleType, home: dict[int, str], paths: dict[
                 f"* ``{spelled(full)}`` is :py:obj:`{spelled(target)} <{target}>`"
             )
         elif inspect.isclass(value):
-            sections["Classes"].append(f".. autoclass:: {full}\n   :members:\n")
+            # Classes of other packages have their own reference.
+            own = value.__module__.partition(".")[0] == meshflow.__name__
+            members_too = "   :members:\n" if own else ""
+            sections["Classes"].append(f".. autoclass:: {full}\n{members_too}")
         else:
             sections["Functions"].append(f".. autofunction:: {full}\n")
     lines = [
@@ -158,10 +166,42 @@ def generate(app: Sphinx) -> None:
 
 
 def escape(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Formulas in docstrings hold `*` and `|`, which mean something else to docutils."""
-    for i, line in enumerate(lines):
-        if "`" not in line and not line.lstrip().startswith((">>>", "...", ":", "..")):
-            lines[i] = line.replace("*", "\\*").replace("|", "\\|")
+    """Makes of docstrings, which are written for people who read source, what docutils reads as they meant it.
+
+    What is between backticks is code, also with letters right behind it and over the end of a line; elsewhere
+    `*`, `|` and a trailing `_` stand for themselves. Examples stay as they are.
+    """
+    example = False
+    paragraph: list[int] = []
+    for i, line in enumerate([*lines, ""]):
+        example = (example or line.lstrip().startswith(">>>")) and bool(line.strip())
+        if line.strip() and not example:
+            paragraph.append(i)
+            continue
+        if paragraph:
+            text = "\n".join(lines[k] for k in paragraph)
+            for k, new in zip(paragraph, marked(text).split("\n"), strict=True):
+                lines[k] = new
+        paragraph = []
+
+
+# Names of arguments such as `**kwargs:`, which napoleon reads itself, and what docutils would take for markup.
+_MARKUP = re.compile(r"^(\s*\*{1,2}\w+)(?=:)|[*|]|(?<=\w)_(?!\w)", re.MULTILINE)
+
+
+def marked(text: str) -> str:
+    """A paragraph in which code is marked as docutils wants it, and nothing else means anything."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0 or "``" in text:
+        return text
+    for k in range(0, len(parts), 2):
+        parts[k] = _MARKUP.sub(lambda found: found[1] or f"\\{found[0]}", parts[k])
+    for k in range(1, len(parts), 2):
+        before, after = parts[k - 1][-1:], parts[k + 1][:1]
+        start = "\\ " if before.isalnum() or before in ("|", "*") else ""
+        end = "\\ " if after.isalnum() or after in ("(", "[", "\\") else ""
+        parts[k] = f"{start}``{parts[k]}``{end}"
+    return "".join(parts)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

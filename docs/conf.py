@@ -29,6 +29,10 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "Meshflow"
 
+# Sections of our docstrings beside those that napoleon knows.
+napoleon_use_ivar = True
+napoleon_custom_sections = ["Input shape", "Output shape", "Formula"]
+
 # Docstrings are written for people reading source: a single backtick means code.
 default_role = "code"
 autodoc_member_order = "bysource"

@@ -1,23 +1,78 @@
-"""The examples in the guides that show what they print are true."""
+"""The examples in the documentation that show what they print are true, and recipes list every file."""
 
 import doctest
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
-GUIDES = sorted(p.name for p in DOCS.glob("*.md") if ">>>" in p.read_text())
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {p.relative_to(DOCS).as_posix(): p.read_text() for p in sorted(DOCS.rglob("*.md"))}
+# Pages of which every block of Python runs.
+RUNNING = {name for name in PAGES if name.startswith(("recipes/", "guides/"))}
 
 
-@pytest.mark.parametrize("name", GUIDES)
-def test_examples(name, monkeypatch):
-    # Examples may set variables of the environment, which end with the test.
+@pytest.mark.parametrize("name", [name for name, text in PAGES.items() if ">>>" in text])
+def test_examples(name, monkeypatch, tmp_path):
+    # Examples may set variables of the environment, which end with the test, and write files.
     for variable in ("MESHFLOW_EMULATE_FLOAT8",):
         monkeypatch.setenv(variable, "0")
+    monkeypatch.chdir(tmp_path)
     # The fence behind an example is no output of it.
-    lines = (DOCS / name).read_text().splitlines()
+    lines = PAGES[name].splitlines()
     text = "\n".join("" if line.startswith("```") else line for line in lines)
-    test = doctest.DocTestParser().get_doctest(text, {}, name, str(DOCS / name), 0)
+    test = doctest.DocTestParser().get_doctest(
+        text, {"__name__": "__main__"}, name, str(DOCS / name), 0
+    )
     report = []
     failed, _ = doctest.DocTestRunner().run(test, out=report.append)
     assert not failed, "".join(report)
+
+
+@pytest.mark.parametrize("name", sorted(RUNNING))
+def test_every_block_runs(name):
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGES[name], re.DOTALL | re.MULTILINE)
+    assert not [block for block in blocks if not block.startswith(">>> ")]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in RUNNING if "Files with" in PAGES[n]))
+def test_recipes_list_every_file(name):
+    heading, _, rest = PAGES[name].partition("Files with ")[2].partition("\n")
+    words = "|".join(re.findall(r"`(.*?)`", heading))
+    command = ["git", "grep", "-lwE", words, "--", "src/*.py", "src/*.cc", "src/*.h", "tests/*.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert sorted(re.findall(r"^- `(.*?)`", rest, re.MULTILINE)) == sorted(found.split())
+
+
+def test_included_code_is_there():
+    for name, text in PAGES.items():
+        for path, options in re.findall(r"\{literalinclude\} (\S+)\n(.*?)```", text, re.DOTALL):
+            code = (DOCS / name).parent.joinpath(path).read_text()
+            for option, value in re.findall(r"^:([\w-]+): (.*)$", options, re.MULTILINE):
+                plain = value.rpartition(".")[2]
+                wanted = rf"(class|def) {plain}\b" if option == "pyobject" else re.escape(value)
+                assert option == "language" or re.search(wanted, code), (name, path, value)
+
+
+# Decisions tell how it was when they were made.
+NAMING = {n: text for n, text in PAGES.items() if not n.startswith("decisions/")}
+NAMING |= {n: (ROOT / n).read_text() for n in ("README.md", "CONTRIBUTING.md")}
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_files_that_are_named_are_there(name):
+    package = ROOT / "src" / "meshflow"
+    inside = "|".join(p.name for p in package.iterdir() if p.is_dir())
+    outside = "tests|docs|examples|benchmarks|scripts|src"
+    paths = rf"`((?:{inside}|{outside})/[\w/]+\.(?:py|cc|h|md|sh)|(?:{inside}|{outside})/[\w/]*/)`"
+    named = re.findall(paths, NAMING[name])
+    assert not [path for path in named if not any((at / path).exists() for at in (package, ROOT))]
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_links_lead_somewhere(name):
+    folder = ROOT if name in ("README.md", "CONTRIBUTING.md") else (DOCS / name).parent
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([\w./-]+)[)#]", NAMING[name])
+    assert not [link for link in links if not (folder / link).exists()]

@@ -62,6 +62,13 @@ def lion(w, g, s, t, lr=0.1):
     return w - lr * np.sign(0.9 * m + 0.1 * g)
 
 
+def lamb(w, g, s, t, lr=0.1):
+    s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
+    s["v"] = 0.999 * s.get("v", 0) + 0.001 * g * g
+    step = s["m"] / (1 - 0.9**t) / (np.sqrt(s["v"] / (1 - 0.999**t)) + 1e-7)
+    return w - lr * np.linalg.norm(w) / np.linalg.norm(step) * step
+
+
 CASES = {
     "SGD": (optimizers.SGD(0.1), lambda *a: sgd(*a, momentum=0.0)),
     "momentum": (optimizers.SGD(0.1, momentum=0.9), sgd),
@@ -81,6 +88,7 @@ CASES = {
     "Adadelta": (optimizers.Adadelta(0.1), adadelta),
     "Adamax": (optimizers.Adamax(0.1), adamax),
     "Lion": (optimizers.Lion(0.1), lion),
+    "Lamb": (optimizers.Lamb(0.1), lamb),
 }
 
 
@@ -93,6 +101,15 @@ def test_rules_against_numpy(name):
     restored = optimizers.deserialize(optimizers.serialize(optimizer))
     assert_close(run(optimizer), w, 2e-5, 2e-6)
     assert_close(run(restored), w, 2e-5, 2e-6)
+
+
+@pytest.mark.parametrize("start, step", [([0.0, 0.0], 0.1), ([3.0, 4.0], 0.5)])
+def test_lamb_steps_in_proportion_to_weights(start, step):
+    v = tf.Variable(start)
+    optimizers.Lamb(0.1).apply_gradients([(tf.constant([0.0, 2.0]), v)])
+    assert_close(v, [start[0], start[1] - step])
+    optimizers.Lamb(0.1).apply_gradients([(tf.constant([0.0, 0.0]), v)])
+    assert_close(v, [start[0], start[1] - step])
 
 
 @pytest.mark.parametrize("name", ["Nadam", "Ftrl"])

@@ -17,7 +17,6 @@ from meshflow.distribute.input import (
     ValueContext,
 )
 from meshflow.distribute.local_strategies import (
-    CentralStorageStrategy,
     MirroredStrategy,
     OneDeviceStrategy,
 )

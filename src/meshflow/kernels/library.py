@@ -22,6 +22,9 @@ TARGET = "meshflow_onednn"
 POOLING = "meshflow_pooling"
 GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
+RUNNING_SUMS = "meshflow_running_sums"
+# Every handler of XLA's foreign function interface, by the name of its symbol.
+HANDLERS = (TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS)
 # The name of the code that filters in tiles of 2 x 2 places of the result.
 WINOGRAD = "meshflow:winograd"
 # What the name of code begins with that finishes results piece by piece.
@@ -94,6 +97,7 @@ class Library:
 
     Attributes:
       compiled: the shared library.
+      handlers: those of `HANDLERS` that it has, by name.
       level: the best of `LEVELS` that is used here, None where there is none.
       tiles: whether convolutions in bfloat16 may run on matrix tiles, emulated ones included.
 
@@ -117,11 +121,9 @@ class Library:
             raise KernelsUnavailableError(f"oneDNN does not load ({error}); {mend}") from None
         try:
             self.compiled = ctypes.CDLL(str(path))
-            self.handler = self.compiled.meshflow_onednn
-            # One built before there was this handler still does the rest.
-            self.pooling = getattr(self.compiled, POOLING, None)
-            self.gated_pooling = getattr(self.compiled, GATED_POOLING, None)
-            self.cross_entropy = getattr(self.compiled, CROSS_ENTROPY, None)
+            # One built before there was some handler still does the rest.
+            found = {name: getattr(self.compiled, name, None) for name in HANDLERS}
+            self.handlers = {name: handler for name, handler in found.items() if handler}
             self._query = self.compiled.meshflow_onednn_query
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
@@ -153,6 +155,10 @@ class Library:
         parts = (ctypes.c_int * 3)()
         self.compiled.meshflow_onednn_version(parts)
         return ".".join(map(str, parts))
+
+    def has_handler(self, name: str) -> bool:
+        """Whether there is one of `HANDLERS`."""
+        return name in self.handlers
 
     def has(self, level: str) -> bool:
         """Whether kernels use one of `LEVELS` here."""
@@ -207,15 +213,8 @@ def status() -> Library | KernelsUnavailableError:
     path = Path(__file__).parent / NAME
     try:
         library = Library(path)
-        handlers = {
-            TARGET: library.handler,
-            POOLING: library.pooling,
-            GATED_POOLING: library.gated_pooling,
-            CROSS_ENTROPY: library.cross_entropy,
-        }
-        for name, handler in handlers.items():
-            if handler is not None:
-                jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+        for name, handler in library.handlers.items():
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:
         # Where they cannot be, nothing is wrong that somebody could mend.
         if installation.possible() or os.environ.get("MESHFLOW_KERNELS") == "onednn":

@@ -100,6 +100,8 @@ def _ends(own: Any, wanted: DType) -> tuple[Any, Any]:
 def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
     """Converts to another dtype, clipping to its range first.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.saturate_cast([-5, 100, 300], tf.uint8).numpy())
@@ -111,6 +113,8 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
 @op(kinds="f")
 def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
     """Complex numbers from real and imaginary parts.
+
+    Arguments are broadcast; the result has the broadcast shape.
 
     Example:
       >>> import meshflow as tf

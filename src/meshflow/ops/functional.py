@@ -199,6 +199,8 @@ def foldl(
 ) -> Any:
     """Runs `a = fn(a, element)` from the first slice of `elems` to the last; returns the last `a`.
 
+    The result has the shape of what the function gives.
+
     Args:
       fn: from (accumulated value, slice) to the next accumulated value, of the same form.
       elems: a tensor or nested structure of tensors of the same first size.
@@ -230,6 +232,8 @@ def foldr(
     name: str | None = None,
 ) -> Any:
     """`foldl` from the last slice to the first.
+
+    The result has the shape of what the function gives.
 
     Args:
       fn: from (accumulated value, slice) to the next accumulated value, of the same form.

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.gradients.custom_gradient import custom_gradient
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 
@@ -17,6 +19,7 @@ __all__ = [
     "fake_quant_with_min_max_args",
     "fake_quant_with_min_max_vars",
     "fake_quant_with_min_max_vars_per_channel",
+    "quantize_and_dequantize_v2",
 ]
 
 
@@ -67,6 +70,7 @@ def _fake_quant(inputs: Any, low: Any, high: Any, num_bits: int, narrow_range: b
     return rounding(inputs, low, high)
 
 
+@also_symbolic
 def fake_quant_with_min_max_args(
     inputs: TensorLike,
     min: float = -6,
@@ -106,6 +110,7 @@ def fake_quant_with_min_max_args(
     return _fake_quant(inputs, float(min), float(max), num_bits, narrow_range)
 
 
+@also_symbolic
 def fake_quant_with_min_max_vars(
     inputs: TensorLike,
     min: TensorLike,
@@ -140,6 +145,7 @@ def fake_quant_with_min_max_vars(
     return _fake_quant(inputs, min, max, num_bits, narrow_range)
 
 
+@also_symbolic
 def fake_quant_with_min_max_vars_per_channel(
     inputs: TensorLike,
     min: TensorLike,
@@ -172,3 +178,102 @@ def fake_quant_with_min_max_vars_per_channel(
     """
     _checked(num_bits, "fake_quant_with_min_max_vars_per_channel")
     return _fake_quant(inputs, min, max, num_bits, narrow_range)
+
+
+@op(kinds="f", same=("input", "low", "high"), differentiable=False, name="quantize_and_dequantize")
+def _to_integers_and_back(
+    input: TensorLike,
+    low: TensorLike,
+    high: TensorLike,
+    axis: int | None,
+    signed: bool,
+    num_bits: int,
+    range_given: bool,
+    half_up: bool,
+    narrow_range: bool,
+) -> Any:
+    """Rounded numbers, and which of them are inside the given range."""
+    others = tuple(a for a in range(input.ndim) if axis is None or a != axis % input.ndim)
+    ranges = [low, high] if axis is None else [jnp.expand_dims(v, others) for v in (low, high)]
+    inside = (input >= ranges[0]) & (input <= ranges[1])
+    if not range_given:
+        ranges = [reduce(input, axis=others, keepdims=True) for reduce in (jnp.min, jnp.max)]
+    first = (narrow_range - 2 ** (num_bits - 1)) if signed else 0
+    last = 2 ** (num_bits - signed) - 1
+    # Every integer stands for a multiple of one step, so 0 stays 0: the side that needs the larger step decides.
+    most = jnp.finfo(input.dtype).max
+    scales = [jnp.where(n * v > 0, n / v, most) for n, v in zip((first, last), ranges, strict=True)]
+    scale = jnp.minimum(*scales)
+    # XLA would multiply by reciprocals.
+    counts = [jnp.full_like(v, n or 1) for n, v in zip((first, last), ranges, strict=True)]
+    steps = [v / n for v, n in zip(ranges, jax.lax.optimization_barrier(counts), strict=True)]
+    step = jnp.where(scales[0] < scales[1], steps[0], steps[1])
+    kept = jnp.clip(input, first * step, last * step) if range_given else input
+    integers = kept * scale
+    integers = jnp.floor(integers + 0.5) if half_up else jnp.round(integers)
+    return integers * step, inside
+
+
+@also_symbolic
+def quantize_and_dequantize_v2(
+    input: TensorLike,
+    input_min: TensorLike,
+    input_max: TensorLike,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    name: str | None = None,
+    narrow_range: bool = False,
+    axis: int | None = None,
+) -> Tensor:
+    """Rounds numbers to integers of a few bits, times one step, which is the error that such integers make.
+
+    Args:
+      input: floating tensor.
+      input_min: where the range begins: a scalar, or with `axis` a vector.
+      input_max: where it ends, likewise.
+      signed_input: whether the integers may be negative.
+      num_bits: bits of an integer.
+      range_given: whether the range is the given one; else it is that of the numbers.
+      round_mode: 'HALF_TO_EVEN' or 'HALF_UP'.
+      name: ignored.
+      narrow_range: whether the lowest integer is not used.
+      axis: the dimension of which every place has a range of its own.
+
+    Returns:
+      A tensor like `input`. Its gradient is 1 inside `input_min` and `input_max` and 0 outside.
+
+    Raises:
+      InvalidArgumentError: for a number of bits, a mode or an axis that there is not.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.quantization.quantize_and_dequantize_v2([-2.0, 0.3, 0.8], -2.0, 1.0, num_bits=3).numpy()
+      array([-2. ,  0.5,  1. ], dtype=float32)
+    """
+    name = "quantize_and_dequantize_v2"
+    input = convert_to_tensor(input)
+    low, high = (math.cast(v, input.dtype) for v in (input_min, input_max))
+    rank = len(input.shape)
+    if not 1 <= num_bits < (63 if signed_input else 62):
+        raise InvalidValueError(f"{name}: num_bits is out of range: {num_bits}.")
+    if round_mode not in ("HALF_TO_EVEN", "HALF_UP"):
+        raise InvalidValueError(
+            f"{name}: round_mode must be HALF_TO_EVEN or HALF_UP, got {round_mode!r}."
+        )
+    if axis is not None and not -rank <= axis < rank:
+        raise InvalidValueError(f"{name}: axis {axis} is not one of the {rank} of the input.")
+    static = axis, signed_input, num_bits, range_given, round_mode == "HALF_UP", narrow_range
+
+    @custom_gradient
+    def rounding(input: Any, low: Any, high: Any) -> Any:
+        found, inside = _to_integers_and_back(input, low, high, *static)
+
+        def gradient(upstream: Any) -> Any:
+            own = array.where(inside, upstream, array.zeros_like(upstream))
+            return own, array.zeros_like(low), array.zeros_like(high)
+
+        return found, gradient
+
+    return rounding(input, low, high)

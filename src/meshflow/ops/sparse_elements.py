@@ -146,6 +146,9 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       *args: arguments; sparse ones, which must have the same places, are replaced by their elements.
       **kwargs: likewise.
 
+    Returns:
+      A sparse tensor of the same shape.
+
     Raises:
       ValueError: when there is no sparse argument.
 
@@ -168,7 +171,7 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
-    """Some of the elements.
+    """Some of the elements, in a sparse tensor of the same shape.
 
     Args:
       sp_input: a sparse tensor of n elements.
@@ -337,12 +340,12 @@ def fill_empty_rows(
     """Gives each row of a matrix without elements one, in its first place.
 
     Args:
-      sp_input: a sparse matrix.
+      sp_input: a sparse matrix (rows, columns).
       default_value: the element.
       name: ignored.
 
     Returns:
-      The filled matrix, and which rows were empty.
+      The filled matrix of the same shape, and which rows were empty, (rows,).
 
     Example:
       >>> import meshflow as tf
@@ -364,6 +367,8 @@ def fill_empty_rows(
 
 def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """Softmax over the elements of each row; missing ones count as minus infinity.
+
+    The result has the shape of the argument.
 
     Args:
       sp_input: a sparse tensor of rank 2 or more.

@@ -80,6 +80,8 @@ def _in_characters(op: str, input: Any, change: Callable[[str], str], encoding: 
 def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Lower-case letters: ASCII's, or all with the encoding 'utf-8'.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> tf.strings.lower("ABC").numpy()
@@ -93,6 +95,8 @@ def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
 def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Upper-case letters: ASCII's, or all with the encoding 'utf-8'.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> tf.strings.upper("abc").numpy()
@@ -105,6 +109,8 @@ def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
 @also_symbolic
 def strip(input: Any, name: str | None = None) -> Tensor:
     """Without white space at the ends.
+
+    The result has the shape of the argument.
 
     Args:
       input: strings.
@@ -122,6 +128,8 @@ def strip(input: Any, name: str | None = None) -> Tensor:
 @also_symbolic
 def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
     """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32.
+
+    The result has the shape of the argument.
 
     Args:
       input: strings.
@@ -185,6 +193,8 @@ def regex_replace(
 ) -> Tensor:
     r"""Matches of a pattern replaced.
 
+    The result has the shape of the argument.
+
     Args:
       input: strings.
       pattern: a regular expression in RE2's syntax.
@@ -218,6 +228,8 @@ def _python_text(value: Any) -> str:
 def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
     """Whether whole strings match a pattern.
 
+    The result has the shape of the argument.
+
     Args:
       input: strings.
       pattern: a regular expression in RE2's syntax.
@@ -239,6 +251,8 @@ def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tenso
 @also_symbolic
 def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> Tensor:
     """Numbers from text.
+
+    The result has the shape of the argument.
 
     Args:
       input: strings.
@@ -279,6 +293,8 @@ def as_string(
     name: str | None = None,
 ) -> Tensor:
     """Text of numbers.
+
+    The result has the shape of the argument.
 
     Args:
       input: numbers, booleans or strings.
@@ -360,6 +376,9 @@ def reduce_join(
 ) -> Tensor:
     """Strings joined along dimensions.
 
+    The result has the shape of the argument without the dimensions of `axis`; with `keepdims` these stay with size
+    1.
+
     Args:
       inputs: strings.
       axis: the dimensions, joined one after the other in the order given; default all, the last first.
@@ -396,6 +415,8 @@ def _one(input: Any, op: str) -> bytes:
 @also_symbolic
 def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = None) -> Tensor:
     """The parts of one string.
+
+    All results have the argument's shape, with the parts' sizes along `axis`.
 
     Args:
       input: a string; of several strings the result would be ragged, which is not available.
@@ -447,6 +468,8 @@ def ngrams(
 ) -> Tensor:
     """Runs of neighbouring strings, joined.
 
+    From (n,) to (m,), m being the number of n-grams of all widths.
+
     Args:
       data: a vector of strings.
       ngram_width: how many strings in a run, or a list of such numbers.
@@ -490,6 +513,8 @@ def format(
     template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
 ) -> Tensor:
     """A template with tensors in place of its placeholders.
+
+    The result is a scalar string.
 
     Args:
       template: the text.

@@ -42,7 +42,7 @@ def unicode_decode(
     replace_control_characters: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The code points of one string, a vector of int32.
+    """The code points of one string, a scalar: a vector of int32.
 
     Args:
       input: a string; of several strings the result would be ragged, which is not available.
@@ -106,7 +106,7 @@ def unicode_split(
     replacement_char: int = 65533,
     name: str | None = None,
 ) -> Tensor:
-    """The characters of one string, a vector of strings.
+    """The characters of one string, a scalar: a vector of strings.
 
     Args:
       input: a string; of several strings the result would be ragged, which is not available.
@@ -135,6 +135,8 @@ def unicode_transcode(
     name: str | None = None,
 ) -> Tensor:
     """Strings in another encoding.
+
+    The result has the shape of the argument.
 
     Args:
       input: strings.

@@ -31,7 +31,7 @@ def nameable(function: F, name: str | None = None) -> F:
       The function, so that this is a decorator.
 
     Example:
-      >>> from meshflow.core import op_names
+      >>> from meshflow.core.dispatch import op_names
       >>> @op_names.nameable
       ... def halved(x):
       ...     return x / 2

@@ -16,6 +16,7 @@ from meshflow.kernels import (
     library,
     lowerings,
     packing,
+    running_sums,
 )
 
 
@@ -42,6 +43,7 @@ def configure() -> None:
     packing.register()
     cross_entropy.register()
     kernel_and_bias_gradient.register()
+    running_sums.register()
     determinism.from_environment()
     folder = os.environ.get("MESHFLOW_CACHE_DIR")
     if folder is None:

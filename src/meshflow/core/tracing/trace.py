@@ -52,6 +52,7 @@ class Cell(Protocol):
 
     name: str
     _shape: Any
+    _write_only: bool
 
     @property
     def dtype(self) -> DType:

@@ -38,7 +38,7 @@ def dumps(value: Any, strategy: Any = None, what: str = "the closure") -> bytes:
     """
     cloudpickle = _cloudpickle()
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
+    class Pickler(cloudpickle.Pickler):  # type: ignore[name-defined]
         def persistent_id(self, obj: Any) -> Any:
             return _name_of(obj, strategy)
 

@@ -10,6 +10,7 @@ the function has returned the worker sends them.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self
@@ -41,6 +42,9 @@ class Home(Protocol):
     def add(self, variable: HostedVariable, delta: Any) -> None:
         """Adds to the value, where it is."""
 
+
+# From so many bytes on the memory of gradients is used again.
+_LARGE = 1 << 20
 
 # The key in the memo of `copy.deepcopy` of what makes other variables of hosted ones, by their keys.
 RESOLVE = "meshflow.hosted"
@@ -197,10 +201,12 @@ class Outbox(Variable):
       name: a name, for profiles.
     """
 
+    # What is there before is not looked at.
     _write_only = True
 
     def __init__(self, owner: Any, shape: Sequence[int], dtype: Any, name: str) -> None:
         self.owner = owner
+        self.spared = False
         self._static_shape, self._dtype, self._name = (
             TensorShape(tuple(shape)),
             as_dtype(dtype),
@@ -270,7 +276,12 @@ class GradientBoxes:
 
     def _like(self, gradient: Any, variable: HostedVariable) -> list[Outbox]:
         name = f"{variable._name}/gradient"
-        return [Outbox(self, p._value.shape, p.dtype, name) for p in _parts(gradient)]
+        made = [Outbox(self, p._value.shape, p.dtype, name) for p in _parts(gradient)]
+        for box, part in zip(made, _parts(gradient), strict=True):
+            # The memory of an earlier gradient is given to the program: fresh pages cost more than filling them.
+            size = math.prod(part._value.shape) * part.dtype.size
+            box._write_only, box.spared = size < _LARGE, size >= _LARGE
+        return made
 
     def put(self, gradients: Sequence[Any]) -> None:
         """Writes the gradients of a call."""
@@ -297,7 +308,7 @@ def outboxes(variable: HostedVariable) -> Outboxes:
     found = variable.__dict__.get("_outboxes")
     if found is None:
         found = variable.__dict__.setdefault("_outboxes", Outboxes(variable))
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def gradient_boxes(optimizer: int, pairs: Sequence[tuple[Any, HostedVariable]]) -> GradientBoxes:

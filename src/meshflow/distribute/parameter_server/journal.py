@@ -128,7 +128,7 @@ def _write(file: Any, record: Any) -> int:
     lengths = struct.pack(f"!{len(arrays)}Q", *(a.nbytes for a in arrays))
     total = 0
     for part in (_HEAD.pack(len(body), len(arrays)) + lengths + body, *arrays):
-        view = memoryview(part).cast("B")
+        view = memoryview(part).cast("B")  # type: ignore[arg-type]
         total += len(view)
         while view:
             view = view[file.write(view) :]

@@ -191,6 +191,7 @@ class RemoteCluster(Cluster):
                 "configure", list(sys.path), self.worker_count, tuple(self._strategy.options)
             )
             with self._changed:
+                assert self._functions is not None
                 life.book = Book(self._functions)
                 self._changed.notify_all()
 
@@ -273,6 +274,7 @@ class RemoteCluster(Cluster):
         """
         life = self._living(number)
         try:
+            assert life.book is not None
             wire = self._idle(life)
             outcome = RemoteWorker(Caller(wire), self._strategy, life.book).run(call)
         except Lost as error:

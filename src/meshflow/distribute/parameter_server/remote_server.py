@@ -8,12 +8,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.runtime.context import writing
 from meshflow.distribute.parameter_server.closures import dumps, loads
 from meshflow.distribute.parameter_server.journal import Journal
-from meshflow.distribute.parameter_server.messages import Change, Push, Wish
+from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Wish
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.wire import Caller, Lost, connect
+
+# From so many bytes on a value is copied before it is sent.
+_LARGE = 1 << 20
 
 __all__ = ["RemoteServer", "ServerService"]
 
@@ -31,7 +36,9 @@ class ServerService:
         # What came as pickles, for the journal.
         self._constraints: dict[int, bytes] = {}
         self._optimizers: dict[int, bytes] = {}
-        self._calls = {
+        # By thread, and so by connection, copies of large values.
+        self._copies = threading.local()
+        self._calls: dict[str, Callable[..., Any]] = {
             "create": self._create,
             "write": self._server.write,
             "adopt": self._adopt,
@@ -60,14 +67,30 @@ class ServerService:
         return done
 
     def _exchange(self, push: Push | None, wish: Wish, floor: int) -> Change:
-        if push is None or self._server.knows(push.closure):
-            return self._server.exchange(push, wish, floor)
         with writing:
-            # What is done to the values is written down, and not which of them the worker wants.
-            done = self._noted("exchange", push, Wish(), floor)
-            change = self._server.exchange(None, wish, floor)
-        change.staleness, change.repeated = done.staleness, done.repeated
+            if push is None or self._server.knows(push.closure):
+                change = self._server.exchange(push, wish, floor)
+            else:
+                # What is done to the values is written down, and not which of them the worker wants.
+                done = self._noted("exchange", push, Wish(), floor)
+                change = self._server.exchange(None, wish, floor)
+                change.staleness, change.repeated = done.staleness, done.repeated
+            for key, value in change.values.items():
+                change.values[key] = self._copied(key, value)
         return change
+
+    def _copied(self, key: int, value: Any) -> Any:
+        """A large value in memory of the connection that asks, which is used again.
+
+        While it is sent the next update can then be done in place, without fresh memory.
+        """
+        if isinstance(value, Rows) or value.nbytes < _LARGE:
+            return value
+        own = self._copies.__dict__
+        if key not in own:
+            own[key] = np.empty(value.shape, value.dtype)
+        np.copyto(own[key], np.asarray(value))
+        return own[key]
 
     def _recover(self, journal: Journal) -> None:
         records = journal.recover()
@@ -90,7 +113,10 @@ class ServerService:
 
     def _adopt(self, key: int, optimizer: bytes) -> None:
         self._optimizers[key] = optimizer
-        resolve = {"variable": lambda key, _: self._server.resolve(key), "strategy": lambda: None}
+        resolve: dict[str, Callable[..., Any]] = {
+            "variable": lambda key, _: self._server.resolve(key),
+            "strategy": lambda: None,
+        }
         self._server.adopt(key, loads(optimizer, resolve))
 
 

@@ -122,6 +122,8 @@ class Worker:
         # What closures' arguments stand for here, such as iterators; see `remote_values`.
         self.resources: dict[int, Any] = {}
         self._counted = (0, 0)
+        # Memory of gradients that were sent, by shape and dtype.
+        self.spares: dict[Any, list[Any]] = {}
         self._compress = Compressor(strategy.options.compression)
         # Closures may overlap: one computes while another pushes what it wrote, and pulls.
         self._computing, self._exchanging = threading.Lock(), threading.Lock()
@@ -150,7 +152,10 @@ class Worker:
             # What the closure saw may be changed in place from here on.
             running.values.clear()
         changes = self._exchange(pushes, call.floor)
-        stale = [c.staleness for c, p in zip(changes, pushes, strict=True) if p is not None]
+        sent = [push is not None for push in pushes]
+        del pushes
+        running.spare()
+        stale = [c.staleness for c, s in zip(changes, sent, strict=True) if s]
         clocks = [c.clock for c in changes]
         return Outcome(value, clocks, stale, any(c.repeated for c in changes), self._traffic())
 
@@ -259,7 +264,19 @@ class Running:
     def outgoing(self, box: Outbox) -> Any:
         """What the closure has written to an outbox; zeros at first."""
         found = self.outboxes.get(id(box))
+        if found is None and box.spared:
+            spare = self._worker.spares.get((box._shape, box.dtype), [])
+            value = spare.pop() if spare else jnp.zeros(box._shape, box.dtype.dtype)
+            found = self.outboxes[id(box)] = box, value
+            del value
         return jnp.zeros(box._shape, box.dtype.dtype) if found is None else found[1]
+
+    def spare(self) -> None:
+        """Gives back the memory of gradients, after they were sent."""
+        for box, value in self.outboxes.values():
+            if box.spared:
+                self._worker.spares.setdefault((box._shape, box.dtype), []).append(value)
+        self.outboxes.clear()
 
     # ---- optimizers ------------------------------------------------------------------------
 

@@ -161,8 +161,10 @@ class ConvNeXt(Protocol):
 
 
 def _of(kind: str) -> ConvNeXt:
+    usual = f"convnext_{kind.lower()}"
+
     def make(
-        model_name: str = f"convnext_{kind.lower()}",
+        model_name: str = usual,
         include_top: bool = True,
         include_preprocessing: bool = True,
         weights: Any = "imagenet",

@@ -34,6 +34,12 @@ class ReLU(_Elementwise):
       threshold: values below it count as small.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.ReLU(max_value=6.0)(tf.constant([-2.0, 3.0, 9.0])).numpy().tolist()
@@ -77,6 +83,12 @@ class LeakyReLU(_Elementwise):
       alpha: the slope.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.LeakyReLU(alpha=0.5)(tf.constant([-4.0, 3.0])).numpy().tolist()
@@ -108,6 +120,12 @@ class ELU(_Elementwise):
       alpha: the scale.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.ELU(alpha=2.0)(tf.constant([-100.0, 3.0])).numpy().tolist()
@@ -138,6 +156,12 @@ class ThresholdedReLU(_Elementwise):
       theta: the threshold.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.ThresholdedReLU(theta=2.0)(tf.constant([1.0, 2.0, 3.0])).numpy().tolist()
@@ -165,6 +189,12 @@ class Softmax(_Elementwise):
     Args:
       axis: the dimension, or a list of dimensions.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf
@@ -204,6 +234,12 @@ class PReLU(_Elementwise):
       alpha_constraint: projection of alpha.
       shared_axes: dimensions along which alpha is one number.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf

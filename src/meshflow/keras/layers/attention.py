@@ -85,6 +85,13 @@ class MultiHeadAttention(Layer):
       bias_initializer: initializer of the biases.
       **kwargs: regularizers and constraints of kernels and biases; arguments of `Layer`.
 
+    Input shape:
+      Queries (batch, queries, features), values and keys (batch, keys, features).
+
+    Output shape:
+      (batch, queries, *output_shape), by default with the queries' features; with `return_attention_scores`
+      also (batch, heads, queries, keys).
+
     Example:
       >>> import meshflow as tf
       >>> layer = tf.keras.layers.MultiHeadAttention(num_heads=2, key_dim=4)
@@ -353,6 +360,13 @@ class Attention(_BaseAttention):
       **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
         arguments of `Layer`.
 
+    Input shape:
+      A list of queries (batch, queries, dim), values (batch, keys, value_dim) and, if they differ, keys
+      (batch, keys, dim).
+
+    Output shape:
+      (batch, queries, value_dim); with `return_attention_scores` also (batch, queries, keys).
+
     Example:
       >>> import meshflow as tf
       >>> query, value = tf.zeros([1, 1, 2]), tf.constant([[[0.0, 2.0], [4.0, 6.0]]])
@@ -405,6 +419,13 @@ class AdditiveAttention(_BaseAttention):
       dropout: dropout of the attention weights.
       **kwargs: `causal`, whether positions always see only earlier ones, as TensorFlow up to 2.9 has it;
         arguments of `Layer`.
+
+    Input shape:
+      A list of queries (batch, queries, dim), values (batch, keys, value_dim) and, if they differ, keys
+      (batch, keys, dim).
+
+    Output shape:
+      (batch, queries, value_dim); with `return_attention_scores` also (batch, queries, keys).
 
     Example:
       >>> import meshflow as tf

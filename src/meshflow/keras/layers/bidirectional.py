@@ -36,6 +36,12 @@ class Bidirectional(Wrapper):
       backward_layer: the layer that goes backwards, if it is to be configured otherwise.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, time, ...).
+
+    Output shape:
+      What the layer gives, with twice the features under 'concat', a list of two under None.
+
     Raises:
       ValueError: for something that is not a layer, an unknown `merge_mode`, or two layers that go
         the same way or differ in what they return.

@@ -240,6 +240,13 @@ class Conv(Layer):
 class Conv1D(Conv):
     """Convolution over one dimension; arguments as `Conv`, without `rank`.
 
+    Input shape:
+      (batch, steps, channels); more dimensions may follow the batch. With 'channels_first' the channels come
+      second.
+
+    Output shape:
+      (batch, new_steps, filters), with the same order of dimensions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Conv1D(4, 3, strides=2)(tf.ones([1, 9, 2])).shape
@@ -277,6 +284,13 @@ class Conv1D(Conv):
 class Conv2D(Conv):
     """Convolution over two dimensions; arguments as `Conv`, without `rank`.
 
+    Input shape:
+      (batch, height, width, channels); more dimensions may follow the batch. With 'channels_first' the
+      channels come second.
+
+    Output shape:
+      (batch, new_height, new_width, filters), with the same order of dimensions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Conv2D(8, 3, padding="same")(tf.ones([1, 4, 4, 3])).shape
@@ -313,6 +327,13 @@ class Conv2D(Conv):
 
 class Conv3D(Conv):
     """Convolution over three dimensions; arguments as `Conv`, without `rank`.
+
+    Input shape:
+      (batch, depth, height, width, channels); more dimensions may follow the batch. With 'channels_first' the
+      channels come second.
+
+    Output shape:
+      (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
       >>> import meshflow as tf

@@ -395,6 +395,13 @@ class ConvLSTM1D(_ConvLSTM):
       recurrent_dropout: share of the state dropped in training, the same in each step.
       **kwargs: arguments of `RNN`.
 
+    Input shape:
+      (batch, time, steps, channels). With 'channels_first' the channels come third.
+
+    Output shape:
+      (batch, new_steps, filters), with `return_sequences` (batch, time, new_steps, filters); with
+      `return_state` also two states of shape (batch, new_steps, filters).
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.ConvLSTM1D(4, 3, return_sequences=True)(tf.ones([1, 2, 8, 3])).shape
@@ -406,6 +413,13 @@ class ConvLSTM1D(_ConvLSTM):
 
 class ConvLSTM2D(_ConvLSTM):
     """A convolutional LSTM over sequences of images; arguments as for `ConvLSTM1D`.
+
+    Input shape:
+      (batch, time, height, width, channels). With 'channels_first' the channels come third.
+
+    Output shape:
+      (batch, new_height, new_width, filters), with `return_sequences` (batch, time, new_height, new_width,
+      filters); with `return_state` also two states of shape (batch, new_height, new_width, filters).
 
     Example:
       >>> import meshflow as tf
@@ -419,6 +433,14 @@ class ConvLSTM2D(_ConvLSTM):
 
 class ConvLSTM3D(_ConvLSTM):
     """A convolutional LSTM over sequences of volumes; arguments as for `ConvLSTM1D`.
+
+    Input shape:
+      (batch, time, depth, height, width, channels). With 'channels_first' the channels come third.
+
+    Output shape:
+      (batch, new_depth, new_height, new_width, filters), with `return_sequences` (batch, time, new_depth,
+      new_height, new_width, filters); with `return_state` also two states of shape (batch, new_depth,
+      new_height, new_width, filters).
 
     Example:
       >>> import meshflow as tf

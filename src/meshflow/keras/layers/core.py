@@ -35,6 +35,12 @@ class Dense(Layer):
       bias_constraint: projection of the bias.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, ..., inputs).
+
+    Output shape:
+      (batch, ..., units).
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Dense(4)(tf.ones([2, 3])).shape
@@ -163,6 +169,12 @@ class Activation(Layer):
       activation: function or name.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Activation("relu")(tf.constant([-1.0, 2.0])).numpy().tolist()
@@ -190,6 +202,12 @@ class Activation(Layer):
 class Identity(Layer):
     """Passes its input on.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Identity()(tf.constant([1.0, 2.0])).numpy().tolist()
@@ -212,6 +230,12 @@ class ActivityRegularization(Identity):
       l1: factor of absolute values.
       l2: factor of squares.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf
@@ -237,6 +261,12 @@ class Masking(Layer):
     Args:
       mask_value: the value.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, steps, ...).
+
+    Output shape:
+      The same, with a mask of shape (batch, steps).
 
     Example:
       >>> import meshflow as tf

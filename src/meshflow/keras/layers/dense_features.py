@@ -33,6 +33,12 @@ class DenseFeatures(Layer):
       partitioner: accepted; where variables lie is decided by layouts.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      A dictionary of features: (batch,) or (batch, size) each.
+
+    Output shape:
+      (batch, size), where size is the sum of those of the columns.
+
     Raises:
       ValueError: for no column, columns of categories that are not wrapped, or two columns of one name.
 

@@ -35,6 +35,12 @@ class EinsumDense(Layer):
       bias_constraint: projection of the bias.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      What the part of `equation` before the comma says; its '...' may stand for more dimensions.
+
+    Output shape:
+      What stands behind its arrow: `output_shape` with the batch in front.
+
     Raises:
       ValueError: when the layer is built, for an equation of another form, or sizes that do not fit.
 

@@ -28,6 +28,12 @@ class Embedding(Layer):
       sparse: accepted.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, ...), integers.
+
+    Output shape:
+      (batch, ..., output_dim).
+
     Example:
       >>> import meshflow as tf
       >>> layer = tf.keras.layers.Embedding(10, 4, mask_zero=True)

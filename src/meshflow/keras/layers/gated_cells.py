@@ -186,6 +186,12 @@ class SimpleRNNCell(GatedCell):
       recurrent_dropout: share of the state dropped in training, the same in each step.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, features), and a list of one state (batch, units).
+
+    Output shape:
+      (batch, units), and the new state.
+
     Raises:
       ValueError: when `units` is not a positive integer.
 
@@ -262,6 +268,12 @@ class GRUCell(GatedCell):
       reset_after: whether the reset gate is applied after the product with the recurrent kernel, as
         cuDNN does; the bias then has two rows, for inputs and state.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, features), and a list of one state (batch, units).
+
+    Output shape:
+      (batch, units), and the new state.
 
     Raises:
       ValueError: when `units` is not a positive integer.
@@ -373,6 +385,12 @@ class LSTMCell(GatedCell):
       dropout: share of the inputs dropped in training, the same in each step.
       recurrent_dropout: share of the state dropped in training, the same in each step.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, features), and a list of two states (batch, units).
+
+    Output shape:
+      (batch, units), and the new states.
 
     Raises:
       ValueError: when `units` is not a positive integer.

@@ -26,6 +26,12 @@ class Lambda(Layer):
       arguments: further keyword arguments of the function.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      What the function takes.
+
+    Output shape:
+      What the function gives; `output_shape` where that cannot be found.
+
     Example:
       >>> import meshflow as tf
       >>> layer = tf.keras.layers.Lambda(lambda x, power: x**power, arguments={"power": 2})

@@ -118,6 +118,12 @@ class LocallyConnected1D(_LocallyConnected):
       implementation: 1; the others store the same kernel in other forms.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, steps, channels), with known sizes. With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_steps, filters), with the same order of dimensions.
+
     Raises:
       ValueError: for another padding, or inputs of unknown size.
       NotImplementedError: for another implementation.
@@ -175,6 +181,12 @@ class LocallyConnected1D(_LocallyConnected):
 
 class LocallyConnected2D(LocallyConnected1D):
     """The same over two dimensions; arguments and errors as for `LocallyConnected1D`.
+
+    Input shape:
+      (batch, height, width, channels), with known sizes. With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
       >>> import meshflow as tf

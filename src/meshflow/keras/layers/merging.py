@@ -75,6 +75,12 @@ class Merge(Layer):
 class Add(Merge):
     """Sum of the inputs.
 
+    Input shape:
+      A list of tensors of one shape, or of shapes that are broadcast.
+
+    Output shape:
+      The broadcast shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Add()([tf.constant([1.0, 2.0]), tf.constant([10.0, 20.0])]).numpy().tolist()
@@ -91,6 +97,12 @@ class Add(Merge):
 
 class Subtract(Merge):
     """First input minus the second.
+
+    Input shape:
+      A list of two tensors of one shape, or of shapes that are broadcast.
+
+    Output shape:
+      The broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -114,6 +126,12 @@ class Subtract(Merge):
 class Multiply(Merge):
     """Product of the inputs.
 
+    Input shape:
+      A list of tensors of one shape, or of shapes that are broadcast.
+
+    Output shape:
+      The broadcast shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Multiply()([tf.constant([5.0, 7.0]), tf.constant([2.0, 3.0])]).numpy().tolist()
@@ -131,6 +149,12 @@ class Multiply(Merge):
 class Average(Add):
     """Mean of the inputs.
 
+    Input shape:
+      A list of tensors of one shape, or of shapes that are broadcast.
+
+    Output shape:
+      The broadcast shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Average()([tf.constant([1.0, 2.0]), tf.constant([3.0, 8.0])]).numpy().tolist()
@@ -144,6 +168,12 @@ class Average(Add):
 
 class Maximum(Merge):
     """Largest of the inputs.
+
+    Input shape:
+      A list of tensors of one shape, or of shapes that are broadcast.
+
+    Output shape:
+      The broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -161,6 +191,12 @@ class Maximum(Merge):
 
 class Minimum(Merge):
     """Smallest of the inputs.
+
+    Input shape:
+      A list of tensors of one shape, or of shapes that are broadcast.
+
+    Output shape:
+      The broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -182,6 +218,12 @@ class Concatenate(Merge):
     Args:
       axis: the dimension.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      A list of tensors of which only the sizes at `axis` differ.
+
+    Output shape:
+      The same, with the sum of the sizes at `axis`.
 
     Example:
       >>> import meshflow as tf
@@ -240,6 +282,12 @@ class Dot(Merge):
       axes: dimension, or a pair of dimensions.
       normalize: whether vectors are scaled to norm 1 first (cosine).
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      A list of two tensors, (batch, ...), with one size at `axes`.
+
+    Output shape:
+      (batch, ...): the first's dimensions without its axis, then the second's; (batch, 1) where none is left.
 
     Example:
       >>> import meshflow as tf

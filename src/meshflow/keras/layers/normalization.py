@@ -106,6 +106,12 @@ class BatchNormalization(_Scaled):
       synchronized: whether statistics are taken over all replicas.
       **kwargs: `fused`, and arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Raises:
       NotImplementedError: for `renorm` and `virtual_batch_size`.
 
@@ -314,6 +320,12 @@ class LayerNormalization(_Scaled):
       scale: whether the result is multiplied by gamma.
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().round(2).tolist()
@@ -389,6 +401,12 @@ class GroupNormalization(_Scaled):
       scale: whether the result is multiplied by gamma.
       **kwargs: initializers, regularizers and constraints of beta and gamma; arguments of `Layer`.
 
+    Input shape:
+      (batch, ..., channels), or the channels at `axis`.
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.constant([[1.0, 3.0, 10.0, 30.0]])
@@ -461,6 +479,12 @@ class UnitNormalization(Layer):
     Args:
       axis: dimension or dimensions of a vector.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf

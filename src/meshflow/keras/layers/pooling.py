@@ -172,9 +172,26 @@ def _make(name: str, base: type, rank: int, function: Any, doc: str, *aliases: s
         "ZeroPadding": tuple(n + 2 for n in before),
         "Cropping": tuple(n - 2 for n in before),
     }.get(base.__name__, ())
-    doc = f"""{doc.rstrip()}
+    places = ("steps",) if rank == 1 else ("depth", "height", "width")[-rank:]
+    given, new = ", ".join(places), ", ".join(f"new_{place}" for place in places)
+    pooled = "Global" in base.__name__ or base is _MaskedAverage
+    ones = ", ".join("1" * rank)
+    result = (
+        f"(batch, channels); with `keepdims` (batch, {ones}, channels)"
+        if pooled
+        else f"(batch, {new}, channels)"
+    )
+    raises = doc.find("    Raises:")
+    arguments, errors = (doc, "") if raises < 0 else (doc[:raises], doc[raises:].rstrip() + "\n\n")
+    doc = f"""{arguments.rstrip()}
 
-    Example:
+    Input shape:
+      (batch, {given}, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      {result}, with the same order of dimensions.
+
+{errors}    Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.{name}()(tf.ones({[1, *before, 3]})).shape
       TensorShape({[1, *after, 3]})

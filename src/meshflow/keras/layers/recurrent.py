@@ -35,6 +35,13 @@ class RNN(Layer):
       **kwargs: `zero_output_for_mask`: whether masked steps give zeros instead of the output before
         them; and arguments of `Layer`.
 
+    Input shape:
+      (batch, time, ...); with `time_major` (time, batch, ...).
+
+    Output shape:
+      (batch, output_size); with `return_sequences` (batch, time, output_size); with `return_state` also the
+      states of the cell.
+
     Raises:
       ValueError: for a cell without `call` or `state_size`.
 

@@ -30,6 +30,12 @@ def zero_states(state_size: Any, batch_size: Any, dtype: Any) -> Any:
 class AbstractRNNCell(Layer):
     """The base class of users' cells: define `call`, `state_size` and `output_size`.
 
+    Input shape:
+      (batch, features), and a list of states of `state_size`.
+
+    Output shape:
+      (batch, output_size), and the new states.
+
     Example:
       >>> import meshflow as tf
       >>> class Sum(tf.keras.layers.AbstractRNNCell):
@@ -93,6 +99,12 @@ class StackedRNNCells(Layer):
     Args:
       cells: the cells, the first of which gets the inputs.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, features), and the states of all cells.
+
+    Output shape:
+      What the last cell gives, and all new states.
 
     Raises:
       ValueError: for an object without `call` or `state_size`.

@@ -85,6 +85,13 @@ class SimpleRNN(_CellLayer):
       unroll: whether the step is repeated in compiled programs instead of looped.
       **kwargs: `time_major`; arguments of `Layer`.
 
+    Input shape:
+      (batch, time, features); with `time_major` (time, batch, features).
+
+    Output shape:
+      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also a state of shape
+      (batch, units).
+
     Raises:
       ValueError: when `units` is not a positive integer.
 
@@ -174,6 +181,13 @@ class GRU(_CellLayer):
       time_major: whether inputs and outputs are [time, batch, features].
       reset_after: whether the reset gate is applied after the product with the recurrent kernel.
       **kwargs: `implementation` is accepted; arguments of `Layer`.
+
+    Input shape:
+      (batch, time, features); with `time_major` (time, batch, features).
+
+    Output shape:
+      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also a state of shape
+      (batch, units).
 
     Raises:
       ValueError: when `units` is not a positive integer.
@@ -274,6 +288,13 @@ class LSTM(_CellLayer):
       time_major: whether inputs and outputs are [time, batch, features].
       unroll: whether the step is repeated in compiled programs instead of looped.
       **kwargs: `implementation` is accepted; arguments of `Layer`.
+
+    Input shape:
+      (batch, time, features); with `time_major` (time, batch, features).
+
+    Output shape:
+      (batch, units); with `return_sequences` (batch, time, units); with `return_state` also two states of
+      shape (batch, units).
 
     Raises:
       ValueError: when `units` is not a positive integer.

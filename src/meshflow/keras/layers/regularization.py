@@ -68,6 +68,12 @@ class Dropout(RandomLayer):
       seed: seed.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> dropped = tf.keras.layers.Dropout(0.5)(tf.ones([100]), training=True)
@@ -134,6 +140,12 @@ class SpatialDropout1D(_SpatialDropout):
       seed: seed.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, steps, channels).
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> dropped = tf.keras.layers.SpatialDropout1D(0.5)(tf.ones([1, 3, 20]), training=True)
@@ -154,6 +166,12 @@ class SpatialDropout2D(_SpatialDropout):
       seed: seed.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, height, width, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> dropped = tf.keras.layers.SpatialDropout2D(0.5)(tf.ones([1, 2, 2, 20]), training=True)
@@ -173,6 +191,12 @@ class SpatialDropout3D(_SpatialDropout):
       seed: seed.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, depth, height, width, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      The same.
+
     Example:
       >>> import meshflow as tf
       >>> dropped = tf.keras.layers.SpatialDropout3D(0.5)(tf.ones([1, 2, 2, 2, 20]), training=True)
@@ -190,6 +214,12 @@ class GaussianNoise(RandomLayer):
       stddev: its standard deviation.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf
@@ -222,6 +252,12 @@ class GaussianDropout(RandomLayer):
       rate: the drop rate with the same variance.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf
@@ -256,6 +292,12 @@ class AlphaDropout(Dropout):
       noise_shape: shape of the mask; sizes of 1 share a decision.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf

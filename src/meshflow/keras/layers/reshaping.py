@@ -22,6 +22,12 @@ class Flatten(Layer):
       data_format: 'channels_first' moves channels last before flattening.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      (batch, size), where size is the product of all other sizes.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Flatten()(tf.ones([2, 3, 4])).shape
@@ -56,6 +62,12 @@ class Reshape(Layer):
     Args:
       target_shape: sizes without the batch; one may be -1.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      (batch, *target_shape).
 
     Example:
       >>> import meshflow as tf
@@ -99,6 +111,12 @@ class Permute(Layer):
       dims: positions of the dimensions, counted from 1, without the batch.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      (batch, ...), the dimensions in the order of `dims`.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Permute((2, 1))(tf.ones([2, 3, 4])).shape
@@ -134,6 +152,12 @@ class RepeatVector(Layer):
     Args:
       n: number of repetitions.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, features).
+
+    Output shape:
+      (batch, n, features).
 
     Example:
       >>> import meshflow as tf

@@ -39,6 +39,12 @@ class DepthwiseConv2D(Conv):
       depthwise_constraint: projection of the kernel.
       **kwargs: arguments of `Conv`.
 
+    Input shape:
+      (batch, height, width, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_height, new_width, channels * depth_multiplier), with the same order of dimensions.
+
     Example:
       >>> import meshflow as tf
       >>> layer = tf.keras.layers.DepthwiseConv2D(3, depth_multiplier=2)
@@ -149,6 +155,12 @@ class DepthwiseConv1D(DepthwiseConv2D):
       data_format: 'channels_last' or 'channels_first'.
       dilation_rate: spacing of the window's elements.
       **kwargs: further arguments of `DepthwiseConv2D`.
+
+    Input shape:
+      (batch, steps, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_steps, channels * depth_multiplier), with the same order of dimensions.
 
     Example:
       >>> import meshflow as tf
@@ -316,6 +328,12 @@ class SeparableConv(Conv):
 class SeparableConv1D(SeparableConv):
     """Separable convolution over one dimension.
 
+    Input shape:
+      (batch, steps, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_steps, filters), with the same order of dimensions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.SeparableConv1D(4, 3)(tf.ones([1, 8, 5])).shape
@@ -348,6 +366,12 @@ class SeparableConv1D(SeparableConv):
 
 class SeparableConv2D(SeparableConv):
     """Separable convolution over two dimensions.
+
+    Input shape:
+      (batch, height, width, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
       >>> import meshflow as tf

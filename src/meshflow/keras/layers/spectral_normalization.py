@@ -24,6 +24,12 @@ class SpectralNormalization(Wrapper):
       power_iterations: steps of the iteration at each call; default 1.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      That of the wrapped layer.
+
+    Output shape:
+      That of the wrapped layer.
+
     Raises:
       ValueError: for less than one step, or when the layer has no kernel.
 

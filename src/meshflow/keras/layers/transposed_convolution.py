@@ -120,6 +120,12 @@ class ConvTranspose(Conv):
 class Conv1DTranspose(ConvTranspose):
     """Transposed convolution over one dimension.
 
+    Input shape:
+      (batch, steps, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_steps, filters), with the same order of dimensions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Conv1DTranspose(4, 3, strides=2)(tf.ones([1, 5, 2])).shape
@@ -141,6 +147,12 @@ class Conv1DTranspose(ConvTranspose):
 class Conv2DTranspose(ConvTranspose):
     """Transposed convolution over two dimensions.
 
+    Input shape:
+      (batch, height, width, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_height, new_width, filters), with the same order of dimensions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same")(tf.ones([1, 5, 5, 2])).shape
@@ -161,6 +173,12 @@ class Conv2DTranspose(ConvTranspose):
 
 class Conv3DTranspose(ConvTranspose):
     """Transposed convolution over three dimensions.
+
+    Input shape:
+      (batch, depth, height, width, channels). With 'channels_first' the channels come second.
+
+    Output shape:
+      (batch, new_depth, new_height, new_width, filters), with the same order of dimensions.
 
     Example:
       >>> import meshflow as tf

@@ -21,6 +21,12 @@ class Wrapper(Layer):
       layer: the inner layer.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      That of the wrapped layer.
+
+    Output shape:
+      That of the wrapped layer.
+
     Example:
       >>> import meshflow as tf
       >>> wrapper = tf.keras.layers.Wrapper(tf.keras.layers.Dense(2))
@@ -54,6 +60,12 @@ class TimeDistributed(Wrapper):
     Args:
       layer: the layer; sees each timestep of each example as one example.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, time, ...).
+
+    Output shape:
+      (batch, time, ...): what the layer makes of each (batch, ...).
 
     Example:
       >>> import meshflow as tf
@@ -99,6 +111,12 @@ class Rescaling(Layer):
       scale: factor.
       offset: added.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf

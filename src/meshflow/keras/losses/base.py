@@ -216,6 +216,12 @@ def example_text(call: str, value: str) -> str:
     return f"\nExample:\n  >>> import meshflow as tf\n  >>> round(float({call}), 3)\n  {value}\n"
 
 
+def formula_text(fn: Callable[..., Any], before: str = "") -> str:
+    """The section of a docstring with a function's formula, taken from the function's own."""
+    section = (inspect.getdoc(fn) or "").partition("\nFormula:\n")[2].partition("\n\n")[0]
+    return f"\n\nFormula:\n  {before}{section.strip()}" if section else ""
+
+
 def define(
     name: str,
     fn: Callable[..., Any],
@@ -259,7 +265,7 @@ def define(
     __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
     arguments = "".join(f"  {n}: see `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
     text = (
-        f"{doc}\n\nArgs:\n{arguments}  reduction: see `tf.keras.losses.Reduction`.\n"
+        f"{doc}{formula_text(fn)}\n\nArgs:\n{arguments}  reduction: see `tf.keras.losses.Reduction`.\n"
         "  name: the loss's name.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
     )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}

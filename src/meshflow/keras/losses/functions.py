@@ -22,6 +22,9 @@ def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
 def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean((y_true - y_pred)^2)` over the last dimension.
 
+    Formula:
+      `mean((y - p)^2)` over the last dimension, y being the labels and p the predictions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.losses.mean_squared_error([[0.0, 1.0]], [[1.0, 1.0]]).numpy()
@@ -33,6 +36,9 @@ def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
 
 def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(|y_true - y_pred|)` over the last dimension.
+
+    Formula:
+      `mean(|y - p|)` over the last dimension, y being the labels and p the predictions.
 
     Example:
       >>> import meshflow as tf
@@ -46,6 +52,10 @@ def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
 def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
     """`100 * mean(|(y_true - y_pred) / y_true|)` over the last dimension.
 
+    Formula:
+      `100 * mean(|y - p| / max(|y|, epsilon))` over the last dimension, y being the labels and p the predictions,
+      `epsilon` that of `tf.keras.backend`.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.losses.mean_absolute_percentage_error([[2.0, 4.0]], [[1.0, 3.0]]).numpy().tolist()
@@ -58,6 +68,10 @@ def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
 
 def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
     """`mean((log(1 + y_true) - log(1 + y_pred))^2)` over the last dimension.
+
+    Formula:
+      `mean((log(1 + max(y, epsilon)) - log(1 + max(p, epsilon)))^2)` over the last dimension, y being the labels and
+      p the predictions, `epsilon` that of `tf.keras.backend`.
 
     Example:
       >>> import meshflow as tf
@@ -79,6 +93,9 @@ def _signed(y_true: Any) -> Any:
 def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(max(1 - y_true * y_pred, 0)^2)`; labels are -1 or 1 (or 0 or 1).
 
+    Formula:
+      `mean(max(1 - y * p, 0)^2)` over the last dimension, y being the labels and p the predictions; y is -1 or 1.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.losses.squared_hinge([[-1.0, 1.0]], [[1.0, 0.0]]).numpy().tolist()
@@ -91,6 +108,9 @@ def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
 def hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(max(1 - y_true * y_pred, 0))`; labels are -1 or 1 (or 0 or 1).
 
+    Formula:
+      `mean(max(1 - y * p, 0))` over the last dimension, y being the labels and p the predictions; y is -1 or 1.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.losses.hinge([[-1.0, 1.0]], [[0.5, 0.5]]).numpy().tolist()
@@ -102,6 +122,10 @@ def hinge(y_true: Any, y_pred: Any) -> Tensor:
 
 def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """`max(max((1 - y_true) * y_pred) - sum(y_true * y_pred) + 1, 0)`.
+
+    Formula:
+      `max(max((1 - y) * p) - sum(y * p) + 1, 0)`, with sum and inner maximum over the last dimension, y being the
+      one-hot labels and p the predictions.
 
     Example:
       >>> import meshflow as tf
@@ -116,6 +140,11 @@ def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
 
 def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
     """Quadratic up to `delta`, linear beyond.
+
+    Formula:
+      `mean(e^2 / 2)` over the last dimension, where the errors `e = |y - p|` are at most `delta`, and
+      `delta * e - delta^2 / 2` in place of `e^2 / 2` where an error e is larger; y being the labels and p the
+      predictions (Huber 1964).
 
     Args:
       y_true: targets.
@@ -141,6 +170,9 @@ def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
 def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(log(cosh(y_pred - y_true)))` over the last dimension.
 
+    Formula:
+      `mean(log(cosh(p - y)))` over the last dimension, y being the labels and p the predictions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.losses.log_cosh([[0.0], [0.0]], [[0.0], [1.0]]).numpy().round(3)
@@ -153,6 +185,10 @@ def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
 
 def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
     """`sum(y_true * log(y_true / y_pred))` over the last dimension.
+
+    Formula:
+      `sum(y * log(y / p))` over the last dimension, y being the labels and p the predictions, both clipped to
+      `epsilon` (that of `tf.keras.backend`) and 1 (Kullback and Leibler 1951).
 
     Example:
       >>> import meshflow as tf
@@ -168,6 +204,10 @@ def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
 def poisson(y_true: Any, y_pred: Any) -> Tensor:
     """`mean(y_pred - y_true * log(y_pred))` over the last dimension.
 
+    Formula:
+      `mean(p - y * log(p + epsilon))` over the last dimension, y being the labels and p the predictions, `epsilon`
+      that of `tf.keras.backend`.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.losses.poisson([[2.0, 0.0]], [[1.0, 3.0]]).numpy().round(3).tolist()
@@ -179,6 +219,9 @@ def poisson(y_true: Any, y_pred: Any) -> Tensor:
 
 def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
     """Minus the cosine of the angle between labels and predictions.
+
+    Formula:
+      `-sum(y * p) / (|y| * |p|)` over `axis`, y being the labels and p the predictions and |.| the Euclidean norm.
 
     Example:
       >>> import meshflow as tf
@@ -208,6 +251,11 @@ def categorical_crossentropy(
     axis: int = -1,
 ) -> Tensor:
     """Cross entropy with one-hot labels.
+
+    Formula:
+      `-sum(y * log(p))` over `axis`. p are the predictions, divided by their sum and kept inside (0, 1), or with
+      `from_logits` their softmax; y are the labels, or with smoothing
+      `(1 - label_smoothing) * y + label_smoothing / n` for n classes.
 
     Args:
       y_true: label distributions.
@@ -246,6 +294,10 @@ def sparse_categorical_crossentropy(
     ignore_class: int | None = None,
 ) -> Tensor:
     """Cross entropy with class numbers.
+
+    Formula:
+      `-log(p[y])`, y being the class number and p the predictions along `axis`, kept inside (0, 1), or with
+      `from_logits` their softmax.
 
     Args:
       y_true: integers.
@@ -310,6 +362,11 @@ def binary_crossentropy(
 ) -> Tensor:
     """Cross entropy with labels 0 and 1, averaged over `axis`.
 
+    Formula:
+      `-mean(y * log(p) + (1 - y) * log(1 - p))` over `axis`. p are the predictions, kept inside (0, 1), or with
+      `from_logits` their sigmoid; y are the labels, or with smoothing
+      `(1 - label_smoothing) * y + label_smoothing / 2`.
+
     Args:
       y_true: labels, 0 or 1.
       y_pred: probabilities, or logits, of the same shape.
@@ -361,6 +418,11 @@ def binary_focal_crossentropy(
 ) -> Tensor:
     """Binary cross entropy in which easy examples count little (arXiv:1708.02002).
 
+    Formula:
+      `mean((1 - q)^gamma * c)` over `axis`, c being the binary cross entropy of an element and q the probability of
+      the right class, `y * p + (1 - y) * (1 - p)`, for labels y and predictions p (with `from_logits` their sigmoid).
+      With `apply_class_balancing` c is multiplied by `y * alpha + (1 - y) * (1 - alpha)`.
+
     Args:
       y_true: labels, 0 or 1.
       y_pred: probabilities, or logits, of the same shape.
@@ -397,6 +459,10 @@ def categorical_focal_crossentropy(
     axis: int = -1,
 ) -> Tensor:
     """Categorical cross entropy in which easy examples count little (arXiv:1708.02002).
+
+    Formula:
+      `-sum(alpha * (1 - p)^gamma * y * log(p))` over `axis`, y being the one-hot labels and p the predictions,
+      divided by their sum, or with `from_logits` their softmax.
 
     Example:
       >>> import meshflow as tf

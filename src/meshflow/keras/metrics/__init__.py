@@ -119,6 +119,9 @@ def cosine_similarity(  # type: ignore[no-redef]
 ) -> Tensor:
     """Cosine of the angle between labels and predictions; the loss of this name is its negative.
 
+    Formula:
+      `sum(y * p) / (|y| * |p|)` over `axis`, y being the labels and p the predictions and |.| the Euclidean norm.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.metrics.cosine_similarity([[3.0, 4.0]], [[6.0, 8.0]]).numpy().round(3).tolist()

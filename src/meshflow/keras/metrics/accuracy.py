@@ -17,6 +17,9 @@ from meshflow.ops import array, math
 def accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """1.0 where labels and predictions are equal.
 
+    Formula:
+      `1 if y = p else 0`, y being the labels and p the predictions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.metrics.accuracy([[1], [2]], [[1], [3]]).numpy().tolist()
@@ -35,6 +38,9 @@ def _equal(y_true: Any, y_pred: Any) -> Any:
 def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
     """Share of predictions on the label's side of a threshold, over the last dimension.
 
+    Formula:
+      `mean(1 if y = (p > threshold) else 0)` over the last dimension, y being the labels and p the predictions.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.metrics.binary_accuracy([[1, 1, 0, 0]], [[0.9, 0.2, 0.4, 0.1]]).numpy().tolist()
@@ -46,13 +52,20 @@ def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
 
 
 def _binary_matches(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
-    """1.0 for each element that is on the label's side of a threshold."""
+    """1.0 for each element that is on the label's side of a threshold.
+
+    Formula:
+      `1 if y = (p > threshold) else 0`, y being the labels and p the predictions.
+    """
     y_pred = convert_to_tensor(y_pred)
     return _equal(y_true, math.cast(y_pred > threshold, y_pred.dtype))
 
 
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """1.0 where the largest prediction is the label's class; one-hot labels.
+
+    Formula:
+      `1 if argmax(y) = argmax(p) else 0`, y being the one-hot labels and p the predictions.
 
     Example:
       >>> import meshflow as tf
@@ -65,6 +78,9 @@ def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
 
 def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """1.0 where the largest prediction is the label's class; class numbers as labels.
+
+    Formula:
+      `1 if y = argmax(p) else 0`, y being the class number and p the predictions.
 
     Example:
       >>> import meshflow as tf
@@ -88,6 +104,10 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
 def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
     """1.0 where the label's class is among the k largest predictions; one-hot labels.
 
+    Formula:
+      `1 if count(p > p[c]) < k else 0`, c being the label's class `argmax(y)`, y the one-hot labels and p the
+      predictions.
+
     Example:
       >>> import meshflow as tf
       >>> labels, scores = [[0, 1, 0], [0, 0, 1]], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]
@@ -99,6 +119,9 @@ def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
 
 def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
     """1.0 where the label's class is among the k largest predictions; class numbers as labels.
+
+    Formula:
+      `1 if count(p > p[y]) < k else 0`, y being the class number and p the predictions.
 
     Example:
       >>> import meshflow as tf

@@ -16,6 +16,13 @@ _SUMMATIONS = ("interpolation", "minoring", "majoring")
 class AUC(ConfusionCounts):
     """Area under the ROC or precision-recall curve, by Riemann sums over thresholds.
 
+    Formula:
+      `sum((x[i] - x[j]) * (y[i] + y[j]) / 2)` over neighbouring thresholds i and j. For 'ROC' y is the true positive
+      rate `tp / (tp + fn)` and x the false positive rate `fp / (fp + tn)`, for 'PR' y is the precision
+      `tp / (tp + fp)` and x the recall `tp / (tp + fn)`, of the weights tp, fp, tn and fn of true and false positives
+      and negatives. 'minoring' and 'majoring' take the smaller and the larger y in place of their mean; with
+      'interpolation' 'PR' takes the integral of Davis and Goadrich (2006) between thresholds.
+
     Args:
       num_thresholds: number of thresholds.
       curve: 'ROC' or 'PR'.

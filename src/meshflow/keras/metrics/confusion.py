@@ -175,8 +175,13 @@ def _count(name: str, outcome: str, doc: str, shown: int) -> type[Counts]:
         """The configuration."""
         return {**Metric.get_config(self), "thresholds": self.init_thresholds}
 
+    right, found = outcome.split("_")
+    side = ">" if found == "positives" else "<="
+    label = 1 if (right == "true") == (found == "positives") else 0
     text = (
-        f"{doc}\n\nArgs:\n  thresholds: a threshold or several; default 0.5.\n"
+        f"{doc}\n\nFormula:\n  `sum(s if y = {label} and p {side} t else 0)`, y being the labels, p the predictions, t the\n"
+        "  threshold and s the weights, 1 by default.\n\n"
+        "Args:\n  thresholds: a threshold or several; default 0.5.\n"
         "  name: the metric's name.\n  dtype: dtype of the state.\n\n"
         "Example:\n  >>> import meshflow as tf\n"
         f"  >>> metric = tf.keras.metrics.{name}()\n"
@@ -202,6 +207,9 @@ FalseNegatives = _count("FalseNegatives", "false_negatives", "Number of false ne
 
 class Precision(ConfusionCounts):
     """True positives among all positives.
+
+    Formula:
+      `tp / (tp + fp)`, 0 where nothing is positive; tp and fp are the weights of true and false positives.
 
     Args:
       thresholds: a threshold or several; default 0.5.
@@ -250,6 +258,9 @@ class Precision(ConfusionCounts):
 
 class Recall(Precision):
     """True positives among all positive labels; arguments as `Precision`.
+
+    Formula:
+      `tp / (tp + fn)`, 0 where no label is positive; tp and fn are the weights of true positives and false negatives.
 
     Example:
       >>> import meshflow as tf

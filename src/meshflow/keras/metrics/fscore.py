@@ -11,6 +11,11 @@ from meshflow.ops import array, math
 class FBetaScore(Metric):
     """`(1 + beta^2) * precision * recall / (beta^2 * precision + recall)`.
 
+    Formula:
+      `(1 + beta^2) * q * r / (beta^2 * q + r)` for each class, then averaged as `average` says; q is the precision
+      `tp / (tp + fp)` and r the recall `tp / (tp + fn)`, of the weights tp, fp and fn of true positives, false
+      positives and false negatives.
+
     Args:
       average: None gives one score per class; 'micro' counts all classes together; 'macro' is
         their mean; 'weighted' their mean by number of labels.
@@ -120,6 +125,11 @@ class FBetaScore(Metric):
 
 class F1Score(FBetaScore):
     """`FBetaScore` with a beta of 1: `2 * precision * recall / (precision + recall)`.
+
+    Formula:
+      `2 * q * r / (q + r)` for each class, then averaged as `average` says; q is the precision `tp / (tp + fp)` and r
+      the recall `tp / (tp + fn)`, of the weights tp, fp and fn of true positives, false positives and false
+      negatives.
 
     Args:
       average: None, 'micro', 'macro' or 'weighted', as in `FBetaScore`.

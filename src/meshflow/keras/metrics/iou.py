@@ -13,6 +13,10 @@ from meshflow.ops import array, math
 class IoU(Metric):
     """Mean intersection over union of some classes: `tp / (tp + fp + fn)`, from a confusion matrix.
 
+    Formula:
+      `mean(tp / (tp + fp + fn))` over the `target_class_ids` that occur, tp, fp and fn being the weights of true
+      positives, false positives and false negatives of a class.
+
     Args:
       num_classes: number of classes.
       target_class_ids: the classes whose values are averaged.
@@ -108,6 +112,10 @@ class IoU(Metric):
 class MeanIoU(IoU):
     """Mean over all classes of intersection over union; arguments as `IoU`, which see.
 
+    Formula:
+      `mean(tp / (tp + fp + fn))` over all classes that occur, tp, fp and fn being the weights of true positives,
+      false positives and false negatives of a class.
+
     Example:
       >>> import meshflow as tf
       >>> metric = tf.keras.metrics.MeanIoU(num_classes=2)
@@ -138,6 +146,10 @@ class MeanIoU(IoU):
 
 class BinaryIoU(IoU):
     """Intersection over union of scores cut at a threshold and labels 0 and 1.
+
+    Formula:
+      `mean(tp / (tp + fp + fn))` over `target_class_ids`, 0 and 1 by default, of predictions that are 1 from
+      `threshold` on; tp, fp and fn are the weights of true positives, false positives and false negatives of a class.
 
     Args:
       target_class_ids: (0, 1), (0,) or (1,): the classes whose values are averaged.
@@ -183,6 +195,10 @@ class BinaryIoU(IoU):
 class OneHotIoU(IoU):
     """`IoU` of one-hot labels and scores (or class numbers with `sparse_y_pred`).
 
+    Formula:
+      `mean(tp / (tp + fp + fn))` over the `target_class_ids` that occur, tp, fp and fn being the weights of true
+      positives, false positives and false negatives of a class.
+
     Example:
       >>> import meshflow as tf
       >>> metric = tf.keras.metrics.OneHotIoU(num_classes=2, target_class_ids=[1])
@@ -212,6 +228,10 @@ class OneHotIoU(IoU):
 
 class OneHotMeanIoU(MeanIoU):
     """`MeanIoU` of one-hot labels and scores (or class numbers with `sparse_y_pred`).
+
+    Formula:
+      `mean(tp / (tp + fp + fn))` over all classes that occur, tp, fp and fn being the weights of true positives,
+      false positives and false negatives of a class.
 
     Example:
       >>> import meshflow as tf

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras.losses import functions as _losses
-from meshflow.keras.losses.base import example_text, match_last_dimension
+from meshflow.keras.losses.base import example_text, formula_text, match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
@@ -79,6 +79,9 @@ class Reduce(Metric):
 class Mean(Reduce):
     """Weighted mean of values.
 
+    Formula:
+      `sum(s * x) / sum(s)`, x being the values and s their weights, 1 by default.
+
     Args:
       name: the metric's name.
       dtype: dtype of the state.
@@ -98,6 +101,9 @@ class Mean(Reduce):
 class Sum(Reduce):
     """Weighted sum of values; arguments as `Mean`.
 
+    Formula:
+      `sum(s * x)`, x being the values and s their weights, 1 by default.
+
     Example:
       >>> import meshflow as tf
       >>> metric = tf.keras.metrics.Sum()
@@ -114,6 +120,9 @@ class Sum(Reduce):
 
 class MeanTensor(Metric):
     """Mean of tensors, element by element.
+
+    Formula:
+      `sum(s * x) / sum(s)` over updates, x being the values of an element and s their weights, 1 by default.
 
     Args:
       name: the metric's name.
@@ -289,7 +298,7 @@ def define(
     known_as = default_name or fn.__name__
     arguments = "".join(f"  {n}: see `tf.keras.{home}.{known_as}`.\n" for n in extra)
     text = (
-        f"{doc}\n\nArgs:\n  name: the metric's name.\n  dtype: dtype of the state.\n{arguments}"
+        f"{doc}{formula_text(fn, 'The mean, weighted by `sample_weight`, of ')}\n\nArgs:\n  name: the metric's name.\n  dtype: dtype of the state.\n{arguments}"
         + example_text(f"tf.keras.metrics.{example[0]}", example[1])
     )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.metrics"}

@@ -18,6 +18,9 @@ from meshflow.ops import array, math
 class RootMeanSquaredError(Mean):
     """Square root of the mean of squared errors.
 
+    Formula:
+      `sqrt(sum(s * (y - p)^2) / sum(s))`, y being the labels and p the predictions, s their weights, 1 by default.
+
     Args:
       name: the metric's name.
       dtype: dtype of the state.
@@ -49,6 +52,10 @@ class RootMeanSquaredError(Mean):
 
 class MeanRelativeError(Mean):
     """Mean of `|y_true - y_pred| / normalizer`; 0 where the normalizer is 0.
+
+    Formula:
+      `sum(s * |y - p| / normalizer) / sum(s)`, y being the labels and p the predictions, s their weights, 1 by
+      default.
 
     Args:
       normalizer: numbers of the shape of the predictions.
@@ -86,6 +93,11 @@ class MeanRelativeError(Mean):
 
 class R2Score(Metric):
     """Coefficient of determination: `1 - sum((y_true - y_pred)^2) / sum((y_true - mean)^2)`.
+
+    Formula:
+      `r = 1 - sum(s * (y - p)^2) / sum(s * (y - a)^2)` for each output, y being the labels and p the predictions, s
+      their weights and a the weighted mean of y; r is the score. With `num_regressors` k and n elements,
+      `1 - (1 - r) * (n - 1) / (n - k - 1)`.
 
     Args:
       class_aggregation: 'uniform_average' over the outputs, 'variance_weighted_average', or None

@@ -63,6 +63,10 @@ class OperatingPoint(ConfusionCounts):
 class SensitivityAtSpecificity(OperatingPoint):
     """Largest sensitivity over the thresholds at which the specificity is at least a value.
 
+    Formula:
+      `max(tp / (tp + fn))` over thresholds with `tn / (tn + fp) >= specificity`, tp, fp, tn and fn being the weights
+      of true positives, false positives, true negatives and false negatives.
+
     Args:
       specificity: the value, in [0, 1].
       num_thresholds: number of thresholds.
@@ -96,6 +100,10 @@ class SensitivityAtSpecificity(OperatingPoint):
 
 class SpecificityAtSensitivity(OperatingPoint):
     """Largest specificity over the thresholds at which the sensitivity is at least a value.
+
+    Formula:
+      `max(tn / (tn + fp))` over thresholds with `tp / (tp + fn) >= sensitivity`, tp, fp, tn and fn being the weights
+      of true positives, false positives, true negatives and false negatives.
 
     Args:
       sensitivity: the value, in [0, 1].
@@ -131,6 +139,10 @@ class SpecificityAtSensitivity(OperatingPoint):
 class PrecisionAtRecall(OperatingPoint):
     """Largest precision over the thresholds at which the recall is at least a value.
 
+    Formula:
+      `max(tp / (tp + fp))` over thresholds with `tp / (tp + fn) >= recall`, tp, fp, tn and fn being the weights of
+      true positives, false positives, true negatives and false negatives.
+
     Args:
       recall: the value, in [0, 1].
       num_thresholds: number of thresholds.
@@ -164,6 +176,10 @@ class PrecisionAtRecall(OperatingPoint):
 
 class RecallAtPrecision(OperatingPoint):
     """Largest recall over the thresholds at which the precision is at least a value.
+
+    Formula:
+      `max(tp / (tp + fn))` over thresholds with `tp / (tp + fp) >= precision`, tp, fp, tn and fn being the weights of
+      true positives, false positives, true negatives and false negatives.
 
     Args:
       precision: the value, in [0, 1].

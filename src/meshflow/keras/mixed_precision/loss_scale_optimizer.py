@@ -34,6 +34,12 @@ _log = logging.getLogger("meshflow")
 class LossScaleOptimizer(Optimizer):
     """Scales the loss of another optimizer, by default with a scale that finds its own size.
 
+    Formula:
+      `g = h / s`, h being the gradient of the scaled loss `s * loss`, where loss is the loss, g the gradient that the
+      inner optimizer is given, and s the scale: `s = 2 * s` after `dynamic_growth_steps` steps in a row with finite
+      gradients, `s = s / 2` after one without, which changes nothing else (Micikevicius et al. 2018,
+      arXiv:1710.03740).
+
     Args:
       inner_optimizer: the optimizer that updates variables.
       dynamic: whether the scale moves; a fixed one needs `initial_scale`.

@@ -11,8 +11,10 @@ from meshflow.keras.optimizers.adam import Adam, Adamax, AdamW, Lion, Nadam
 from meshflow.keras.optimizers.adaptive import Adadelta, Adagrad, RMSprop
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.ftrl import Ftrl
+from meshflow.keras.optimizers.lamb import Lamb
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
 from meshflow.keras.optimizers.sgd import SGD
+from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
 __all__ = [
     "SGD",
@@ -23,6 +25,7 @@ __all__ = [
     "AdamW",
     "Adamax",
     "Ftrl",
+    "Lamb",
     "Lion",
     "LossScaleOptimizer",
     "Nadam",
@@ -48,7 +51,11 @@ def __getattr__(name: str) -> Any:
 
 
 registry.OPTIMIZERS.table |= registry.name_table(
-    SGD, RMSprop, Adam, AdamW, Adamax, Nadam, Adagrad, Adadelta, Adafactor, Ftrl, Lion
+    *(
+        value
+        for name, value in list(globals().items())
+        if name in __all__ and isinstance(value, type) and issubclass(value, RuleOptimizer)
+    )
 )
 
 

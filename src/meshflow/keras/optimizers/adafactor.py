@@ -18,6 +18,13 @@ class Adafactor(RuleOptimizer):
     For a variable of two or more dimensions the mean square gradient is the outer product of its
     means along the last two, so the state is as large as one row and one column.
 
+    Formula:
+      `w = w - max(epsilon_2, rms(w)) * min(lr, 1 / sqrt(t)) * u / max(1, rms(u) / clip_threshold)`, where
+      `u = g / sqrt(v)` is the unscaled step u. w is the variable, g its gradient, lr the learning rate, t the number
+      of the step, from 1, rms the root of the mean square, and v the mean of `g^2 + epsilon_1` with the decay
+      `1 - t^beta_2_decay`: for variables of two or more dimensions the product of its means r over the columns and c
+      over the rows, `v = r * c / mean(r)`.
+
     Args:
       learning_rate: number, function, or schedule.
       beta_2_decay: power of the step at which the mean square forgets.

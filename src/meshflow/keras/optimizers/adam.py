@@ -16,8 +16,12 @@ __all__ = ["Adam", "AdamW", "Adamax", "Lion", "Nadam"]
 class Adam(RuleOptimizer):
     """Adaptive moments (Kingma and Ba 2014, arXiv:1412.6980).
 
-    `w -= lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`: epsilon is the paper's
-    "epsilon hat", as in TensorFlow.
+    Formula:
+      `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2` and
+      `w = w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the variable, g its gradient,
+      lr the learning rate, t the number of the step, from 1, m and v the means of gradients and of their squares,
+      zero at first. With `amsgrad` the largest v so far stands below the root. `epsilon` is the paper's "epsilon
+      hat", as in TensorFlow.
 
     Args:
       learning_rate: number, function, or schedule.
@@ -107,6 +111,13 @@ class Adam(RuleOptimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay (arXiv:1711.05101).
 
+    Formula:
+      `w = w - lr * weight_decay * w`, then the step of `Adam`: `m = beta_1 * m + (1 - beta_1) * g`,
+      `v = beta_2 * v + (1 - beta_2) * g^2` and
+      `w = w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)`. w is the variable, g its gradient,
+      lr the learning rate, t the number of the step, from 1, m and v the means of gradients and of their squares,
+      zero at first.
+
     Args:
       learning_rate: number, function, or schedule.
       weight_decay: share of each weight subtracted per step, times the learning rate.
@@ -150,6 +161,11 @@ class AdamW(Adam):
 
 class Adamax(RuleOptimizer):
     """Adam with the largest instead of the root mean square gradient (arXiv:1412.6980, section 7).
+
+    Formula:
+      `m = beta_1 * m + (1 - beta_1) * g`, `u = max(beta_2 * u, |g|)` and
+      `w = w - lr / (1 - beta_1^t) * m / (u + epsilon)`. w is the variable, g its gradient, lr the learning rate, t
+      the number of the step, from 1, m the mean gradient and u the largest one, which fades, both zero at first.
 
     Args:
       learning_rate: number, function, or schedule.
@@ -201,6 +217,14 @@ class Nadam(RuleOptimizer):
     """Adam with Nesterov momentum (Dozat 2016).
 
     The momentum warms up as `b1 * (1 - 0.5 * 0.96^(t * 0.004))`, as in Keras 2.
+
+    Formula:
+      `m = beta_1 * m + (1 - beta_1) * g`, `v = beta_2 * v + (1 - beta_2) * g^2` and
+      `w = w - lr * a / (sqrt(v / (1 - beta_2^t)) + epsilon)`, where `a = (1 - c) * g / (1 - q) + d * m / (1 - q * d)`
+      is the step's direction a. w is the variable, g its gradient, lr the learning rate, t the number of the step,
+      from 1, m and v the means of gradients and of their squares, zero at first,
+      `c = beta_1 * (1 - 0.5 * 0.96^(0.004 * t))` the momentum c of this step, d that of the next, and q the product
+      of those so far.
 
     Args:
       learning_rate: a number or function; schedules are not supported.
@@ -311,6 +335,10 @@ class Nadam(RuleOptimizer):
 
 class Lion(RuleOptimizer):
     """Steps along the sign of a mean gradient (arXiv:2302.06675).
+
+    Formula:
+      `w = w - lr * sign(beta_1 * m + (1 - beta_1) * g)`, then `m = beta_2 * m + (1 - beta_2) * g`. w is the variable,
+      g its gradient, lr the learning rate, m the mean gradient, zero at first.
 
     Args:
       learning_rate: number, function, or schedule.

@@ -16,6 +16,12 @@ __all__ = ["Adadelta", "Adagrad", "RMSprop"]
 class RMSprop(RuleOptimizer):
     """Steps divided by a running root mean square of gradients (Tieleman and Hinton 2012).
 
+    Formula:
+      `r = rho * r + (1 - rho) * g^2` and `w = w - lr * g / (sqrt(r) + epsilon)`. w is the variable, g its gradient,
+      lr the learning rate, r the mean square, zero at first. With `centered`, `r - a^2` stands for r, where
+      `a = rho * a + (1 - rho) * g`, a being the mean. With momentum `v = momentum * v + lr * g / sqrt(r + epsilon)`
+      and `w = w - v`, v being the velocity.
+
     Args:
       learning_rate: number, function, or schedule.
       rho: decay of the mean square.
@@ -115,6 +121,10 @@ class RMSprop(RuleOptimizer):
 class Adagrad(RuleOptimizer):
     """Steps divided by the root of all squared gradients so far (Duchi et al. 2011).
 
+    Formula:
+      `s = s + g^2` and `w = w - lr * g / (sqrt(s) + epsilon)`. w is the variable, g its gradient, lr the learning
+      rate, s the sum of squares, `initial_accumulator_value` at first.
+
     Args:
       learning_rate: number, function, or schedule.
       initial_accumulator_value: start of the sum.
@@ -180,6 +190,11 @@ class Adagrad(RuleOptimizer):
 
 class Adadelta(RuleOptimizer):
     """Steps scaled by past steps over past gradients (arXiv:1212.5701).
+
+    Formula:
+      `s = rho * s + (1 - rho) * g^2`, `d = sqrt(u + epsilon) / sqrt(s + epsilon) * g`,
+      `u = rho * u + (1 - rho) * d^2` and `w = w - lr * d`. w is the variable, g its gradient, lr the learning rate, d
+      the step, s and u the mean squares of gradients and steps, zero at first.
 
     Args:
       learning_rate: number, function, or schedule.

@@ -14,6 +14,13 @@ __all__ = ["Ftrl"]
 class Ftrl(RuleOptimizer):
     """Follow the regularized leader (McMahan et al. 2013), for sparse linear models.
 
+    Formula:
+      `n = s + g^2`, `z = z + g + 2 * k * w - (n^-power - s^-power) / lr * w`, `s = n` and
+      `w = (clip(z, -l1, l1) - z) / (n^-power / lr + 2 * l2)`. w is the variable, g its gradient, lr the learning
+      rate; s and n are the sum of squares before and after the step, `initial_accumulator_value` at first, z the
+      linear term, zero at first, power is `learning_rate_power`, k is `l2_shrinkage_regularization_strength`, l1 is
+      `l1_regularization_strength` and l2 is `l2_regularization_strength + beta / (2 * lr)`.
+
     Args:
       learning_rate: number, function, or schedule.
       learning_rate_power: power of the accumulated squares, not positive.

@@ -60,6 +60,10 @@ class LearningRateSchedule:
 class ExponentialDecay(LearningRateSchedule):
     """`initial * rate ^ (step / steps)`.
 
+    Formula:
+      `initial_learning_rate * decay_rate^(t / decay_steps)`, t being the step; with `staircase` the quotient is
+      rounded down.
+
     Args:
       initial_learning_rate: rate at step 0.
       decay_steps: steps until the rate has fallen by `decay_rate`.
@@ -96,6 +100,10 @@ class ExponentialDecay(LearningRateSchedule):
 class InverseTimeDecay(ExponentialDecay):
     """`initial / (1 + rate * step / steps)`; arguments as `ExponentialDecay`.
 
+    Formula:
+      `initial_learning_rate / (1 + decay_rate * t / decay_steps)`, t being the step; with `staircase` the quotient is
+      rounded down.
+
     Example:
       >>> import meshflow as tf
       >>> rate = tf.keras.optimizers.schedules.InverseTimeDecay(8.0, decay_steps=10, decay_rate=1.0)
@@ -113,6 +121,9 @@ class InverseTimeDecay(ExponentialDecay):
 
 class PiecewiseConstantDecay(LearningRateSchedule):
     """Constant between boundaries.
+
+    Formula:
+      `values[i]`, i being the number of `boundaries` that are smaller than the step.
 
     Args:
       boundaries: steps, rising; a boundary belongs to the interval before it.
@@ -146,6 +157,10 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
 class PolynomialDecay(LearningRateSchedule):
     """From an initial to an end rate, as a polynomial.
+
+    Formula:
+      `(initial_learning_rate - end_learning_rate) * (1 - t / decay_steps)^power + end_learning_rate`, t being the
+      step, at most `decay_steps`; with `cycle` the next multiple of `decay_steps` stands for it.
 
     Args:
       initial_learning_rate: rate at step 0.
@@ -193,6 +208,12 @@ class PolynomialDecay(LearningRateSchedule):
 
 class CosineDecay(LearningRateSchedule):
     """Half a cosine from the initial rate down to `alpha` of it (arXiv:1608.03983), after a linear warm-up.
+
+    Formula:
+      `initial_learning_rate * ((1 - alpha) * (1 + cos(pi * t / decay_steps)) / 2 + alpha)`, t being the step, at most
+      `decay_steps`. With `warmup_target`,
+      `initial_learning_rate + (warmup_target - initial_learning_rate) * t / warmup_steps` for the first
+      `warmup_steps`, and then the decay from `warmup_target`.
 
     Args:
       initial_learning_rate: rate at step 0.
@@ -246,6 +267,10 @@ class CosineDecay(LearningRateSchedule):
 
 class CosineDecayRestarts(LearningRateSchedule):
     """Cosine decay that starts again, each time longer and lower (arXiv:1608.03983).
+
+    Formula:
+      `initial_learning_rate * ((1 - alpha) * m_mul^i * (1 + cos(pi * f)) / 2 + alpha)`, i being the number of
+      restarts so far and f the share of the period that is over; period i takes `first_decay_steps * t_mul^i` steps.
 
     Args:
       initial_learning_rate: rate at step 0.

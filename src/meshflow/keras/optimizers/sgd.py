@@ -10,7 +10,12 @@ __all__ = ["SGD"]
 
 
 class SGD(RuleOptimizer):
-    """Gradient descent with momentum: `v = m * v - lr * g; w = w + v`.
+    """Gradient descent, with momentum.
+
+    Formula:
+      `w = w - lr * g`. w is the variable, g its gradient, lr the learning rate. With momentum
+      `v = momentum * v - lr * g` and `w = w + v`, v being the velocity, zero at first (Polyak 1964); with `nesterov`
+      `w = w + momentum * v - lr * g` (Nesterov 1983).
 
     Args:
       learning_rate: number, function, or schedule.

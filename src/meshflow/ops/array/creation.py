@@ -116,6 +116,8 @@ def ones(
 ) -> Tensor:
     """A tensor of ones (True); arguments as in `zeros`.
 
+    The result has the shape `shape`.
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.ones([2, 2], tf.int32).numpy())
@@ -231,6 +233,8 @@ def range(
 ) -> Tensor:
     """Numbers from `start` up to, not including, `limit`.
 
+    The result is a vector of ceil((limit - start) / delta) numbers, a shape that is known while tracing.
+
     Args:
       start: first number; the limit when `limit` is None.
       limit: end.
@@ -321,6 +325,8 @@ def _linspace(start: TensorLike, stop: TensorLike, num: int, axis: int) -> Tenso
 def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
     """Coordinates of a grid from vectors of coordinates.
 
+    From vectors of n1, n2, ... numbers to as many tensors of shape (n2, n1, ...), with indexing 'ij' (n1, n2, ...).
+
     Args:
       *args: vectors.
       **kwargs: `indexing`, 'xy' (default) or 'ij'.
@@ -383,6 +389,8 @@ def one_hot(
     name: str | None = None,
 ) -> Tensor:
     """Vectors with `on_value` at one position and `off_value` elsewhere.
+
+    The result has the shape of the indices with `depth` put in at `axis`.
 
     Args:
       indices: integers; one out of range gives only `off_value`.

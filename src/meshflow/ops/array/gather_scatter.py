@@ -328,6 +328,8 @@ def boolean_mask(
 ) -> Tensor:
     """The elements (or slices) where a mask is true.
 
+    The mask's dimensions become one, of a size that depends on values; the others keep their shape.
+
     Args:
       tensor: a tensor.
       mask: booleans, whose values must be known: inside a function use tf.where(mask, x, 0).

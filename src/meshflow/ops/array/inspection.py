@@ -112,6 +112,8 @@ def size(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> T
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """A tensor with the same value, recorded as an op of its own.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> v = tf.Variable(1.0)
@@ -129,6 +131,8 @@ identity.op.by_rows = passes_rows(lambda operand, rows: rows)  # type: ignore[at
 def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
     """`identity` of each tensor of a list.
 
+    Each has the shape that it had.
+
     Example:
       >>> import meshflow as tf
       >>> [t.numpy().item() for t in tf.identity_n([1, 2.5])]
@@ -140,6 +144,8 @@ def identity_n(input: Any, name: str | None = None) -> list[Tensor]:
 @op(same=(), differentiable=False, strings="moves")
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same value, through which no gradient flows.
+
+    The result has the shape of the argument.
 
     Example:
       >>> import meshflow as tf
@@ -202,6 +208,8 @@ def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
     """`identity`: XLA finds constants itself.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> tf.guarantee_const(3).numpy().item()
@@ -255,6 +263,8 @@ def group(*inputs: Any, **kwargs: Any) -> None:
 
 def tuple(tensors: Any, control_inputs: Any = None, name: str | None = None) -> list[Any]:
     """The tensors as a list: ops run in program order already.
+
+    Each has the shape that it had.
 
     Example:
       >>> import meshflow as tf

@@ -91,6 +91,8 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
 def parallel_stack(values: Any, name: str = "parallel_stack") -> Tensor:
     """`stack` along a new first dimension.
 
+    From (...) each to (n, ...), n being their number.
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.parallel_stack([[1, 2], [3, 4]]).numpy())
@@ -129,6 +131,8 @@ def unstack(
     value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack"
 ) -> list[Tensor]:
     """The parts of a tensor along a dimension, as a list.
+
+    The results have the argument's shape without `axis`.
 
     Args:
       value: a tensor.
@@ -181,6 +185,8 @@ def split(
     name: str = "split",
 ) -> list[Tensor]:
     """Splits a tensor along a dimension.
+
+    All results have the argument's shape, with the parts' sizes along `axis`.
 
     Args:
       value: a tensor.

@@ -40,6 +40,8 @@ def sort(
 ) -> Tensor:
     """Sorts along a dimension.
 
+    The result has the shape of the argument.
+
     Args:
       values: a tensor.
       axis: the dimension.
@@ -64,6 +66,8 @@ def argsort(
     name: str | None = None,
 ) -> Tensor:
     """Positions that sort along a dimension, int32; always stable.
+
+    The result has the shape of the argument.
 
     Args:
       values: a tensor.
@@ -169,6 +173,8 @@ def _unique(x: Any, out_idx: Any) -> tuple[Any, Any, Any]:
 def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
     """The different values of a vector, in the order they first appear.
 
+    Both results are vectors: (unique,) and the shape of the argument.
+
     Args:
       x: a vector whose values are known.
       out_idx: dtype of the positions.
@@ -190,6 +196,8 @@ def unique_with_counts(
     x: TensorLike, out_idx: Any = int32, name: str | None = None
 ) -> UniqueWithCounts:
     """`unique`, and how often each value occurs.
+
+    The results are vectors of shapes (unique,), (n,) and (unique,).
 
     Args:
       x: a vector.
@@ -228,6 +236,8 @@ def histogram_fixed_width_bins(
 ) -> Tensor:
     """The number of the bin, of `nbins` equal ones, in which each value lies.
 
+    The result has the shape of `values`.
+
     Args:
       values: numbers.
       value_range: lower and upper end; values outside go to the outermost bins.
@@ -254,6 +264,8 @@ def histogram_fixed_width(
     name: str | None = None,
 ) -> Tensor:
     """Counts of values in `nbins` equal bins; values outside go to the outermost bins.
+
+    The result is a vector of shape (nbins,).
 
     Args:
       values: a tensor of numbers.

@@ -58,6 +58,8 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
 def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """Repeats each element along a dimension; without `axis`, of the flattened tensor.
 
+    The size along `axis` is the sum of `repeats`; without an axis the result is a vector.
+
     Args:
       input: a tensor.
       repeats: how often: one number, or one for each position along `axis`.
@@ -116,6 +118,8 @@ def pad(
 ) -> Tensor:
     """Adds elements before and after, along each dimension.
 
+    Each size n becomes before + n + after.
+
     Args:
       tensor: a tensor.
       paddings: one pair (before, after) per dimension.
@@ -160,6 +164,8 @@ def pad(
 def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
     """Reverses the order along dimensions.
 
+    The result has the shape of the argument.
+
     Args:
       tensor: a tensor.
       axis: the dimension or dimensions.
@@ -176,6 +182,8 @@ def reverse(tensor: TensorLike, axis: Any, name: str | None = None) -> Tensor:
 
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """Moves elements along dimensions; those pushed out come in at the other end.
+
+    The result has the shape of the argument.
 
     Args:
       input: a tensor.

@@ -68,6 +68,8 @@ def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor:
     """Adds a dimension of size 1 at `axis`.
 
+    The result has the argument's shape with a dimension of size 1 put in at `axis`.
+
     Args:
       input: a tensor.
       axis: where the new dimension goes; negative ones count from the end of the result.
@@ -93,6 +95,8 @@ def expand_dims(input: TensorLike, axis: int, name: str | None = None) -> Tensor
 @op(same=(), name="squeeze", strings="moves")
 def squeeze(input: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
     """Drops dimensions of size 1: all, or those in `axis`.
+
+    The result has the argument's shape without dimensions of size 1, all or those of `axis`.
 
     Args:
       input: a tensor.
@@ -159,6 +163,8 @@ def _bitcast(input: TensorLike, dtype: Any) -> Tensor:
 
 def bitcast(input: TensorLike, type: Any, name: str | None = None) -> Tensor:
     """The same bits read as another dtype.
+
+    A dtype of another width changes the shape: its last dimension is joined or split.
 
     Args:
       input: a tensor.

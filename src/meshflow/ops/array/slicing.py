@@ -31,6 +31,8 @@ _SLICE = Op("slice", _slice_op, strings="moves")
 def slice(input_: TensorLike, begin: Any, size: Any, name: str | None = None) -> Tensor:
     """A block of a tensor; `begin` may be computed at run time, `size` may not.
 
+    The result has the shape `size`; -1 stands for all that is behind `begin`.
+
     Args:
       input_: a tensor.
       begin: first position in each dimension.

@@ -201,6 +201,8 @@ def decode_png(
 ) -> Tensor:
     """`decode_image` without animations.
 
+    The result has the shape (height, width, channels).
+
     Args:
       contents: the file's bytes.
       channels: how many channels; default (0) as in the file.
@@ -221,7 +223,10 @@ def decode_png(
 
 @waits(_jpeg_spec)
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
-    """`decode_image` without animations."""
+    """`decode_image` without animations.
+
+    The result has the shape (height, width, channels).
+    """
     return decode_png(contents, channels)
 
 
@@ -294,6 +299,8 @@ def decode_and_crop_jpeg(
     name: str | None = None,
 ) -> Tensor:
     """Part of a JPEG image's pixels.
+
+    The result has the shape (height, width, channels).
 
     Args:
       contents: the file's bytes.
@@ -438,6 +445,8 @@ def extract_jpeg_shape(
 
 def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
     """Whether bytes start as a JPEG file does.
+
+    The result is a scalar.
 
     Example:
       >>> import meshflow as tf

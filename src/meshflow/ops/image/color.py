@@ -43,6 +43,8 @@ def convert_image_dtype(
 ) -> Tensor:
     """Another dtype, scaled: floats run from 0 to 1, integers over their positive range.
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Args:
       image: a tensor.
       dtype: the new dtype.
@@ -88,6 +90,8 @@ def _in_floats(image: Any, change: Any) -> Tensor:
 def adjust_brightness(image: TensorLike, delta: Any) -> Tensor:
     """`image + delta`, where floats run from 0 to 1.
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Args:
       image: a tensor; integers run over their positive range.
       delta: what is added, 1 being the whole range.
@@ -125,6 +129,8 @@ def adjust_contrast(images: TensorLike, contrast_factor: Any) -> Tensor:
 
 def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor:
     """`gain * image ^ gamma`.
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Raises:
       ValueError: for a negative gamma.

@@ -55,6 +55,8 @@ def _flip(key: Tensor, image: TensorLike, flip: Callable[[Any], Any]) -> Tensor:
 def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
     """Left and right exchanged with probability 1/2, for each image of a batch.
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.constant([[[1], [2]]])
@@ -66,6 +68,8 @@ def random_flip_left_right(image: TensorLike, seed: Any = None) -> Tensor:
 
 def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
     """Top and bottom exchanged with probability 1/2, for each image of a batch.
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -79,6 +83,8 @@ def random_flip_up_down(image: TensorLike, seed: Any = None) -> Tensor:
 def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
     """`random_flip_left_right` decided by the seed (two integers) only.
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(6), [1, 6, 1])
@@ -91,6 +97,8 @@ def stateless_random_flip_left_right(image: TensorLike, seed: Any) -> Tensor:
 
 def stateless_random_flip_up_down(image: TensorLike, seed: Any) -> Tensor:
     """`random_flip_up_down` decided by the seed (two integers) only.
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -115,6 +123,8 @@ def _delta(value: float, name: str, limit: float = float("inf")) -> float:
 
 def random_brightness(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
     """Brightness moved by a random number in [-max_delta, max_delta).
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -147,6 +157,8 @@ def random_contrast(image: TensorLike, lower: float, upper: float, seed: Any = N
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any = None) -> Tensor:
     """Saturation times a random number in [lower, upper).
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.image.random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5).shape
@@ -158,6 +170,8 @@ def random_saturation(image: TensorLike, lower: float, upper: float, seed: Any =
 
 def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
     """Hue moved by a random number in [-max_delta, max_delta), max_delta at most 0.5.
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -171,6 +185,8 @@ def random_hue(image: TensorLike, max_delta: float, seed: Any = None) -> Tensor:
 
 def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
     """`random_brightness` decided by the seed only.
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -186,6 +202,8 @@ def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Any) 
 def stateless_random_contrast(image: TensorLike, lower: float, upper: float, seed: Any) -> Tensor:
     """`random_contrast` decided by the seed only.
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.image.stateless_random_contrast(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
@@ -200,6 +218,8 @@ def stateless_random_saturation(
 ) -> Tensor:
     """`random_saturation` decided by the seed only.
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.image.stateless_random_saturation(tf.zeros([2, 2, 3]), 0.5, 1.5, seed=[1, 2]).shape
@@ -211,6 +231,8 @@ def stateless_random_saturation(
 
 def stateless_random_hue(image: TensorLike, max_delta: float, seed: Any) -> Tensor:
     """`random_hue` decided by the seed only.
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Example:
       >>> import meshflow as tf
@@ -237,6 +259,8 @@ def _crop(key: Tensor, value: TensorLike, size: Any) -> Tensor:
 def random_crop(value: TensorLike, size: Any, seed: Any = None, name: str | None = None) -> Tensor:
     """A block of the given size at a random place.
 
+    The result has the shape `size`.
+
     Args:
       value: a tensor.
       size: sizes of the block, one for each dimension.
@@ -258,6 +282,8 @@ def stateless_random_crop(
     value: TensorLike, size: Any, seed: Any, name: str | None = None
 ) -> Tensor:
     """`random_crop` decided by the seed only.
+
+    The result has the shape `size`.
 
     Example:
       >>> import meshflow as tf
@@ -281,6 +307,8 @@ def random_jpeg_quality(
 ) -> Tensor:
     """The image after JPEG coding of a random quality.
 
+    Images are (..., height, width, channels); the result has the same shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.image.random_jpeg_quality(tf.zeros([8, 8, 3]), 50, 90).shape
@@ -293,6 +321,8 @@ def stateless_random_jpeg_quality(
     image: TensorLike, min_jpeg_quality: int, max_jpeg_quality: int, seed: Any
 ) -> Tensor:
     """`random_jpeg_quality` decided by the seed only.
+
+    Images are (..., height, width, channels); the result has the same shape.
 
     Example:
       >>> import meshflow as tf

@@ -197,6 +197,8 @@ def set_diag(
 def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of twice the rank with the elements on its diagonal.
 
+    From a shape s to (*s, *s).
+
     Args:
       diagonal: a tensor.
       name: ignored.

@@ -75,6 +75,8 @@ _sqrtm.defvjp(_sqrtm_forward, _sqrtm_backward)
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
     """Matrix square roots (of positive results, real input gives real output); on CPU.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> tf.linalg.sqrtm([[4.0, 0.0], [0.0, 9.0]]).numpy().round(3).tolist()

@@ -79,6 +79,8 @@ def lu_reconstruct(
 ) -> Tensor:
     """The matrices that `lu` factorized.
 
+    From (..., n, n) and (..., n) to (..., n, n).
+
     Args:
       lower_upper: `lu` of the result of `tf.linalg.lu`.
       perm: `p` of it.
@@ -136,6 +138,8 @@ def lu_matrix_inverse(
     lower_upper: TensorLike, perm: TensorLike, validate_args: bool = False, name: str | None = None
 ) -> Tensor:
     """Inverses of the matrices that `lu` factorized; arguments as in `lu_reconstruct`.
+
+    From (..., n, n) and (..., n) to (..., n, n).
 
     Example:
       >>> import meshflow as tf

@@ -39,6 +39,8 @@ def _einsum(inputs: Sequence[TensorLike], equation: str) -> Tensor:
 def einsum(equation: str, *inputs: Any, **kwargs: Any) -> Tensor:
     """Products of tensors summed by Einstein's convention.
 
+    The shapes are those that the equation says.
+
     Args:
       equation: such as 'ij,jk->ik'.
       *inputs: tensors of one dtype.
@@ -108,6 +110,9 @@ def norm(
 ) -> Tensor:
     """Norms of vectors or matrices.
 
+    The result has the shape of the argument without the dimensions of `axis`; with `keepdims` these stay with size
+    1.
+
     Args:
       tensor: a tensor.
       ord: 'euclidean', 1, 2, inf, for vectors another positive number, for matrices 'fro'.
@@ -146,6 +151,8 @@ def normalize(
 ) -> Any:
     """Tensors divided by their norms, and the norms; arguments as in `norm`.
 
+    The first result has the shape of the argument; the norms have size 1 along `axis`.
+
     Example:
       >>> import meshflow as tf
       >>> unit, norm = tf.linalg.normalize([3.0, 4.0])
@@ -172,6 +179,8 @@ def trace(x: TensorLike, name: str | None = None) -> Tensor:
 @op
 def matrix_transpose(a: TensorLike, name: str | None = None, conjugate: bool = False) -> Tensor:
     """The last two dimensions exchanged, and complex numbers conjugated if wanted.
+
+    From (..., m, n) to (..., n, m).
 
     Example:
       >>> import meshflow as tf

@@ -68,6 +68,8 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Subtracts `y` from `x` element by element, with broadcasting.
 
+    Arguments are broadcast; the result has the broadcast shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.subtract([3, 2], 1).numpy()
@@ -79,6 +81,8 @@ def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="ifc")
 def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Multiplies element by element, with broadcasting.
+
+    Arguments are broadcast; the result has the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -165,6 +169,8 @@ def accumulate_n(
     inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None
 ) -> Tensor:
     """Adds all tensors of a list; the old name of `add_n`.
+
+    All tensors have one shape, and so has the result.
 
     Example:
       >>> import meshflow as tf
@@ -494,6 +500,8 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """Regularized incomplete beta function.
+
+    Arguments are broadcast; the result has the broadcast shape.
 
     Example:
       >>> import meshflow as tf

@@ -55,6 +55,8 @@ def clip_by_norm(
 ) -> Tensor:
     """Scales a tensor down so that its L2 norm is at most `clip_norm`.
 
+    The result has the shape of the argument.
+
     Args:
       t: a tensor.
       clip_norm: the largest norm, a positive number.
@@ -82,6 +84,8 @@ def _global_norm(t_list: Sequence[TensorLike]) -> Tensor:
 def global_norm(t_list: Any, name: str | None = None) -> Tensor:
     """`sqrt(sum of squares)` over all tensors of a list; None entries count as absent.
 
+    The result is a scalar.
+
     Example:
       >>> import meshflow as tf
       >>> tf.linalg.global_norm([tf.constant([3.0]), None, tf.constant([[4.0]])]).numpy().item()
@@ -96,6 +100,8 @@ def clip_by_global_norm(
     t_list: Any, clip_norm: TensorLike, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Tensor]:
     """Scales tensors down so that their common norm is at most `clip_norm`.
+
+    All tensors keep their shapes; the norm is a scalar.
 
     Args:
       t_list: tensors and `tf.IndexedSlices`, of which the rows count as given; None entries stay None.
@@ -138,6 +144,8 @@ def l2_normalize(
     dim: Any = None,
 ) -> Tensor:
     """Scales to L2 norm 1 along dimensions: `x / sqrt(max(sum(x^2), epsilon))`.
+
+    The result has the shape of the argument.
 
     Args:
       x: a floating tensor.

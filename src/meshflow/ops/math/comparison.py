@@ -152,6 +152,8 @@ def approximate_equal(
 ) -> Tensor:
     """Whether elements differ by less than `tolerance`.
 
+    Arguments are broadcast; the result has the broadcast shape.
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.math.approximate_equal([1.0, 2.0], [1.05, 2.5], tolerance=0.1).numpy())
@@ -223,6 +225,8 @@ def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 @op(kinds="b", differentiable=False)
 def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether the element is false.
+
+    The result has the shape of the argument.
 
     Example:
       >>> import meshflow as tf

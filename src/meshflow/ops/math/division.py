@@ -30,6 +30,8 @@ __all__ = [
 def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divides as Python 3 does: integers give floats (float64 from 32 bits on).
 
+    Arguments are broadcast; the result has the broadcast shape.
+
     Example:
       >>> import meshflow as tf
       >>> tf.truediv(7, 2).numpy()
@@ -48,6 +50,8 @@ def _divisible(x: Any, y: Any) -> tuple[Any, Any]:
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divides as Python 3 does, see `truediv`.
+
+    Arguments are broadcast; the result has the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -79,6 +83,8 @@ def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
 
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divides and rounds towards minus infinity.
+
+    Arguments are broadcast; the result has the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -122,6 +128,8 @@ def _truncatediv(x: TensorLike, y: TensorLike) -> Tensor:
 
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x / y` rounded towards zero.
+
+    Arguments are broadcast; the result has the broadcast shape.
 
     Example:
       >>> import meshflow as tf
@@ -183,6 +191,8 @@ def is_integer(x: Any) -> bool:
 @op(kinds="ifc")
 def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """`x / y`, and 0 where `y` is 0.
+
+    Arguments are broadcast; the result has the broadcast shape.
 
     Example:
       >>> import meshflow as tf

@@ -144,6 +144,8 @@ def approx_max_k(
 ) -> tuple[Tensor, Tensor]:
     """About the k largest elements of a dimension, found faster on TPUs and exactly elsewhere.
 
+    Both results have the shape of the operand with k at `reduction_dimension`.
+
     Args:
       operand: a floating tensor.
       k: how many.
@@ -183,6 +185,8 @@ def approx_min_k(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """About the k smallest elements of a dimension; arguments as in `approx_max_k`.
+
+    Both results have the shape of the operand with k at `reduction_dimension`.
 
     Example:
       >>> import meshflow as tf

@@ -18,6 +18,8 @@ __all__ = ["cross", "matmul", "tensordot"]
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
     """Cross product along the last dimension, of size 3.
 
+    Vectors (..., 3); the result has their shape.
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.linalg.cross([1, 0, 0], [0, 1, 0]).numpy())

@@ -228,6 +228,8 @@ def argmax(
 ) -> Tensor:
     """Position of the largest element along a dimension, the first of equals; NaN is passed over.
 
+    The result has the shape of the argument without `axis`.
+
     Args:
       input: a tensor.
       axis: the dimension; default 0.
@@ -250,6 +252,8 @@ def argmin(
     input: TensorLike, axis: Any = None, output_type: Any = int64, name: str | None = None
 ) -> Tensor:
     """Position of the smallest element along a dimension; arguments as in `argmax`.
+
+    The result has the shape of the argument without `axis`.
 
     Example:
       >>> import meshflow as tf
@@ -322,6 +326,8 @@ def cumprod(
 ) -> Tensor:
     """Products up to each position along a dimension; arguments as in `cumsum`.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.math.cumprod([2, 3, 4]).numpy())
@@ -341,6 +347,8 @@ def cumulative_logsumexp(
     name: str | None = None,
 ) -> Tensor:
     """`log(cumsum(exp(x)))`, without overflow; arguments as in `cumsum`.
+
+    The result has the shape of the argument.
 
     Example:
       >>> import meshflow as tf
@@ -363,6 +371,9 @@ def count_nonzero(
     name: str | None = None,
 ) -> Tensor:
     """Number of elements that are not zero (of strings: not empty).
+
+    The result has the shape of the argument without the dimensions of `axis`; with `keepdims` these stay with size
+    1.
 
     Args:
       input: a tensor of numbers, booleans or strings.
@@ -388,6 +399,8 @@ def count_nonzero(
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
     """Fraction of elements that are zero, float32.
 
+    The result is a scalar.
+
     Example:
       >>> import meshflow as tf
       >>> tf.nn.zero_fraction(tf.nn.relu([-2.0, -1.0, -3.0, 4.0])).numpy().item()
@@ -399,6 +412,8 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
 @op(differentiable=False)
 def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether no element is smaller than the one before.
+
+    The result is a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -412,6 +427,8 @@ def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
 @op(differentiable=False)
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
     """Whether each element is larger than the one before.
+
+    The result is a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -452,6 +469,8 @@ def bincount(
     binary_output: bool = False,
 ) -> Tensor:
     """Counts how often each number from 0 on occurs.
+
+    From a shape s to (size,), with `axis=-1` from (batch, n) to (batch, size).
 
     Args:
       arr: non-negative integers.
@@ -571,6 +590,8 @@ def confusion_matrix(
 
 def polyval(coeffs: Any, x: TensorLike, name: str | None = None) -> Tensor:
     """Polynomial with the given coefficients, highest power first, at `x`.
+
+    The coefficients and x are broadcast; the result has the broadcast shape.
 
     Args:
       coeffs: a list of tensors; the last one is the constant.

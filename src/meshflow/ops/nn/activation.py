@@ -46,6 +46,8 @@ __all__ = [
 def relu(features: TensorLike, name: str | None = None) -> Tensor:
     """`max(x, 0)`, with gradient 0 at 0.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> tf.nn.relu([-1.0, 2.0]).numpy()
@@ -57,6 +59,8 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="if")
 def relu6(features: TensorLike, name: str | None = None) -> Tensor:
     """`min(max(x, 0), 6)`.
+
+    The result has the shape of the argument.
 
     Args:
       features: a tensor of real numbers.
@@ -75,6 +79,8 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="if")
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
     """x where positive, `alpha * x` elsewhere; of integers float32.
+
+    The result has the shape of the argument.
 
     Args:
       features: a tensor of real numbers.
@@ -95,6 +101,8 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
     """x where positive, `e^x - 1` elsewhere.
 
+    The result has the shape of the argument.
+
     Args:
       features: a floating tensor.
       name: ignored.
@@ -110,6 +118,8 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
     """Scaled ELU (Klambauer et al. 2017, arXiv:1706.02515).
+
+    The result has the shape of the argument.
 
     Args:
       features: a floating tensor.
@@ -129,6 +139,8 @@ def selu(features: TensorLike, name: str | None = None) -> Tensor:
 def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
     """`x * P(X <= x)` for a standard normal X (arXiv:1606.08415).
 
+    The result has the shape of the argument.
+
     Args:
       features: a tensor.
       approximate: whether the tanh approximation is used.
@@ -145,6 +157,8 @@ def gelu(features: TensorLike, approximate: bool = False, name: str | None = Non
 @op(kinds="f")
 def silu(features: TensorLike, beta: float = 1.0) -> Tensor:
     """`x * sigmoid(beta * x)`.
+
+    The result has the shape of the argument.
 
     Args:
       features: a floating tensor.
@@ -165,6 +179,8 @@ swish = silu
 def softplus(features: TensorLike, name: str | None = None) -> Tensor:
     """`log(1 + e^x)`.
 
+    The result has the shape of the argument.
+
     Args:
       features: a floating tensor.
       name: ignored.
@@ -181,6 +197,8 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     """`x / (1 + |x|)`.
 
+    The result has the shape of the argument.
+
     Args:
       features: a floating tensor.
       name: ignored.
@@ -196,6 +214,8 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
 @op(kinds="f")
 def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
     """relu(x) and relu(-x), joined along `axis`.
+
+    The result has twice the size along `axis`.
 
     Args:
       features: a tensor of real numbers.
@@ -214,6 +234,8 @@ def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tens
 def softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
     """`exp(x) / sum(exp(x))` along a dimension, the last by default.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> tf.nn.softmax([1.0, 1.0]).numpy()
@@ -225,6 +247,8 @@ def softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Te
 @op(kinds="f")
 def log_softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
     """`x - log(sum(exp(x)))` along a dimension, the last by default.
+
+    The result has the shape of the argument.
 
     Args:
       logits: a floating tensor.
@@ -244,6 +268,8 @@ def bias_add(
     value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
     """Adds a vector to the channels.
+
+    The result has the shape of `value`.
 
     Args:
       value: a tensor; channels last, or second for data_format 'NC...'.

@@ -239,6 +239,9 @@ def conv2d(
 ) -> Tensor:
     """Convolution over two spatial dimensions; see `convolution`.
 
+    Input (..., height, width, in), filters (height, width, in / groups, out), result (..., new_height, new_width,
+    out); with 'NCHW' the channels come second.
+
     Example:
       >>> import meshflow as tf
       >>> tf.nn.conv2d(tf.ones([1, 4, 4, 1]), tf.ones([3, 3, 1, 2]), 1, "SAME").shape

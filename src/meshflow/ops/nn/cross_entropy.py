@@ -251,6 +251,8 @@ def log_poisson_loss(
 def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
     """`sum(t^2) / 2`.
 
+    The result is a scalar.
+
     Example:
       >>> import meshflow as tf
       >>> tf.nn.l2_loss([3.0, 4.0]).numpy().item()
@@ -294,6 +296,8 @@ def compute_average_loss(
 
 def scale_regularization_loss(regularization_loss: TensorLike) -> Tensor:
     """The sum of a regularization loss divided by the number of replicas.
+
+    The result is a scalar.
 
     Example:
       >>> import meshflow as tf

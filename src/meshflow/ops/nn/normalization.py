@@ -55,6 +55,9 @@ def moments(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance over dimensions.
 
+    Both results have the shape of the argument without the dimensions of `axes`; with `keepdims` these stay with
+    size 1.
+
     Args:
       x: a tensor.
       axes: dimensions.
@@ -82,6 +85,9 @@ def weighted_moments(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance in which elements count by weight.
+
+    Both results have the shape of the argument without the dimensions of `axes`; with `keepdims` these stay with
+    size 1.
 
     Args:
       x: a tensor.
@@ -115,6 +121,9 @@ def sufficient_statistics(
     x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
 ) -> Any:
     """Count, sum, sum of squares and shift, from which `normalize_moments` makes mean and variance.
+
+    The count is a scalar; the sums have the shape of the argument without `axes`, which stay with size 1 under
+    `keepdims`.
 
     Args:
       x: a tensor.
@@ -150,6 +159,8 @@ def normalize_moments(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance from sufficient statistics.
+
+    All results have one shape.
 
     Args:
       counts: number of elements.
@@ -202,6 +213,8 @@ def batch_normalization(
 ) -> Tensor:
     """`(x - mean) / sqrt(variance + epsilon) * scale + offset`.
 
+    The result has the shape of the argument.
+
     Args:
       x: a tensor.
       mean: mean, broadcasting to `x`.
@@ -233,6 +246,8 @@ def batch_norm_with_global_normalization(
     name: str | None = None,
 ) -> Tensor:
     """An older form of `batch_normalization`: offset `beta`, and scale `gamma` only when asked for.
+
+    The result has the shape of the argument.
 
     Args:
       input: a tensor.

@@ -187,6 +187,9 @@ def avg_pool(
 ) -> Tensor:
     """The mean of each window; arguments as in `max_pool`. Padding does not count.
 
+    From (batch, ..., channels) to the same with a size for each window in every direction; with 'NC...' the
+    channels come second.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 5.0, 9.0], [1, 2, 2, 1])
@@ -206,6 +209,8 @@ def max_pool1d(
 ) -> Tensor:
     """`max_pool` over one dimension.
 
+    From (batch, steps, channels) to (batch, new_steps, channels); with 'NCW' the channels come second.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 3.0, 2.0, 5.0], [1, 4, 1])
@@ -224,6 +229,9 @@ def max_pool2d(
     name: str | None = None,
 ) -> Tensor:
     """`max_pool` over two dimensions.
+
+    From (batch, height, width, channels) to (batch, new_height, new_width, channels); with 'NCHW' the channels come
+    second.
 
     Example:
       >>> import meshflow as tf
@@ -245,6 +253,9 @@ def max_pool3d(
 ) -> Tensor:
     """`max_pool` over three dimensions.
 
+    From (batch, depth, height, width, channels) to (batch, new_depth, new_height, new_width, channels); with
+    'NCDHW' the channels come second.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(8.0), [1, 2, 2, 2, 1])
@@ -263,6 +274,8 @@ def avg_pool1d(
     name: str | None = None,
 ) -> Tensor:
     """`avg_pool` over one dimension.
+
+    From (batch, steps, channels) to (batch, new_steps, channels); with 'NCW' the channels come second.
 
     Example:
       >>> import meshflow as tf
@@ -283,6 +296,9 @@ def avg_pool2d(
 ) -> Tensor:
     """`avg_pool` over two dimensions.
 
+    From (batch, height, width, channels) to (batch, new_height, new_width, channels); with 'NCHW' the channels come
+    second.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.reshape(tf.range(9.0), [1, 3, 3, 1])
@@ -302,6 +318,9 @@ def avg_pool3d(
     name: str | None = None,
 ) -> Tensor:
     """`avg_pool` over three dimensions.
+
+    From (batch, depth, height, width, channels) to (batch, new_depth, new_height, new_width, channels); with
+    'NCDHW' the channels come second.
 
     Example:
       >>> import meshflow as tf

@@ -236,6 +236,8 @@ def all_candidate_sampler(
 ) -> Candidates:
     """All classes, each once: for tests of sampled losses; arguments as in `uniform_candidate_sampler`.
 
+    The results have the shapes (num_sampled,), (batch, num_true) and (num_sampled,).
+
     Example:
       >>> import meshflow as tf
       >>> sampled, _, _ = tf.nn.all_candidate_sampler(tf.constant([[1]], tf.int64), 1, 3, True)

@@ -144,6 +144,8 @@ def conv1d_transpose(
 ) -> Tensor:
     """Transposed convolution over one dimension; see `conv_transpose`.
 
+    Input (batch, ..., in), filters (..., out, in), result `output_shape`; with 'NC...' the channels come second.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.reshape([1.0, 2.0], [1, 2, 1])
@@ -167,6 +169,8 @@ def conv2d_transpose(
 ) -> Tensor:
     """Transposed convolution over two dimensions; see `conv_transpose`.
 
+    Input (batch, ..., in), filters (..., out, in), result `output_shape`; with 'NC...' the channels come second.
+
     Example:
       >>> import meshflow as tf
       >>> filters = tf.ones([2, 2, 1, 3])  # 3 channels in, 1 out
@@ -188,6 +192,8 @@ def conv3d_transpose(
     name: str | None = None,
 ) -> Tensor:
     """Transposed convolution over three dimensions; see `conv_transpose`.
+
+    Input (batch, ..., in), filters (..., out, in), result `output_shape`; with 'NC...' the channels come second.
 
     Example:
       >>> import meshflow as tf

@@ -198,6 +198,8 @@ class Generator:
 def create_rng_state(seed: Any, alg: Any = None) -> np.ndarray:
     """The state of a generator made from a seed, for `Generator.from_state`.
 
+    The state is a vector of shape (3,).
+
     Args:
       seed: an integer or several.
       alg: accepted; the algorithm is always threefry.

@@ -73,6 +73,8 @@ def truncated_normal(
 ) -> Tensor:
     """Normally distributed numbers within two standard deviations; arguments as in `normal`.
 
+    The result has the shape `shape`.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.random.truncated_normal([1000], mean=10.0)
@@ -205,6 +207,8 @@ def categorical(
 
 def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
     """Puts the rows of a tensor in random order.
+
+    The result has the shape of the argument.
 
     Args:
       value: a tensor.

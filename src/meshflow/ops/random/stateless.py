@@ -83,6 +83,8 @@ def stateless_truncated_normal(
 ) -> Tensor:
     """Truncated normal numbers that depend on the seed only.
 
+    The result has the shape `shape`.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.random.stateless_truncated_normal([1000], seed=[1, 2])
@@ -102,6 +104,8 @@ def stateless_uniform(
     alg: Any = None,
 ) -> Tensor:
     """Uniform numbers that depend on the seed only; arguments as in `uniform`.
+
+    The result has the shape `shape`.
 
     Integers cover the whole range of the dtype when both `minval` and `maxval` are None.
 
@@ -199,6 +203,8 @@ def stateless_categorical(
 ) -> Tensor:
     """Class numbers that depend on the seed only; arguments as in `categorical`.
 
+    From (batch, classes) to (batch, num_samples).
+
     Example:
       >>> import meshflow as tf
       >>> never = float("-inf")
@@ -212,6 +218,8 @@ def stateless_shuffle(
     value: TensorLike, seed: Any, alg: Any = None, name: str | None = None
 ) -> Tensor:
     """Rows in an order that depends on the seed only.
+
+    The result has the shape of the argument.
 
     Example:
       >>> import meshflow as tf
@@ -245,7 +253,7 @@ def _fold_in(key: TensorLike, data: TensorLike) -> Tensor:
 
 
 def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:
-    """A new seed from a seed and a number.
+    """A new seed of shape (2,) from a seed of this shape and a scalar number.
 
     Example:
       >>> import meshflow as tf

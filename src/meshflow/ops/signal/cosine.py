@@ -108,6 +108,8 @@ def idct(
 ) -> Tensor:
     """Inverse of `dct` up to a factor (none for norm='ortho'); same arguments.
 
+    The result has the shape of the argument.
+
     Example:
       >>> import meshflow as tf
       >>> x = tf.constant([1.0, 2.0, 3.0])

@@ -181,6 +181,8 @@ def _shifts(x: Any, axes: Any) -> tuple[list[int], list[int]]:
 def fftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
     """Moves the frequency 0 to the middle.
 
+    The result has the shape of the argument.
+
     Args:
       x: a tensor.
       axes: the dimensions; default all.
@@ -198,6 +200,8 @@ def fftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor
 
 def ifftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
     """The inverse of `fftshift`; same arguments.
+
+    The result has the shape of the argument.
 
     Example:
       >>> import meshflow as tf

@@ -172,6 +172,8 @@ def inverse_stft_window_fn(
 ) -> Callable[[Any, DType], Tensor]:
     """A window function for `inverse_stft` that undoes the window of `stft`.
 
+    The function gives a vector of shape (frame_length,).
+
     Args:
       frame_step: samples from one frame's start to the next.
       forward_window_fn: the `window_fn` of `stft`.

@@ -55,6 +55,8 @@ def hann_window(
 ) -> Tensor:
     """The Hann window, a raised cosine that ends at 0.
 
+    The result is a vector of shape (window_length,).
+
     Args:
       window_length: number of values.
       periodic: whether the window of even length is one period, for spectra; else it is symmetric.
@@ -80,6 +82,8 @@ def hamming_window(
 ) -> Tensor:
     """The Hamming window, a raised cosine that ends at 0.08; arguments as in `hann_window`.
 
+    The result is a vector of shape (window_length,).
+
     Example:
       >>> import meshflow as tf
       >>> print(tf.signal.hamming_window(4).numpy().round(3))
@@ -96,6 +100,8 @@ def kaiser_window(
     window_length: Any, beta: float = 12.0, dtype: Any = float32, name: str | None = None
 ) -> Tensor:
     """The Kaiser window.
+
+    The result is a vector of shape (window_length,).
 
     Args:
       window_length: number of values.
@@ -120,6 +126,8 @@ def kaiser_bessel_derived_window(
 ) -> Tensor:
     """The window for `mdct` derived from the Kaiser window; arguments as there, of even length.
 
+    The result is a vector of shape (window_length,).
+
     Example:
       >>> import meshflow as tf
       >>> window = tf.signal.kaiser_bessel_derived_window(4)
@@ -135,6 +143,8 @@ def kaiser_bessel_derived_window(
 
 def vorbis_window(window_length: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
     """The window of the Vorbis codec, for `mdct`.
+
+    The result is a vector of shape (window_length,).
 
     Args:
       window_length: number of values.

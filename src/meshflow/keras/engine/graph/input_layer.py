@@ -25,6 +25,12 @@ class InputLayer(Layer):
       type_spec: a `TensorSpec` that gives shape and dtype instead.
       **kwargs: `batch_input_shape`.
 
+    Input shape:
+      None: it stands for (batch, *input_shape).
+
+    Output shape:
+      (batch, *input_shape).
+
     Raises:
       ValueError: when no shape is given.
       NotImplementedError: for sparse and ragged inputs, which XLA cannot represent.

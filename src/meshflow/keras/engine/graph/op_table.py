@@ -26,8 +26,10 @@ __all__ = [
 _OPERATORS = {"math.add": "add", "math.equal": "eq", "math.not_equal": "ne"}
 
 # Where functions have public names; a later name of a function is the one that configurations have.
-_NAMING_SPACES = ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random")
-SPACES = (*_NAMING_SPACES, "audio", "debugging", "io", "quantization", "experimental.numpy")
+_NAMING_SPACES = ("", "math", "nn", "linalg", "image", "strings", "signal", "bitwise", "random") + (
+    "quantization",
+)
+SPACES = (*_NAMING_SPACES, "audio", "debugging", "io", "experimental.numpy")
 
 # Functions made of ops, besides the ops themselves. What takes a function, asserts, prints, keeps state,
 # reads a file or a clock is not among them.
@@ -81,9 +83,6 @@ _MADE_OF_OPS = {
         decode_jpeg decode_png decode_raw encode_base64 encode_jpeg encode_png extract_jpeg_shape is_jpeg""",
     "audio": "decode_wav encode_wav",
     "debugging": "check_numerics",
-    "quantization": """
-        fake_quant_with_min_max_args fake_quant_with_min_max_vars
-        fake_quant_with_min_max_vars_per_channel""",
     "strings": """
         unicode_decode unicode_decode_with_offsets unicode_encode unicode_split unicode_split_with_offsets
         unicode_transcode""",

@@ -58,6 +58,12 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
       **kwargs: `input_shape`, `batch_input_shape`, `input_dim`, `batch_size`, `weights`,
         `activity_regularizer`, `autocast`; `<weight>_layout` for each of the weights.
 
+    Input shape:
+      What `call` takes.
+
+    Output shape:
+      What `call` gives.
+
     Raises:
       TypeError: for another keyword.
 

@@ -7,8 +7,9 @@ from typing import Any
 from meshflow.keras.layers.einsum_dense import EinsumDense
 from meshflow.keras.layers.experimental import preprocessing
 from meshflow.keras.layers.normalization import BatchNormalization
+from meshflow.keras.layers.random_features import RandomFourierFeatures
 
-__all__ = ["EinsumDense", "SyncBatchNormalization", "preprocessing"]
+__all__ = ["EinsumDense", "RandomFourierFeatures", "SyncBatchNormalization", "preprocessing"]
 
 
 class SyncBatchNormalization(BatchNormalization):
@@ -16,6 +17,12 @@ class SyncBatchNormalization(BatchNormalization):
 
     Args:
       **kwargs: arguments of `BatchNormalization`.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same.
 
     Example:
       >>> import meshflow as tf

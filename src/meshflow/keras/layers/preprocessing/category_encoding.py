@@ -31,6 +31,13 @@ class CategoryEncoding(EncodingLayer):
       sparse: not available.
       **kwargs: arguments of `Layer`; `max_tokens` is the old name of `num_tokens`.
 
+    Input shape:
+      (batch, size) or (size,), integers.
+
+    Output shape:
+      (batch, num_tokens), or (num_tokens,) without a batch; with 'one_hot' the last size, where it is 1, becomes
+      num_tokens, and otherwise a dimension of num_tokens is added.
+
     Raises:
       ValueError: without `num_tokens`, for an unknown mode, for weights without 'count'.
       InvalidArgumentError: when called with numbers outside [0, num_tokens) that are known.

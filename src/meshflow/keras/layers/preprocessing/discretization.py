@@ -32,6 +32,12 @@ class Discretization(EncodingLayer):
       sparse: not available.
       **kwargs: arguments of `Layer`; `bins` is the old name of `num_bins` or `bin_boundaries`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same with 'int'; otherwise (batch, bins).
+
     Raises:
       ValueError: when both boundaries and a number of ranges are given.
 

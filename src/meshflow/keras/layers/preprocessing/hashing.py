@@ -64,6 +64,12 @@ class Hashing(_HashLayer):
       sparse: not available.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same with 'int'; otherwise (batch, num_bins).
+
     Raises:
       ValueError: when `num_bins` is not positive, or for another salt.
 
@@ -141,6 +147,12 @@ class HashedCrossing(_HashLayer):
       output_mode: 'int' or 'one_hot'.
       sparse: not available.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      A list or tuple of tensors of one shape, (batch,) or (batch, 1).
+
+    Output shape:
+      The same with 'int'; with 'one_hot' (batch, num_bins).
 
     Example:
       >>> import meshflow as tf

@@ -65,6 +65,12 @@ class Resizing(_Sized):
       crop_to_aspect_ratio: whether images are cropped in the middle instead of distorted.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same, with the layer's `height` and `width`.
+
     Raises:
       NotImplementedError: for an unknown interpolation.
 
@@ -113,6 +119,12 @@ class CenterCrop(_Sized):
       height: height of the part.
       width: width of the part.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same, with the layer's `height` and `width`.
 
     Example:
       >>> import meshflow as tf

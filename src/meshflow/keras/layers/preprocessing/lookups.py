@@ -37,6 +37,12 @@ class StringLookup(IndexLookup):
       pad_to_max_tokens: whether vectors have `max_tokens` elements also when there are fewer strings.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same with 'int'; otherwise (batch, vocabulary).
+
     Raises:
       ValueError: for arguments that do not go together, or a bad vocabulary.
       InvalidArgumentError: when called with an unknown string and `num_oov_indices` is 0.
@@ -135,6 +141,12 @@ class IntegerLookup(IndexLookup):
       sparse: not available.
       pad_to_max_tokens: whether vectors have `max_tokens` elements also when there are fewer integers.
       **kwargs: arguments of `Layer`; `max_values`, `mask_value` and `oov_value` are old names.
+
+    Input shape:
+      Any: (batch, ...).
+
+    Output shape:
+      The same with 'int'; otherwise (batch, vocabulary).
 
     Example:
       >>> import meshflow as tf

@@ -26,6 +26,12 @@ class Normalization(PreprocessingLayer):
       invert: whether to undo the normalization instead.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, ...), or without a batch; the sizes at `axis` are known.
+
+    Output shape:
+      The same.
+
     Raises:
       ValueError: when only one of mean and variance is given; for an axis that does not exist or has
         an unknown size; when `adapt` is called although they were given.

@@ -19,6 +19,12 @@ class RandomContrast(RandomImageLayer):
       seed: seed.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same.
+
     Raises:
       ValueError: when the lower number is outside [0, 1] or the upper is negative.
 
@@ -60,6 +66,12 @@ class RandomBrightness(RandomImageLayer):
       value_range: the least and the greatest value.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same.
 
     Raises:
       ValueError: for factors outside [-1, 1], or a range that is not two ascending numbers.

@@ -30,6 +30,12 @@ class RandomCrop(RandomImageLayer):
       seed: seed.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same, with the layer's `height` and `width`.
+
     Example:
       >>> import meshflow as tf
       >>> tf.keras.layers.RandomCrop(2, 3)(tf.ones([5, 8, 8, 1]), training=True).shape
@@ -69,6 +75,12 @@ class RandomFlip(RandomImageLayer):
       mode: 'horizontal' (left and right), 'vertical', or 'horizontal_and_vertical'.
       seed: seed.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same.
 
     Raises:
       ValueError: for another mode.
@@ -161,6 +173,12 @@ class RandomTranslation(_Warp):
       fill_value: the number outside for 'constant'.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same.
+
     Raises:
       ValueError: for factors outside [-1, 1].
       NotImplementedError: for an unknown mode or interpolation.
@@ -210,6 +228,12 @@ class RandomRotation(_Warp):
       seed: seed.
       fill_value: the number outside for 'constant'.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same.
 
     Raises:
       ValueError: for a negative number, or a pair that does not ascend.
@@ -267,6 +291,12 @@ class RandomZoom(_Warp):
       seed: seed.
       fill_value: the number outside for 'constant'.
       **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same.
 
     Raises:
       ValueError: for factors outside [-1, 1].

@@ -78,6 +78,12 @@ class RandomHeight(_Stretch):
       seed: seed.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same with another height, in training.
+
     Raises:
       ValueError: for a factor below -1.
       NotImplementedError: where it would be compiled, as the size is not known then.
@@ -91,6 +97,12 @@ class RandomHeight(_Stretch):
 
 class RandomWidth(_Stretch):
     """Stretches images to a random width; arguments and errors as for `RandomHeight`.
+
+    Input shape:
+      (batch, height, width, channels), or without the batch.
+
+    Output shape:
+      The same with another width, in training.
 
     Example:
       >>> import meshflow as tf

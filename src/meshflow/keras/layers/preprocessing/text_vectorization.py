@@ -60,6 +60,13 @@ class TextVectorization(EncodingLayer):
       encoding: how texts are encoded.
       **kwargs: arguments of `Layer`.
 
+    Input shape:
+      (batch,) or (batch, 1), strings.
+
+    Output shape:
+      (batch, tokens), with `output_sequence_length` (batch, output_sequence_length); in other output modes
+      (batch, vocabulary).
+
     Raises:
       ValueError: for unknown options, or ones that do not go together; when called with texts of more
         than one column that are to be split.

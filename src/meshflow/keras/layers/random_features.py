@@ -1,0 +1,149 @@
+"""Random features that approximate kernels (Rahimi and Recht 2007, "Random features for large-scale kernel machines")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.variables.random import host_generator
+from meshflow.keras import initializers
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.input_spec import InputSpec
+from meshflow.ops import math
+
+__all__ = ["RandomFourierFeatures"]
+
+
+class Cauchy(initializers.Initializer):
+    """Numbers of Cauchy's distribution, of which the Laplacian kernel is the Fourier transform."""
+
+    _floating = True
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The numbers."""
+        return host_generator().standard_cauchy(shape)
+
+
+KERNELS = {"gaussian": initializers.RandomNormal(stddev=1.0), "laplacian": Cauchy()}
+
+
+class RandomFourierFeatures(Layer):
+    """`cos(inputs @ unscaled_kernel / scale + bias)`, of which products approximate a kernel function.
+
+    For two rows x and y of the inputs, the mean of the products of their features is about half of
+    `exp(-|x - y|^2 / (2 scale^2))` with "gaussian", where |.| is the Euclidean norm, and half of
+    `exp(-|x - y|_1 / scale)` with "laplacian", where |.|_1 is the sum of magnitudes. So a linear model of the
+    features does what a kernel machine does.
+
+    Args:
+      output_dim: number of features.
+      kernel_initializer: "gaussian", "laplacian", or an initializer of `unscaled_kernel`, shape
+        (inputs, output_dim), which is not trained.
+      scale: of distances; default `sqrt(inputs / 2)` for "gaussian", else 1.
+      trainable: whether `scale` is trained.
+      name: the layer's name.
+      **kwargs: arguments of `Layer`.
+
+    Input shape:
+      (batch, inputs).
+
+    Output shape:
+      (batch, output_dim).
+
+    Raises:
+      ValueError: for a size or scale that is not positive, and for an unknown kernel.
+
+    Example:
+      >>> import meshflow as tf
+      >>> layer = tf.keras.layers.experimental.RandomFourierFeatures(4000, scale=2.0)
+      >>> x, y = layer(tf.constant([[1.0, 0.0], [3.0, 0.0]]))
+      >>> abs(2 * float(tf.reduce_mean(x * y)) - 0.6065) < 0.1  # exp(-2^2 / (2 * 2^2))
+      True
+    """
+
+    def __init__(
+        self,
+        output_dim: int,
+        kernel_initializer: Any = "gaussian",
+        scale: float | None = None,
+        trainable: bool = False,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if output_dim <= 0:
+            raise ValueError(f"`output_dim` should be a positive integer. Received: {output_dim}")
+        named = isinstance(kernel_initializer, str)
+        if named and kernel_initializer.lower() not in KERNELS:
+            raise ValueError(
+                f"Unsupported `kernel_initializer`: {kernel_initializer}. Expected one of {sorted(KERNELS)} "
+                f"or an initializer."
+            )
+        if scale is not None and scale <= 0:
+            raise ValueError(
+                f"When provided, `scale` should be a positive float. Received: {scale}"
+            )
+        super().__init__(trainable=trainable, name=name, **kwargs)
+        self.output_dim, self.scale = output_dim, scale
+        self.kernel_initializer = (
+            kernel_initializer if named else initializers.get(kernel_initializer)
+        )
+
+    def build(self, input_shape: Any) -> None:
+        """Draws kernel and bias."""
+        shape = TensorShape(input_shape)
+        if shape.rank != 2 or shape[1] is None:
+            raise ValueError(
+                f"RandomFourierFeatures takes inputs of shape (batch, inputs) with a known number of inputs. "
+                f"Received: input_shape={input_shape} (layer {self.name})."
+            )
+        size = shape[1]
+        self.input_spec = InputSpec(ndim=2, axes={1: size})
+        named = isinstance(self.kernel_initializer, str)
+        kind = self.kernel_initializer.lower() if named else None
+        if self.scale is None:
+            self.scale = float(np.sqrt(size / 2.0)) if kind == "gaussian" else 1.0
+        self.unscaled_kernel = self.add_weight(
+            "unscaled_kernel",
+            (size, self.output_dim),
+            dtype="float32",
+            initializer=KERNELS[kind] if kind else self.kernel_initializer,
+            trainable=False,
+        )
+        self.bias = self.add_weight(
+            "bias",
+            (self.output_dim,),
+            dtype="float32",
+            initializer=initializers.RandomUniform(0.0, 2 * np.pi),
+            trainable=False,
+        )
+        self.kernel_scale = self.add_weight(
+            "kernel_scale",
+            (1,),
+            dtype="float32",
+            initializer=initializers.Constant(self.scale),
+            constraint="NonNeg",
+        )
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """The features."""
+        kernel = self.unscaled_kernel / self.kernel_scale
+        return math.cos(math.matmul(math.cast(inputs, "float32"), kernel) + self.bias)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Shape of the output."""
+        return TensorShape([*TensorShape(input_shape)[:-1], self.output_dim])
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration: what the constructor takes, as plain Python values."""
+        kernel = self.kernel_initializer
+        return {
+            **super().get_config(),
+            "output_dim": self.output_dim,
+            "kernel_initializer": kernel
+            if isinstance(kernel, str)
+            else initializers.serialize(kernel),
+            "scale": self.scale,
+        }
