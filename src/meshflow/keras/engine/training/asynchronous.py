@@ -19,6 +19,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import CancelledError, InvalidValueError, OutOfRangeError
 from meshflow.core.variables.random import host_generator
 from meshflow.distribute.parameter_server.coordinator import ClusterCoordinator
+from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator, check_steps
@@ -348,6 +349,15 @@ def _prepared(model: Any, strategy: Any, kind: str, data: WorkerInput) -> bool:
             # A step of which a part runs on the host can only be run: one that trains nothing.
             model._new_step("test")(batch)
             model.reset_metrics()
+    for metric in model.metrics:
+        outside = [v.name for v in metric.variables if not isinstance(v, HostedVariable)]
+        if outside:
+            raise InvalidValueError(
+                f"Metric {metric.name} passed to `model.compile` was created inside a different distribution strategy "
+                f"scope than the model: {outside}. All metrics must be created in the same distribution strategy scope "
+                "as the model. If you pass in a string identifier of a metric to compile, the metric will automatically "
+                "be created in the correct distribution strategy scope."
+            )
     return True
 
 
