@@ -86,7 +86,7 @@ class ServerService:
         """
         if isinstance(value, Rows) or value.nbytes < _LARGE:
             return value
-        own = self._copies.__dict__
+        own: dict[Any, np.ndarray] = self._copies.__dict__
         if key not in own:
             own[key] = np.empty(value.shape, value.dtype)
         np.copyto(own[key], np.asarray(value))

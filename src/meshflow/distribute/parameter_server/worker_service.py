@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
@@ -89,7 +89,7 @@ class WorkerService:
         """This process's one object for a hosted variable."""
         found = self._variables.get(key)
         if found is None:
-            found = self._variables[key] = cast(HostedVariable, object.__new__(HostedVariable))
+            found = self._variables[key] = object.__new__(HostedVariable)
             found._static_shape = TensorShape(about["shape"])
             found._dtype, found._name = as_dtype(about["dtype"]), about["name"]
             found._constraint = None
