@@ -127,25 +127,41 @@ def circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
     return found
 
 
-def floors() -> list[list[str]]:
-    """The rooms of every floor, lowest floor first, as the page lists them (highest first)."""
+def _block() -> list[list[str]]:
+    """The words of the page's block of floors, lowest floor first; the page lists the highest first."""
     block = re.search(r"```floors\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None, f"{PAGE.name} has no block of floors"
     return [line.split() for line in reversed(block[1].strip().splitlines())]
 
 
-def room_of(module: str, rooms: Iterable[str]) -> str | None:
-    """The room that a module is in: the longest name among the floors' that it begins with."""
+def floors() -> list[list[str]]:
+    """The rooms of every floor, lowest floor first."""
+    return [[word.partition("=")[0] for word in line] for line in _block()]
+
+
+def rooms() -> dict[str, str]:
+    """The room of each module or folder that the page names: `room`, or `room=module+module` for several."""
+    found = {}
+    for word in (word for line in _block() for word in line):
+        room, _, parts = word.partition("=")
+        found.update(dict.fromkeys((parts or room).split("+"), room))
+    return found
+
+
+def room_of(module: str, table: dict[str, str]) -> str | None:
+    """The room that a module is in: that of the longest name in the table that it begins with."""
     inner = module.removeprefix("meshflow").removeprefix(".") or "meshflow"
-    found = [room for room in rooms if inner == room or inner.startswith(f"{room}.")]
-    return max(found, key=len, default=None)
+    found = [part for part in table if inner == part or inner.startswith(f"{part}.")]
+    return table[max(found, key=len)] if found else None
 
 
-def arrows_between_rooms(found: Iterable[Import], rooms: list[str]) -> dict[tuple[str, str], int]:
+def arrows_between_rooms(
+    found: Iterable[Import], table: dict[str, str]
+) -> dict[tuple[str, str], int]:
     """How many imports lead from one room to another."""
     counted: collections.Counter[tuple[str, str]] = collections.Counter()
     for arrow in found:
-        start, end = room_of(arrow.importer, rooms), room_of(arrow.imported, rooms)
+        start, end = room_of(arrow.importer, table), room_of(arrow.imported, table)
         if start and end and start != end:
             counted[start, end] += 1
     return dict(counted)
@@ -175,17 +191,17 @@ def needed(arrows: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
 def picture() -> str:
     """The rooms on their floors as SVG; of the arrows those that no longer way stands for."""
     levels, found = floors(), imports()
-    rooms = [room for level in levels for room in level]
-    files = collections.Counter(room_of(module, rooms) for module in modules())
-    arrows = needed(arrows_between_rooms(found, rooms))
+    table = rooms()
+    files = collections.Counter(room_of(module, table) for module in modules())
+    arrows = needed(arrows_between_rooms(found, table))
     height, high, width = 74, 34, 1180
     places = {}
     boxes = []
     for number, level in enumerate(levels):
         y = (len(levels) - 1 - number) * height + 16
-        step = (width - 20) / len(level)
+        step = min((width - 20) / len(level), 200)
         for place, room in enumerate(level):
-            x = 10 + place * step
+            x = (width - step * len(level)) / 2 + place * step
             places[room] = x + step / 2, y
             label = f"{html.escape(room)} <tspan class='n'>{files[room]}</tspan>"
             boxes.append(

@@ -23,17 +23,22 @@ def test_no_circle_between_files(found):
     assert not graph.circles({(i.importer, i.imported) for i in found})
 
 
-def test_every_file_is_in_a_room():
-    rooms = [room for floor in graph.floors() for room in floor]
-    assert not [m for m in graph.modules() if graph.room_of(m, rooms) is None]
-    assert len(rooms) == len(set(rooms))
+def test_every_file_is_in_a_room(found):
+    table = graph.rooms()
+    used = {name for one in found for name in (one.importer, one.imported)}
+    assert not [name for name in used if graph.room_of(name, table) is None]
+    listed = [room for floor in graph.floors() for room in floor]
+    assert sorted(listed) == sorted(set(table.values()))
+    filled = {graph.room_of(name, table) for name in used}
+    assert filled == set(listed), "the page names a room that is empty"
 
 
 def test_imports_lead_down(found):
     level = {room: n for n, floor in enumerate(graph.floors()) for room in floor}
+    table = graph.rooms()
     wrong = []
     for one in found:
-        start, end = graph.room_of(one.importer, level), graph.room_of(one.imported, level)
+        start, end = graph.room_of(one.importer, table), graph.room_of(one.imported, table)
         if start != end and level[start] <= level[end]:
             wrong.append(
                 f"{one.importer}:{one.line} imports {one.imported}: {start} is not above {end}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshflow.core.autograph import convert
 from meshflow.core.tracing.trace import trace
-from meshflow.keras.mixed_precision import loss_scale as _scales
+from meshflow.keras.optimizers import loss_scale as _scales
 from meshflow.passes import Explanation, PrecisionLists, default_lists, explain_jaxpr, lists
 
 __all__ = ["Explanation", "PrecisionLists", "default_lists", "experimental", "explain", "lists"]

@@ -103,6 +103,39 @@ def test_steps_per_execution_changes_no_number(steps_per_execution):
         assert_close(a, b)
 
 
+class Guarded(layers.Layer):
+    def call(self, x):
+        tf.debugging.assert_less(tf.reduce_max(x), 5.0, message="too large")
+        return x
+
+
+def test_an_assertion_in_one_of_several_steps_leaves_the_model_whole():
+    x, y = np.ones([24, 3], "float32"), np.ones([24, 2], "float32")
+    model = tf.keras.Sequential([Guarded(input_shape=(3,)), layers.Dense(2)])
+    model.compile("sgd", "mse", steps_per_execution=4)
+    model.fit(x, y, batch_size=4, verbose=0)
+    before = model.get_weights()
+    x[-1] = 9
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        model.fit(x[8:], y[8:], batch_size=4, shuffle=False, verbose=0)
+    for a, b in zip(before, model.get_weights(), strict=True):
+        assert_close(a, b)
+    assert model.optimizer.iterations.numpy() == 6
+
+
+def test_a_check_of_numbers_in_one_of_several_steps_names_the_steps():
+    x, _ = blobs(32)
+    model = mlp(steps_per_execution=2, loss="mse", metrics=None)
+    targets = np.ones([32, 3], "float32")
+    targets[-1] = np.inf
+    tf.debugging.enable_check_numerics()
+    try:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="train_step_loop"):
+            model.fit(x, targets, batch_size=8, shuffle=False, verbose=0)
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
 def test_eager_steps_give_the_same():
     x, y = blobs(32)
 

@@ -17,7 +17,7 @@ from meshflow.core.dispatch import op_names
 from meshflow.environment import limits
 from meshflow.keras import safe_mode as modes
 from meshflow.keras.engine.graph import op_table
-from meshflow.keras.saving import archives
+from meshflow.keras.engine.saving import archives
 
 h5py = pytest.importorskip("h5py")
 keras, layers = tf.keras, tf.keras.layers

@@ -1,5 +1,5 @@
-import builtins
 import json
+import sys
 import zipfile
 
 import numpy as np
@@ -228,14 +228,7 @@ def test_many_names_do_not_fit_one_attribute(tmp_path):
 
 
 def test_h5py_is_optional(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "h5py":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"meshflow\[keras\]"):
         functional().save_weights(tmp_path / "w.h5")
     functional().save_weights(tmp_path / "w")

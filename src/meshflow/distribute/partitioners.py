@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -52,7 +53,26 @@ class Partitioner:
         raise NotImplementedError(f"{type(self).__name__} must define __call__.")
 
 
-class FixedShardsPartitioner(Partitioner):
+class _OneAxis(Partitioner):
+    """Cuts the axis that is asked for."""
+
+    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        """How many parts each axis is cut into; see `Partitioner`.
+
+        Args:
+          shape: the variable's shape.
+          dtype: its dtype.
+          axis: the axis that may be cut.
+        """
+        sizes = _sizes(shape, axis)
+        parts = self._parts(sizes, dtype, sizes[axis])
+        return [parts if i == axis else 1 for i in range(len(sizes))]
+
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        raise NotImplementedError
+
+
+class FixedShardsPartitioner(_OneAxis):
     """The same number of parts for every variable, or as many as it has rows.
 
     Args:
@@ -68,19 +88,11 @@ class FixedShardsPartitioner(Partitioner):
     def __init__(self, num_shards: int) -> None:
         self._num_shards = num_shards
 
-    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """How many parts each axis is cut into; see `Partitioner`.
-
-        Args:
-          shape: the variable's shape.
-          dtype: its dtype.
-          axis: the axis that may be cut.
-        """
-        sizes = _sizes(shape, axis)
-        return _along(sizes, axis, min(self._num_shards, sizes[axis]))
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        return min(self._num_shards, rows)
 
 
-class MinSizePartitioner(Partitioner):
+class MinSizePartitioner(_OneAxis):
     """As many parts as possible, up to a number, of at least some size each.
 
     Args:
@@ -113,22 +125,12 @@ class MinSizePartitioner(Partitioner):
         self._min_shard_bytes, self._max_shards = min_shard_bytes, max_shards
         self._bytes_per_string = bytes_per_string
 
-    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """How many parts each axis is cut into; see `Partitioner`.
-
-        Args:
-          shape: the variable's shape.
-          dtype: its dtype.
-          axis: the axis that may be cut.
-        """
-        sizes = _sizes(shape, axis)
-        elements = _product(sizes)
-        size = elements * _bytes(dtype, self._bytes_per_string)
-        parts = min(-(-size // self._min_shard_bytes), self._max_shards, sizes[axis])
-        return _along(sizes, axis, max(1, parts))
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        size = math.prod(sizes) * _bytes(dtype, self._bytes_per_string)
+        return max(1, min(-(-size // self._min_shard_bytes), self._max_shards, rows))
 
 
-class MaxSizePartitioner(Partitioner):
+class MaxSizePartitioner(_OneAxis):
     """As few parts as possible of at most some size each.
 
     Args:
@@ -157,22 +159,11 @@ class MaxSizePartitioner(Partitioner):
         self._max_shard_bytes, self._max_shards = max_shard_bytes, max_shards
         self._bytes_per_string = bytes_per_string
 
-    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """How many parts each axis is cut into; see `Partitioner`.
-
-        Args:
-          shape: the variable's shape.
-          dtype: its dtype.
-          axis: the axis that may be cut.
-        """
-        sizes = _sizes(shape, axis)
-        rows = sizes[axis]
-        row = _product(sizes) // rows * _bytes(dtype, self._bytes_per_string) if rows else 0
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        row = math.prod(sizes) // rows * _bytes(dtype, self._bytes_per_string) if rows else 0
         rows_each = max(1, self._max_shard_bytes // row) if row else max(1, rows)
         parts = -(-rows // rows_each)
-        if self._max_shards is not None:
-            parts = min(parts, self._max_shards)
-        return _along(sizes, axis, max(1, parts))
+        return max(1, parts if self._max_shards is None else min(parts, self._max_shards))
 
 
 def shard_sizes(partitioner: Any, shape: Any, dtype: Any) -> list[int]:
@@ -280,17 +271,6 @@ def _sizes(shape: Any, axis: int) -> list[int]:
     return sizes
 
 
-def _product(sizes: list[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
 def _bytes(dtype: Any, bytes_per_string: int) -> int:
     kind = dtypes.as_dtype(dtype)
     return bytes_per_string if kind is dtypes.string else kind.size
-
-
-def _along(sizes: list[int], axis: int, parts: int) -> list[int]:
-    return [parts if i == axis else 1 for i in range(len(sizes))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.feature_column.base import make_parse_example_spec
 from meshflow.feature_column.categorical import (
     categorical_column_with_hash_bucket,
@@ -45,8 +46,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name.startswith("sequence_"):
-        from meshflow.core.runtime.errors import NotAvailableError
-
         raise NotAvailableError(
             f"tf.feature_column.{name}: columns of sequences are not available; use "
             "tf.keras.layers.Embedding or TextVectorization on padded sequences."

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.feature_column import categorical, crossing, dense, numeric, vocabulary
 from meshflow.feature_column.base import FeatureColumn
+from meshflow.keras import initializers, registry
+from meshflow.keras.safe_mode import HeldName, refuse
 
-_CLASSES: dict[str, type] = {
-    name: value
-    for module in (categorical, crossing, dense, numeric, vocabulary)
-    for name, value in vars(module).items()
-    if isinstance(value, type) and issubclass(value, FeatureColumn)
-}
+
+@functools.cache
+def _classes() -> dict[str, type]:
+    """The columns that configurations name, once their modules are complete."""
+    return {
+        name: value
+        for module in (categorical, crossing, dense, numeric, vocabulary)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, FeatureColumn)
+    }
 
 
 # Fields that say which file to read.
@@ -36,9 +43,6 @@ def serialize(column: FeatureColumn) -> dict[str, Any]:
 
 
 def _plain(value: Any, name: str = "") -> Any:
-    from meshflow.keras import registry
-    from meshflow.keras.safe_mode import HeldName
-
     if isinstance(value, FeatureColumn):
         return serialize(value)
     if isinstance(value, DType):
@@ -72,19 +76,16 @@ def deserialize_all(
 def _column(config: Any, known: dict[str, Any], tables: dict[str, dict[str, Any]]) -> FeatureColumn:
     if isinstance(config, FeatureColumn):
         return config
-    if config["class_name"] not in _CLASSES:
+    if config["class_name"] not in _classes():
         raise ValueError(f"Unknown feature column: {config['class_name']}")
     values = {k: _value(k, v, known, tables) for k, v in config["config"].items()}
     if "collection" in values:
         values["shared"] = tables.setdefault(values["collection"], {})
-    made: FeatureColumn = _CLASSES[config["class_name"]](**values)
+    made: FeatureColumn = _classes()[config["class_name"]](**values)
     return made
 
 
 def _value(name: str, value: Any, known: dict[str, Any], tables: dict[str, dict[str, Any]]) -> Any:
-    from meshflow.keras import initializers, registry
-    from meshflow.keras.safe_mode import HeldName, refuse
-
     if isinstance(value, HeldName):
         return value.value
     if name in _FILES and isinstance(value, str):
@@ -92,7 +93,7 @@ def _value(name: str, value: Any, known: dict[str, Any], tables: dict[str, dict[
             f"a feature column with {name}={value!r}",
             "This reads a file that the configuration names.",
         )
-    if isinstance(value, Mapping) and value.get("class_name") in _CLASSES:
+    if isinstance(value, Mapping) and value.get("class_name") in _classes():
         return _column(value, known, tables)
     if isinstance(value, (list, tuple)):
         return tuple(_value("", item, known, tables) for item in value)

@@ -7,10 +7,12 @@ import math as python_math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshflow.checkpoint import load_variable
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
+from meshflow.keras.initializers import TruncatedNormal
 from meshflow.ops import array, math
 from meshflow.ops.nn import embedding_lookup
 
@@ -127,7 +129,6 @@ def _table(column: Any, layer: Any, name: str) -> Variable:
     shape = (column.categorical_column.num_buckets, column.dimension)
     initializer: Callable[..., Any] = column.initializer
     if column.ckpt_to_load_from is not None:
-        from meshflow.checkpoint import load_variable
 
         def initializer(shape: Any, dtype: Any = None) -> Any:
             return load_variable(column.ckpt_to_load_from, column.tensor_name_in_ckpt)
@@ -211,8 +212,6 @@ def _initializer(dimension: Any, combiner: str, initializer: Any) -> Any:
     if combiner not in ("mean", "sqrtn", "sum"):
         raise ValueError(f"combiner must be one of 'mean', 'sqrtn' or 'sum', got {combiner!r}.")
     if initializer is None:
-        from meshflow.keras.initializers import TruncatedNormal
-
         return TruncatedNormal(mean=0.0, stddev=1 / python_math.sqrt(dimension))
     if not callable(initializer):
         raise ValueError("initializer must be callable if specified.")

@@ -12,6 +12,7 @@ import numpy as np
 from meshflow.core.values import dtypes
 from meshflow.feature_column.base import Features, Ids, check_key
 from meshflow.feature_column.categorical import KeyedColumn, category_dtype, check_kind
+from meshflow.io import gfile
 from meshflow.lookup import (
     KeyValueTensorInitializer,
     StaticHashTable,
@@ -197,8 +198,6 @@ def categorical_column_with_vocabulary_file(
     if file_format not in (None, "text"):
         raise ValueError(f"file_format must be 'text' or None, got {file_format!r}.")
     if vocabulary_size is None:
-        from meshflow.io import gfile
-
         with gfile.GFile(vocabulary_file, "rb") as file:
             vocabulary_size = sum(1 for _ in file)
     if vocabulary_size < 1:

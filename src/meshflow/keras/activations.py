@@ -9,6 +9,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.keras import registry
 from meshflow.keras.logits import with_logits
 from meshflow.ops import math, nn
+from meshflow.ops.array import where
 
 __all__ = [
     "deserialize",
@@ -58,7 +59,6 @@ def relu(
     """
     if not alpha and max_value is None and not threshold:
         return nn.relu(x)
-    from meshflow.ops.array import where
 
     result = nn.relu(x) if not threshold else where(x > threshold, x, 0)
     if max_value is not None:
@@ -77,7 +77,6 @@ def elu(x: Any, alpha: float = 1.0) -> Tensor:
     result = nn.elu(x)
     if alpha == 1:
         return result
-    from meshflow.ops.array import where
 
     return where(x > 0, result, alpha * result)
 

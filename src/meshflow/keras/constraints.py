@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.keras import backend, registry
+import numpy as np
+
+from meshflow.keras import registry, settings
 from meshflow.ops import math
+from meshflow.ops.array import gather_nd
 
 __all__ = [
     "Constraint",
@@ -77,7 +80,7 @@ class MaxNorm(Constraint):
         """The projected weight."""
         norms = _norms(w, self.axis)
         return w * (
-            math.clip_by_value(norms, 0.0, float(self.max_value)) / (norms + backend.epsilon())
+            math.clip_by_value(norms, 0.0, float(self.max_value)) / (norms + settings.epsilon())
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -117,7 +120,7 @@ class UnitNorm(Constraint):
 
     def __call__(self, w: Any) -> Any:
         """The projected weight."""
-        return w / (_norms(w, self.axis) + backend.epsilon())
+        return w / (_norms(w, self.axis) + settings.epsilon())
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -152,7 +155,7 @@ class MinMaxNorm(Constraint):
         wanted = math.clip_by_value(
             norms, float(self.min_value), float(self.max_value)
         ) * self.rate + norms * (1 - self.rate)
-        return w * (wanted / (norms + backend.epsilon()))
+        return w * (wanted / (norms + settings.epsilon()))
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""
@@ -181,10 +184,6 @@ class RadialConstraint(Constraint):
         Each ring of the window takes one value: rings count from the centre outwards and get the
         diagonal's elements from just above the centre on, as in Keras.
         """
-        import numpy as np
-
-        from meshflow.ops.array import gather_nd
-
         if len(w.shape) != 4 or w.shape[0] != w.shape[1]:
             raise ValueError(
                 f"The weight tensor must have rank 4 and a square window. Received shape: {tuple(w.shape)}"

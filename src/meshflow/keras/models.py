@@ -8,7 +8,12 @@ from meshflow.keras import registry
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
-from meshflow.keras.saving import load_model, model_from_json, save_model
+from meshflow.keras.saving import (
+    load_model,
+    model_from_config,
+    model_from_json,
+    save_model,
+)
 
 __all__ = [
     "Functional",
@@ -24,18 +29,6 @@ __all__ = [
 
 
 registry.LAYERS.add(Functional, Model, Sequential)
-
-
-def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Model:
-    """A model from `{'class_name': ..., 'config': ...}`.
-
-    Example:
-      >>> import meshflow as tf
-      >>> config = tf.keras.layers.serialize(tf.keras.Sequential([tf.keras.layers.Dense(2)]))
-      >>> type(tf.keras.models.model_from_config(config)).__name__
-      'Sequential'
-    """
-    return registry.LAYERS.deserialize(config, custom_objects)
 
 
 def model_from_yaml(yaml_string: str, custom_objects: Any = None) -> Model:

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.keras import registry
 from meshflow.ops import math
+from meshflow.ops.array import eye
 
 __all__ = [
     "L1",
@@ -164,8 +165,6 @@ class OrthogonalRegularizer(Regularizer):
 
     def __call__(self, x: Any) -> Any:
         """The mean absolute product of different rows, times the factor."""
-        from meshflow.ops.array import eye
-
         if len(x.shape) != 2:
             raise ValueError(
                 f"Inputs to OrthogonalRegularizer must have rank 2. Received: inputs.shape={tuple(x.shape)}"

@@ -1,9 +1,13 @@
-"""Global settings: float type, epsilon, image layout, unique names, and starting afresh."""
+"""Global settings: float type, epsilon, image layout, learning phase, unique names, and starting afresh."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+
+import jax
 
 from meshflow.core.runtime.context import context
 
@@ -14,11 +18,13 @@ __all__ = [
     "floatx",
     "get_uid",
     "image_data_format",
+    "learning_phase_scope",
     "manual_variable_initialization",
     "reset_uids",
     "set_epsilon",
     "set_floatx",
     "set_image_data_format",
+    "set_learning_phase",
 ]
 
 _settings: dict[str, Any] = {
@@ -28,6 +34,8 @@ _settings: dict[str, Any] = {
 }
 _uids: collections.Counter[str] = collections.Counter()
 _seen_names: set[str] = set()
+# The learning phase that the user set, and those of the `with` blocks inside; None where nobody said.
+_phases: list[int | None] = [None]
 
 
 def floatx() -> str:
@@ -141,6 +149,59 @@ def set_image_data_format(data_format: str) -> None:
     _settings["image_data_format"] = data_format
 
 
+def chosen_learning_phase() -> int | None:
+    """The learning phase if the user set one, else None."""
+    return _phases[-1]
+
+
+def _checked_phase(value: int) -> int:
+    if value not in (0, 1):
+        raise ValueError(f"Expected learning phase to be 0 or 1, got {value!r}.")
+    return int(value)
+
+
+def set_learning_phase(value: int) -> None:
+    """Sets the default of `training` for layers called outside `fit`.
+
+    Args:
+      value: 0 (test) or 1 (train).
+
+    Raises:
+      ValueError: for another value.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.set_learning_phase(1)
+      >>> tf.keras.backend.in_train_phase("train", "test")
+      'train'
+      >>> tf.keras.backend.set_learning_phase(0)
+    """
+    _phases[-1] = _checked_phase(value)
+
+
+@contextlib.contextmanager
+def learning_phase_scope(value: int) -> Iterator[None]:
+    """Sets the learning phase within a `with` block.
+
+    Args:
+      value: 0 (test) or 1 (train).
+
+    Raises:
+      ValueError: for another value.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.keras.backend.learning_phase_scope(1):
+      ...     tf.keras.layers.Dropout(0.5)(tf.ones([4])).shape
+      TensorShape([4])
+    """
+    _phases.append(_checked_phase(value))
+    try:
+        yield
+    finally:
+        _phases.pop()
+
+
 def get_uid(prefix: str = "") -> int:
     """Counts up for each prefix, from 1.
 
@@ -186,12 +247,8 @@ def clear_session() -> None:
       >>> tf.keras.layers.Dense(2).name == first
       True
     """
-    import jax
-
-    from meshflow.keras.backend import phases
-
     reset_uids()
-    phases.forget()
+    _phases[:] = [None]
     jax.clear_caches()
 
 

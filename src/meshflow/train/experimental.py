@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(graph_rewrite, name)
     if name in _LOSS_SCALES:
-        from meshflow.keras.mixed_precision import loss_scale  # noqa: PLC0415 - a lazy face
+        from meshflow.keras.optimizers import loss_scale  # noqa: PLC0415 - a lazy face
 
         return getattr(loss_scale, name)
     raise AttributeError(f"module 'tf.train.experimental' has no attribute {name!r}")

@@ -263,3 +263,27 @@ def test_wrong_creators():
     model = make()
     with pytest.raises(ValueError, match="`y` argument is not supported"):
         model.fit(make_creator(creator), Y, steps_per_epoch=1)
+
+
+def test_metrics_of_another_scope(strategy):
+    model = make(strategy, metrics=[tf.keras.metrics.MeanSquaredError()])
+    with pytest.raises(ValueError, match=r"mean_squared_error.*different distribution strategy"):
+        model.fit(dataset(), steps_per_epoch=1, verbose=0)
+
+
+def test_metrics_whose_state_is_cut():
+    halves = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+    strategy = tf.distribute.ParameterServerStrategy(
+        engine="threads", servers=2, variable_partitioner=halves
+    )
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy", metrics=[tf.keras.metrics.AUC(name="auc")])
+    labels = (Y > 0).astype("f")
+    data = tf.data.Dataset.from_tensor_slices((X, labels)).batch(16)
+    model.fit(data.repeat(), epochs=3, steps_per_epoch=8, verbose=0)
+    found = model.evaluate(data, verbose=0, return_dict=True)
+    expected = tf.keras.metrics.AUC()
+    expected.update_state(labels, model.predict(X, verbose=0))
+    assert found["auc"] == pytest.approx(float(expected.result()), abs=1e-5)
+    strategy.cluster.stop()

@@ -209,14 +209,18 @@ class ConcreteFunction(Signed):
 
     def _make_program(self, ordered: bool) -> None:
         traced = self.traced
-        closed = ready(traced.closed)
+        closed = self._rewritten()
         if not ordered:
             closed = host_callbacks.unordered(closed)
         if not self._calls_python:
             written = {id(v) for v in traced.writes}
-            closed, self._keeper = divided(closed, traced.captures, written, traced.name)
-        program = _named(closed, traced.name, traced.count)
+            closed, self._keeper = divided(closed, traced.captures, written, self.name)
+        program = _named(closed, self.name, traced.count)
         self._compiled = jax.jit(program, donate_argnums=self._donated_at)
+
+    def _rewritten(self) -> jex_core.ClosedJaxpr:
+        """The program as the passes in force leave it."""
+        return ready(self.traced.closed)
 
     def lowered(self, arrays: Sequence[Any], captured: Sequence[Any]) -> Any:
         """The compiled program before XLA's passes, a `jax.stages.Lowered`.

@@ -384,7 +384,7 @@ _whole = _Whole()
 
 @contextmanager
 def kept_whole() -> Iterator[None]:
-    """Inside, variables are not cut into shards: those that go with a shard have its size already."""
+    """Inside, variables are not cut into shards: slots of a shard have its size, and metrics count on whole state."""
     before, _whole.kept = _whole.kept, True
     try:
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.files import gfile
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.layers import Activation, BatchNormalization, Conv2D, Dense, ReLU
@@ -40,7 +40,7 @@ class Sizes:
         Raises:
           ValueError: for other channels than the weights', or images that are too small.
         """
-        first = backend.image_data_format() == "channels_first"
+        first = settings.image_data_format() == "channels_first"
         if first:
             raise NotImplementedError(
                 "tf.keras.applications need images with channels last: set_image_data_format('channels_last')."

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshflow.core.dispatch import op_names
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.utils.files import get_file
 from meshflow.ops import array, math
 
@@ -53,7 +53,7 @@ def preprocess_input(x: Any, data_format: str | None = None, mode: str = "caffe"
         raise ValueError(
             f"Expected mode to be one of `caffe`, `tf` or `torch`. Received: mode={mode}"
         )
-    data_format = data_format or backend.image_data_format()
+    data_format = data_format or settings.image_data_format()
     if data_format not in ("channels_first", "channels_last"):
         raise ValueError(
             "Expected data_format to be one of `channels_first` or `channels_last`. "
@@ -61,10 +61,10 @@ def preprocess_input(x: Any, data_format: str | None = None, mode: str = "caffe"
         )
     plain = isinstance(x, np.ndarray)
     if plain and not np.issubdtype(x.dtype, np.floating):
-        x = x.astype(backend.floatx())
+        x = x.astype(settings.floatx())
     images = x if plain or hasattr(x, "_keras_history") else convert_to_tensor(x)
     if not plain and not images.dtype.is_floating:
-        images = math.cast(images, backend.floatx())
+        images = math.cast(images, settings.floatx())
     axis = -1 if data_format == "channels_last" else -3
     scale, means, deviations = _MODES[mode]
     if mode == "caffe":

@@ -38,14 +38,19 @@ from meshflow.keras.backend.elementwise import *
 from meshflow.keras.backend.loops import *
 from meshflow.keras.backend.networks import *
 from meshflow.keras.backend.phases import *
-from meshflow.keras.backend.phases import chosen_learning_phase
 from meshflow.keras.backend.products import *
 from meshflow.keras.backend.randomness import *
 from meshflow.keras.backend.reductions import *
 from meshflow.keras.backend.shaping import *
 from meshflow.keras.backend.values import *
 from meshflow.keras.settings import *
-from meshflow.keras.settings import see_name, standard_data_format, unique_name, unseen_name
+from meshflow.keras.settings import (
+    chosen_learning_phase,
+    see_name,
+    standard_data_format,
+    unique_name,
+    unseen_name,
+)
 
 _MODULES = (
     _ctc,

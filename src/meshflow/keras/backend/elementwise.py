@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.keras import activations
 from meshflow.keras.logits import with_logits
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, math, nn
@@ -73,11 +76,8 @@ def cast_to_floatx(x: Any) -> Any:
       >>> tf.keras.backend.cast_to_floatx([1, 2])
       array([1., 2.], dtype=float32)
     """
-    from meshflow.core.values.tensor import is_tensor
-
     if is_tensor(x):
         return math.cast(x, floatx())
-    import numpy as np
 
     return np.asarray(x, dtype=floatx())
 
@@ -295,8 +295,6 @@ def relu(
       >>> tf.keras.backend.relu(tf.constant([-4.0, 2.0, 9.0]), alpha=0.5, max_value=6.0).numpy().tolist()
       [-2.0, 2.0, 6.0]
     """
-    from meshflow.keras import activations
-
     return activations.relu(x, alpha=alpha, max_value=max_value, threshold=threshold)
 
 
@@ -308,8 +306,6 @@ def elu(x: Any, alpha: float = 1.0) -> Tensor:
       >>> tf.keras.backend.elu(tf.constant([-100.0, 2.0]), alpha=0.5).numpy().tolist()
       [-0.5, 2.0]
     """
-    from meshflow.keras import activations
-
     return activations.elu(x, alpha)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.keras import losses
+from meshflow.keras.losses.functions import _binary_focal_terms, _binary_terms
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array, nn
 
@@ -405,8 +407,6 @@ def categorical_crossentropy(
       >>> tf.keras.backend.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy()
       array([0.6931472], dtype=float32)
     """
-    from meshflow.keras import losses
-
     _checked(target, output)
     return losses.categorical_crossentropy(target, output, from_logits=from_logits, axis=axis)
 
@@ -433,8 +433,6 @@ def sparse_categorical_crossentropy(
       >>> tf.keras.backend.sparse_categorical_crossentropy(target, output).numpy().round(3)
       array([0.693, 0.288], dtype=float32)
     """
-    from meshflow.keras import losses
-
     return losses.sparse_categorical_crossentropy(
         target, output, from_logits=from_logits, axis=axis, ignore_class=ignore_class
     )
@@ -457,8 +455,6 @@ def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> 
       >>> tf.keras.backend.binary_crossentropy(target, output).numpy().round(3)
       array([0.693, 1.386], dtype=float32)
     """
-    from meshflow.keras.losses.functions import _binary_terms
-
     return _binary_terms(target, output, from_logits)
 
 
@@ -488,8 +484,6 @@ def binary_focal_crossentropy(
       >>> tf.keras.backend.binary_focal_crossentropy(tf.constant([1.0]), tf.constant([0.5])).numpy().round(3)
       array([0.173], dtype=float32)
     """
-    from meshflow.keras.losses.functions import _binary_focal_terms
-
     return _binary_focal_terms(target, output, apply_class_balancing, alpha, gamma, from_logits)
 
 
@@ -517,8 +511,6 @@ def categorical_focal_crossentropy(
       >>> tf.keras.backend.categorical_focal_crossentropy(target, output, alpha=1.0).numpy().round(3)
       array([0.173], dtype=float32)
     """
-    from meshflow.keras import losses
-
     _checked(target, output)
     return losses.categorical_focal_crossentropy(
         target, output, alpha=alpha, gamma=gamma, from_logits=from_logits, axis=axis

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import is_tensor
+from meshflow.keras import settings
+from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.ops import array
 from meshflow.ops.control_flow import cond
 
-__all__ = [
-    "in_test_phase",
-    "in_train_phase",
-    "learning_phase",
-    "learning_phase_scope",
-    "set_learning_phase",
-    "switch",
-]
-
-_chosen: list[int | None] = [None]
+__all__ = ["in_test_phase", "in_train_phase", "learning_phase", "switch"]
 
 
 def learning_phase() -> Any:
@@ -31,72 +23,13 @@ def learning_phase() -> Any:
       >>> tf.keras.backend.learning_phase()
       0
     """
-    if _chosen[-1] is not None:
-        return _chosen[-1]
-    from meshflow.keras.engine.symbolic.call_signature import call_state
-
+    chosen = settings.chosen_learning_phase()
+    if chosen is not None:
+        return chosen
     training = call_state.training[-1] if call_state.training else None
     if training is None:
         return 0
     return training if is_tensor(training) else int(bool(training))
-
-
-def chosen_learning_phase() -> int | None:
-    """The learning phase if the user set one, else None."""
-    return _chosen[-1]
-
-
-def forget() -> None:
-    """Takes back what `set_learning_phase` said."""
-    _chosen[:] = [None]
-
-
-def _checked(value: int) -> int:
-    if value not in (0, 1):
-        raise ValueError(f"Expected learning phase to be 0 or 1, got {value!r}.")
-    return int(value)
-
-
-def set_learning_phase(value: int) -> None:
-    """Sets the default of `training` for layers called outside `fit`.
-
-    Args:
-      value: 0 (test) or 1 (train).
-
-    Raises:
-      ValueError: for another value.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.keras.backend.set_learning_phase(1)
-      >>> tf.keras.backend.in_train_phase("train", "test")
-      'train'
-      >>> tf.keras.backend.set_learning_phase(0)
-    """
-    _chosen[-1] = _checked(value)
-
-
-@contextlib.contextmanager
-def learning_phase_scope(value: int) -> Iterator[None]:
-    """Sets the learning phase within a `with` block.
-
-    Args:
-      value: 0 (test) or 1 (train).
-
-    Raises:
-      ValueError: for another value.
-
-    Example:
-      >>> import meshflow as tf
-      >>> with tf.keras.backend.learning_phase_scope(1):
-      ...     tf.keras.layers.Dropout(0.5)(tf.ones([4])).shape
-      TensorShape([4])
-    """
-    _chosen.append(_checked(value))
-    try:
-        yield
-    finally:
-        _chosen.pop()
 
 
 def _value(expression: Any) -> Any:

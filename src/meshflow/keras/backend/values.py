@@ -14,9 +14,13 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.backend import randomness
+from meshflow.keras.engine.graph.input_layer import Input
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, printing
 from meshflow.ops.array import shape
+from meshflow.sparse import SparseTensor
+from meshflow.sparse import to_dense as dense_of
 
 __all__ = [
     "batch_get_value",
@@ -205,8 +209,6 @@ def placeholder(
       >>> tf.keras.backend.placeholder(shape=(None, 3)).shape
       TensorShape([None, 3])
     """
-    from meshflow.keras.engine.graph.input_layer import Input
-
     if shape is None and ndim is None:
         raise ValueError("K.placeholder needs a `shape`, or the number of dimensions as `ndim`.")
     sizes = tuple(shape) if shape is not None else (None,) * int(ndim or 0)
@@ -243,8 +245,6 @@ def function(
       >>> twice([[[1.0, 2.0]]])[0]
       array([[2., 4.]], dtype=float32)
     """
-    from meshflow.keras.engine.models.model import Model
-
     del name
     if kwargs:
         raise ValueError(
@@ -359,8 +359,6 @@ def is_sparse(tensor: Any) -> bool:
       >>> tf.keras.backend.is_sparse(tf.sparse.eye(2)), tf.keras.backend.is_sparse(tf.eye(2))
       (True, False)
     """
-    from meshflow.sparse import SparseTensor
-
     return isinstance(tensor, SparseTensor)
 
 
@@ -374,9 +372,7 @@ def to_dense(tensor: Any) -> Any:
     """
     if not is_sparse(tensor):
         return tensor
-    from meshflow import sparse
-
-    return sparse.to_dense(tensor)
+    return dense_of(tensor)
 
 
 def get_value(x: Any) -> Any:

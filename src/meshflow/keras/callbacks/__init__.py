@@ -2,7 +2,6 @@
 
 from meshflow.keras.callbacks import experimental
 from meshflow.keras.callbacks.backup import BackupAndRestore
-from meshflow.keras.callbacks.base import Callback, CallbackList, History, ProgbarLogger
 from meshflow.keras.callbacks.logging import CSVLogger, LambdaCallback, LearningRateScheduler
 from meshflow.keras.callbacks.monitoring import (
     EarlyStopping,
@@ -11,6 +10,7 @@ from meshflow.keras.callbacks.monitoring import (
     TerminateOnNaN,
 )
 from meshflow.keras.callbacks.tensorboard import TensorBoard
+from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History, ProgbarLogger
 
 __all__ = [
     "BackupAndRestore",

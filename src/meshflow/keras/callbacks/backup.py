@@ -13,10 +13,11 @@ import jax
 from meshflow.checkpoint import Checkpoint, PythonState
 from meshflow.checkpoint.storage import is_checkpoint, remove
 from meshflow.core.runtime.errors import FailedPreconditionError
+from meshflow.distribute.host_collectives import all_gathered
 from meshflow.distribute.saving import PREEMPTED, any_worker, write_once
 from meshflow.files import gfile
 from meshflow.files.paths import text
-from meshflow.keras.callbacks.base import Callback
+from meshflow.keras.engine.training.callbacks import Callback
 from meshflow.keras.engine.training.training_state import Resumption, random_state
 
 __all__ = ["BackupAndRestore"]
@@ -133,7 +134,6 @@ class BackupAndRestore(Callback):
         """All workers must have found the same backup; also keeps the first from writing too early."""
         if jax.process_count() == 1:
             return
-        from meshflow.distribute.host_collectives import all_gathered
 
         own = None if value is None else (value["epoch"], value["step"])
         known = all_gathered(own)

@@ -12,7 +12,7 @@ import numpy as np
 from meshflow.files import gfile
 from meshflow.files.paths import text as path_text
 from meshflow.files.replacing import replacing
-from meshflow.keras.callbacks.base import Callback
+from meshflow.keras.engine.training.callbacks import Callback
 
 
 class LearningRateScheduler(Callback):

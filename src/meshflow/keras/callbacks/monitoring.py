@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.checkpoint.storage import is_checkpoint
 from meshflow.files import gfile
 from meshflow.files.paths import text
-from meshflow.keras.callbacks.base import Callback
+from meshflow.keras.engine.training.callbacks import Callback
 
 
 class Monitor:

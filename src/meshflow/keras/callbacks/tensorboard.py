@@ -14,7 +14,7 @@ from meshflow import summary
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.variables.variable import Variable
-from meshflow.keras.callbacks.base import Callback, numbers
+from meshflow.keras.engine.training.callbacks import Callback, numbers
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.profiler import sessions
 from meshflow.summary.recording import metadata_of

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshflow.environment import extras
+
 __all__ = ["load_data"]
 
 
@@ -29,13 +31,8 @@ def load_data(
       >>> x_train.shape, x_test.shape
       ((1348, 8, 8), (449, 8, 8))
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "The digits data set comes with scikit-learn: pip install 'meshflow[demo]'."
-        ) from error
-    images, labels = load_digits(return_X_y=True)
+    sets = extras.load("sklearn.datasets", "demo", "The digits data set comes with scikit-learn")
+    images, labels = sets.load_digits(return_X_y=True)
     images = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     order = np.random.default_rng(seed).permutation(len(images))
     images, labels = images[order], labels[order].astype(np.int64)

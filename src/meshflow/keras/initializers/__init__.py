@@ -16,7 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor, from_python
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import host_generator
-from meshflow.keras import backend, registry
+from meshflow.keras import registry, settings
 
 __all__ = [
     "Constant",
@@ -85,7 +85,7 @@ class Initializer:
         Raises:
           ValueError: for an integer dtype, where the values are fractions.
         """
-        kind = as_dtype(dtype or backend.floatx())
+        kind = as_dtype(dtype or settings.floatx())
         if self._floating and not kind.is_floating:
             raise ValueError(f"Expected floating point type, got {kind}.")
         values = self.values(tuple(int(s) for s in shape))
@@ -270,7 +270,7 @@ class RandomUniform(_Random):
         Raises:
           TypeError: for an integer dtype and limits that are fractions.
         """
-        kind = as_dtype(dtype or backend.floatx())
+        kind = as_dtype(dtype or settings.floatx())
         if not kind.is_integer:
             return super().__call__(shape, kind, **kwargs)
         if int(self.minval) != self.minval or int(self.maxval) != self.maxval:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import activations, backend, constraints, initializers, regularizers
+from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -114,7 +114,7 @@ class Conv(Layer):
             raise ValueError(
                 f"The `padding` argument must be one of 'valid', 'same' (or 'causal', only for `Conv1D`). Received: {padding}"
             )
-        self.data_format = backend.standard_data_format(data_format)
+        self.data_format = settings.standard_data_format(data_format)
         if any(s > 1 for s in self.strides) and any(d > 1 for d in self.dilation_rate):
             raise ValueError(
                 f"`strides > 1` not supported in conjunction with `dilation_rate > 1`. Received: strides={self.strides} and dilation_rate={self.dilation_rate}"

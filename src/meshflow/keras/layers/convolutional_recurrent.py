@@ -9,7 +9,7 @@ import numpy as np
 from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import activations, backend, constraints, initializers, regularizers
+from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.keywords import take_layouts
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -87,7 +87,7 @@ class ConvLSTMCell(Layer):
         self.strides = sizes(strides, rank, "strides")
         self.dilation_rate = sizes(dilation_rate, rank, "dilation_rate")
         self.padding = padding.lower()
-        self.data_format = backend.standard_data_format(data_format)
+        self.data_format = settings.standard_data_format(data_format)
         self.activation = activations.get(activation)
         self.recurrent_activation = activations.get(recurrent_activation)
         self.use_bias, self.unit_forget_bias = use_bias, unit_forget_bias

@@ -10,7 +10,7 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.keras import activations, backend, constraints, initializers, regularizers
+from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
@@ -89,7 +89,7 @@ class Dense(Layer):
 
     def build(self, input_shape: Any) -> None:
         """Creates kernel and bias."""
-        if not as_dtype(self.dtype or backend.floatx()).is_floating:
+        if not as_dtype(self.dtype or settings.floatx()).is_floating:
             raise TypeError(
                 f"A Dense layer can only be built with a floating-point dtype. Received: dtype={self.dtype}"
             )

@@ -14,6 +14,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.feature_column import configuration
 from meshflow.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
+from meshflow.feature_column.categorical import WeightedCategoricalColumn
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array
@@ -91,8 +92,6 @@ class DenseFeatures(Layer):
     @contextlib.contextmanager
     def given(self, tensors: list[Tensor]) -> Iterator[None]:
         """While a step is traced with what `host_values` found."""
-        from meshflow.feature_column.categorical import WeightedCategoricalColumn
-
         rest = iter(tensors)
         self._given = {
             column: Ids(

@@ -12,7 +12,8 @@ import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import activations, backend, constraints, initializers, regularizers
+from meshflow.keras import activations, constraints, initializers, regularizers
+from meshflow.keras.backend import products
 from meshflow.keras.layers.core import weight_config
 from meshflow.keras.layers.recurrent_cells import AbstractRNNCell
 from meshflow.ops import array, math, nn
@@ -147,7 +148,7 @@ class GatedCell(AbstractRNNCell):
     def _product(self, inputs: Any, keep: Any, bias: Any) -> Any:
         if keep is not None:
             inputs = inputs * (keep if inputs.ndim == 2 else array.expand_dims(keep, 1))
-        product = backend.dot(inputs, self.kernel)  # type: ignore[attr-defined]
+        product = products.dot(inputs, self.kernel)  # type: ignore[attr-defined]
         return product if bias is None else product + bias
 
     def get_config(self) -> dict[str, Any]:

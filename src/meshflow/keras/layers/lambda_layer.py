@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,8 @@ from meshflow.core.dispatch import op_names
 from meshflow.keras import registry
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.saving import functions
 from meshflow.keras.safe_mode import HeldName
-from meshflow.keras.saving import functions
 
 __all__ = ["Lambda"]
 
@@ -54,8 +55,6 @@ class Lambda(Layer):
 
     def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
         """The function's value."""
-        import inspect
-
         try:
             names = inspect.signature(self.function).parameters
         except (TypeError, ValueError):

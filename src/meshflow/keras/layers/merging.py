@@ -9,6 +9,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.ops import array, math
+from meshflow.ops.linalg import einsum
 
 __all__ = [
     "Add",
@@ -302,8 +303,6 @@ class Dot(Merge):
 
     def call(self, inputs: Any) -> Any:
         """The products."""
-        from meshflow.ops.linalg import einsum
-
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
             raise ValueError(
                 f"A `Dot` layer should be called on a list of 2 inputs. Received: {inputs}"

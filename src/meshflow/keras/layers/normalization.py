@@ -9,12 +9,15 @@ import numpy as np
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import spanning
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
 from meshflow.ops import array, math, nn
+from meshflow.ops.control_flow import cond
 
 __all__ = ["BatchNormalization", "GroupNormalization", "LayerNormalization", "UnitNormalization"]
 
@@ -200,8 +203,6 @@ class BatchNormalization(_Scaled):
         return self._statistics_dtype()
 
     def _moving(self, name: str, shape: Any) -> Any:
-        from meshflow.core.variables.variable import VariableAggregation, VariableSynchronization
-
         return self.add_weight(
             name,
             shape,
@@ -215,11 +216,7 @@ class BatchNormalization(_Scaled):
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """The normalized tensor."""
-        from meshflow.core.values.tensor import Tensor
-
         if isinstance(training, Tensor):
-            from meshflow.ops.control_flow import cond
-
             return cond(
                 training,
                 lambda: self._normalize(inputs, True, mask),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import output_size, sizes
-from meshflow.ops import array, math, nn
+from meshflow.ops import array, image, math, nn
 
 __all__: list[str] = []
 
@@ -29,7 +29,7 @@ class _Spatial(Layer):
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.data_format = backend.standard_data_format(data_format)
+        self.data_format = settings.standard_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     @property
@@ -289,8 +289,6 @@ class UpSampling(_Spatial):
         return inputs
 
     def _interpolated(self, inputs: Any) -> Any:
-        from meshflow.ops import image
-
         x = array.transpose(inputs, [0, 2, 3, 1]) if self._first else inputs
         new = [x.shape[1] * self.size[0], x.shape[2] * self.size[1]]
         x = image.resize(x, new, method=self.interpolation)

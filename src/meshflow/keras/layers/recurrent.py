@@ -10,7 +10,8 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable
-from meshflow.keras import backend, registry
+from meshflow.keras import registry, settings
+from meshflow.keras.backend import loops, values
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers import recurrent_cells as cells
@@ -128,7 +129,7 @@ class RNN(Layer):
                 "tensors: with a Sequential model, pass `batch_input_shape` to the first layer; with the "
                 "functional API, pass `batch_shape` to `Input`."
             )
-        dtype = self.compute_dtype or backend.floatx()
+        dtype = self.compute_dtype or settings.floatx()
         zeros = cells.initial_state(self.cell, None, batch, dtype)
         self._untracked = nest.map_structure(
             lambda z: Variable(z, trainable=False, name=f"{self.name}/state"), zeros
@@ -162,7 +163,7 @@ class RNN(Layer):
                     f"State for layer {self.name} is incompatible: expected shape={tuple(variable.shape)}, found "
                     f"shape={tuple(np.shape(value))}"
                 )
-            backend.set_value(variable, value)
+            values.set_value(variable, value)
 
     reset_state = reset_states
 
@@ -237,7 +238,7 @@ class RNN(Layer):
         first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)
         sequences, step = self._step(inputs, first, constants, training)
         try:
-            last, outputs, after = backend.rnn(
+            last, outputs, after = loops.rnn(
                 step,
                 sequences,
                 states,

@@ -14,6 +14,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.symbolic.call_signature import call_signature
 from meshflow.ops import array
 
 __all__ = ["AbstractRNNCell", "StackedRNNCells"]
@@ -243,8 +244,6 @@ def build_cell(cell: Any, shape: TensorShape) -> None:
 
 def call_cell(cell: Any, inputs: Any, states: Any, constants: Any, training: Any) -> Any:
     """Calls a cell with those of the optional arguments that its `call` takes."""
-    from meshflow.keras.engine.symbolic.call_signature import call_signature
-
     optional = call_signature(type(cell))
     kwargs: dict[str, Any] = {}
     if constants and "constants" in optional.names:

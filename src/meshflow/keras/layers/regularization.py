@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import SeedStream
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array, math
 from meshflow.ops import random as random_ops
+from meshflow.ops.control_flow import cond
 from meshflow.ops.nn.activation import dropout_from_key
 
 __all__ = [
@@ -39,11 +41,7 @@ class RandomLayer(Layer):
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Noise in training, the input otherwise."""
-        from meshflow.core.values.tensor import Tensor
-
         if isinstance(training, Tensor):
-            from meshflow.ops.control_flow import cond
-
             return cond(training, lambda: self.noisy(inputs), lambda: array.identity(inputs))
         return self.noisy(inputs) if training else inputs
 
@@ -118,7 +116,7 @@ class _SpatialDropout(Dropout):
         self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
-        self.data_format = backend.standard_data_format(data_format)
+        self.data_format = settings.standard_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)
 
     def _noise_shape(self, inputs: Any) -> Any:

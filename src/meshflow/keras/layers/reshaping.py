@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.ops import array
@@ -36,7 +36,7 @@ class Flatten(Layer):
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.data_format = backend.standard_data_format(data_format)
+        self.data_format = settings.standard_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
 
     def call(self, inputs: Any) -> Any:

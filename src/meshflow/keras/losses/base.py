@@ -8,7 +8,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.distribute.replica import spanning
-from meshflow.keras import backend, registry
+from meshflow.keras import registry, settings
 from meshflow.ops import array, math
 
 
@@ -153,7 +153,7 @@ def reduce_weighted(losses: Any, sample_weight: Any, reduction: str) -> Any:
     """Weighted losses, reduced."""
     losses = convert_to_tensor(losses)
     if not losses.dtype.is_floating:
-        losses = math.cast(losses, backend.floatx())
+        losses = math.cast(losses, settings.floatx())
     if sample_weight is not None:
         weights = math.cast(convert_to_tensor(sample_weight), losses.dtype)
         if len(losses.shape) == 0 and len(weights.shape) == 1 and weights.shape[0] == 1:

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.logits import logits_of
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.ops import array, math, nn
@@ -15,7 +15,7 @@ from meshflow.ops import array, math, nn
 def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
     y_pred = convert_to_tensor(y_pred)
     if not y_pred.dtype.is_floating:
-        y_pred = math.cast(y_pred, backend.floatx())
+        y_pred = math.cast(y_pred, settings.floatx())
     return math.cast(convert_to_tensor(y_true), y_pred.dtype), y_pred
 
 
@@ -62,7 +62,7 @@ def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
       [37.5]
     """
     y_true, y_pred = _pair(y_true, y_pred)
-    difference = math.abs((y_true - y_pred) / math.maximum(math.abs(y_true), backend.epsilon()))
+    difference = math.abs((y_true - y_pred) / math.maximum(math.abs(y_true), settings.epsilon()))
     return 100.0 * math.reduce_mean(difference, axis=-1)
 
 
@@ -79,8 +79,8 @@ def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
       array([0.48], dtype=float32)
     """
     y_true, y_pred = _pair(y_true, y_pred)
-    first = math.log(math.maximum(y_pred, backend.epsilon()) + 1.0)
-    second = math.log(math.maximum(y_true, backend.epsilon()) + 1.0)
+    first = math.log(math.maximum(y_pred, settings.epsilon()) + 1.0)
+    second = math.log(math.maximum(y_true, settings.epsilon()) + 1.0)
     return math.reduce_mean(math.squared_difference(first, second), axis=-1)
 
 
@@ -196,8 +196,8 @@ def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
       array([0.144], dtype=float32)
     """
     y_true, y_pred = _pair(y_true, y_pred)
-    y_true = math.clip_by_value(y_true, backend.epsilon(), 1.0)
-    y_pred = math.clip_by_value(y_pred, backend.epsilon(), 1.0)
+    y_true = math.clip_by_value(y_true, settings.epsilon(), 1.0)
+    y_pred = math.clip_by_value(y_pred, settings.epsilon(), 1.0)
     return math.reduce_sum(y_true * math.log(y_true / y_pred), axis=-1)
 
 
@@ -214,7 +214,7 @@ def poisson(y_true: Any, y_pred: Any) -> Tensor:
       [2.0]
     """
     y_true, y_pred = _pair(y_true, y_pred)
-    return math.reduce_mean(y_pred - y_true * math.log(y_pred + backend.epsilon()), axis=-1)
+    return math.reduce_mean(y_pred - y_true * math.log(y_pred + settings.epsilon()), axis=-1)
 
 
 def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
@@ -282,7 +282,7 @@ def categorical_crossentropy(
     if from_logits:
         return nn.softmax_cross_entropy_with_logits(y_true, y_pred, axis)
     y_pred = y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
-    y_pred = math.clip_by_value(y_pred, backend.epsilon(), 1.0 - backend.epsilon())
+    y_pred = math.clip_by_value(y_pred, settings.epsilon(), 1.0 - settings.epsilon())
     return -math.reduce_sum(y_true * math.log(y_pred), axis=axis)
 
 
@@ -330,7 +330,7 @@ def sparse_categorical_crossentropy(
         labels = array.squeeze(labels, -1)
     if not from_logits:
         # The logarithm of clipped probabilities has the probabilities as its softmax.
-        y_pred = math.log(math.clip_by_value(y_pred, backend.epsilon(), 1.0 - backend.epsilon()))
+        y_pred = math.log(math.clip_by_value(y_pred, settings.epsilon(), 1.0 - settings.epsilon()))
     if ignore_class is None:
         return nn.sparse_softmax_cross_entropy_with_logits(labels, y_pred)
     counted = math.not_equal(labels, ignore_class)
@@ -348,7 +348,7 @@ def _binary_terms(y_true: Any, y_pred: Any, from_logits: bool = False) -> Any:
     y_true, y_pred = _pair(y_true, y_pred)
     if from_logits:
         return nn.sigmoid_cross_entropy_with_logits(labels=y_true, logits=y_pred)
-    e = backend.epsilon()
+    e = settings.epsilon()
     y_pred = math.clip_by_value(y_pred, e, 1.0 - e)
     return -(y_true * math.log(y_pred + e) + (1.0 - y_true) * math.log(1.0 - y_pred + e))
 
@@ -480,6 +480,6 @@ def categorical_focal_crossentropy(
         if from_logits
         else y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
     )
-    probability = math.clip_by_value(probability, backend.epsilon(), 1.0 - backend.epsilon())
+    probability = math.clip_by_value(probability, settings.epsilon(), 1.0 - settings.epsilon())
     factor = math.pow(1.0 - probability, float(gamma)) * alpha
     return math.reduce_sum(-factor * y_true * math.log(probability), axis=axis)

@@ -8,7 +8,8 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras import backend
+from meshflow.keras import settings
+from meshflow.keras.losses import functions
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.keras.metrics.means import define
 from meshflow.ops import array, math
@@ -32,7 +33,7 @@ def accuracy(y_true: Any, y_pred: Any) -> Tensor:
 
 def _equal(y_true: Any, y_pred: Any) -> Any:
     y_true = math.cast(convert_to_tensor(y_true), y_pred.dtype)
-    return math.cast(math.equal(y_true, y_pred), backend.floatx())
+    return math.cast(math.equal(y_true, y_pred), settings.floatx())
 
 
 def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
@@ -140,7 +141,7 @@ def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> T
     hits = math.in_top_k(
         array.reshape(labels, [-1]), array.reshape(y_pred, [-1, classes]), min(k, classes)
     )
-    return math.cast(array.reshape(hits, shape), backend.floatx())
+    return math.cast(array.reshape(hits, shape), settings.floatx())
 
 
 def resolve_accuracy(
@@ -157,8 +158,6 @@ def resolve_accuracy(
       The binary function for one output unit, the sparse one for class numbers, else the
       categorical one.
     """
-    from meshflow.keras.losses import functions
-
     true, pred = tuple(y_true_shape), tuple(y_pred_shape)
     if pred[-1:] == (1,):
         prefix = "binary"

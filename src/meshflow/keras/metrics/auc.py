@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.metrics.confusion import ConfusionCounts
+from meshflow.keras.metrics.means import weighted
 from meshflow.ops import array, math
 
 _SUMMATIONS = ("interpolation", "minoring", "majoring")
@@ -83,7 +84,7 @@ class AUC(ConfusionCounts):
         self.label_weights = None if label_weights is None else np.asarray(label_weights)
         self._inner, self._given, self._from_logits = inner, thresholds is not None, from_logits
         # Slightly outside [0, 1], so that 0 and 1 lie between thresholds.
-        limits = [-backend.epsilon(), *inner, 1.0 + backend.epsilon()]
+        limits = [-settings.epsilon(), *inner, 1.0 + settings.epsilon()]
         super().__init__(limits, name, dtype, labels=num_labels if multi_label else None)
         self._apart = multi_label
         self._built = not multi_label or num_labels is not None
@@ -125,8 +126,6 @@ class AUC(ConfusionCounts):
         elif self.label_weights is not None:
             columns = array.broadcast_to(self._float(self.label_weights), y_pred.shape)
             if sample_weight is not None:
-                from meshflow.keras.metrics.means import weighted
-
                 columns = columns * weighted(y_pred, self._float(sample_weight))[1]
             sample_weight = columns
         super().update_state(y_true, y_pred, sample_weight)

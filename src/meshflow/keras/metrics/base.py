@@ -15,10 +15,11 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.sharded_variable import kept_whole
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import reading_together
-from meshflow.keras import backend, registry
-from meshflow.keras.engine.layer.weights import set_weights
+from meshflow.keras import initializers, registry, settings
+from meshflow.keras.weight_values import WeightValues
 from meshflow.ops import math
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -48,7 +49,7 @@ def _of_all_replicas(result: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-class Metric:
+class Metric(WeightValues):
     """Base class of metrics: state in variables, `update_state` and `result`.
 
     Args:
@@ -80,9 +81,9 @@ class Metric:
         self._mesh = kwargs.pop("mesh", self._mesh)
         if kwargs:
             raise TypeError(f"{type(self).__name__} got unexpected arguments {sorted(kwargs)}.")
-        self._name = name or backend.unique_name(registry.snake_case(type(self).__name__))
+        self._name = name or settings.unique_name(registry.snake_case(type(self).__name__))
         self._dtype = dtypes.as_dtype(
-            getattr(dtype, "variable_dtype", dtype) or backend.floatx()
+            getattr(dtype, "variable_dtype", dtype) or settings.floatx()
         ).name
         self._weights: list[Variable] = []
         self._resetting = False
@@ -116,14 +117,12 @@ class Metric:
           initializer: default zeros.
           dtype: default the metric's.
         """
-        from meshflow.keras import initializers
-
         if isinstance(name, (tuple, list)):
             name, shape = None, name
         shape = () if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
         initialize = initializers.get(initializer or "zeros")
         kind = dtypes.as_dtype(dtype or self._dtype)
-        with init_scope():
+        with init_scope(), kept_whole():
             variable = Variable(
                 lambda: initialize(shape, dtype=kind),
                 trainable=False,
@@ -164,21 +163,6 @@ class Metric:
         return []
 
     trainable_variables = trainable_weights
-
-    def get_weights(self) -> list[np.ndarray]:
-        """Values of the state as NumPy arrays, in the order of `weights`."""
-        return [np.asarray(v.numpy()) for v in self.variables]
-
-    def set_weights(self, weights: list[Any]) -> None:
-        """Sets the state.
-
-        Args:
-          weights: arrays in the order and with the shapes of `get_weights()`.
-
-        Raises:
-          ValueError: when number or shapes differ, naming the metric and the variable.
-        """
-        set_weights(self, self.variables, weights)
 
     def update_state(self, *args: Any, **kwargs: Any) -> Any:
         """Takes in one batch."""

@@ -1,9 +1,6 @@
 """`tf.keras.mixed_precision`: dtype policies and loss scaling."""
 
-from __future__ import annotations
-
-from typing import Any
-
+from meshflow.keras.mixed_precision import experimental
 from meshflow.keras.mixed_precision.policy import (
     Policy,
     dtype_policy,
@@ -11,6 +8,7 @@ from meshflow.keras.mixed_precision.policy import (
     set_dtype_policy,
     set_global_policy,
 )
+from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 __all__ = [
     "LossScaleOptimizer",
@@ -24,16 +22,3 @@ __all__ = [
 ]
 
 set_policy = set_global_policy
-
-
-def __getattr__(name: str) -> Any:
-    # Layers need policies, and optimizers come after layers.
-    if name == "LossScaleOptimizer":
-        from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
-
-        return LossScaleOptimizer
-    if name == "experimental":
-        import importlib
-
-        return importlib.import_module("meshflow.keras.mixed_precision.experimental")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

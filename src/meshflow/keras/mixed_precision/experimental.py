@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from meshflow.keras.mixed_precision import loss_scale as scales
-from meshflow.keras.mixed_precision import loss_scale_optimizer
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.keras.mixed_precision.policy import global_policy
+from meshflow.keras.optimizers import loss_scale as scales
+from meshflow.keras.optimizers import loss_scale_optimizer
 
 __all__ = ["LossScaleOptimizer", "Policy", "get_layer_policy", "global_policy", "set_policy"]
 
@@ -117,7 +117,7 @@ class LossScaleOptimizer(loss_scale_optimizer.LossScaleOptimizer):
         scale = scales.get(loss_scale)
         if scale is None:
             raise ValueError("loss_scale cannot be None.")
-        super().__init__(optimizer, **loss_scale_optimizer.settings(scale))
+        super().__init__(optimizer, **loss_scale_optimizer.scale_settings(scale))
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 from meshflow.core.config import config_optimizer
-from meshflow.keras.mixed_precision import loss_scale as scales
 from meshflow.keras.mixed_precision import policy as policies
-from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, settings
+from meshflow.keras.optimizers import loss_scale as scales
+from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, scale_settings
 
 __all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_graph_rewrite"]
 
@@ -57,7 +57,7 @@ def enable_mixed_precision_graph_rewrite(opt: Any, loss_scale: Any = "dynamic") 
     if scale is None:
         raise ValueError("loss_scale cannot be None.")
     config_optimizer.set_experimental_options({"auto_mixed_precision": True})
-    return LossScaleOptimizer(opt, **settings(scale))
+    return LossScaleOptimizer(opt, **scale_settings(scale))
 
 
 def disable_mixed_precision_graph_rewrite() -> None:

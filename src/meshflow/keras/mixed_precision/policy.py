@@ -7,7 +7,7 @@ from typing import Any
 from meshflow.core.config import config_optimizer
 from meshflow.core.values import dtypes
 from meshflow.distribute.strategy import get_strategy
-from meshflow.keras import backend, registry
+from meshflow.keras import registry, settings
 from meshflow.keras.mixed_precision import float8
 
 _MIXED = {
@@ -159,7 +159,7 @@ def global_policy() -> Policy:
       >>> tf.keras.mixed_precision.global_policy()
       <Policy "float32">
     """
-    return _global if _global is not None else Policy(backend.floatx())
+    return _global if _global is not None else Policy(settings.floatx())
 
 
 def set_global_policy(policy: Any) -> None:

@@ -12,6 +12,7 @@ from meshflow.keras.optimizers.adaptive import Adadelta, Adagrad, RMSprop
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.ftrl import Ftrl
 from meshflow.keras.optimizers.lamb import Lamb
+from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from meshflow.keras.optimizers.optax_adapter import OptaxOptimizer
 from meshflow.keras.optimizers.sgd import SGD
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
@@ -39,15 +40,6 @@ __all__ = [
     "schedules",
     "serialize",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "LossScaleOptimizer":
-        # Keras 3 has it here; it is made of optimizers itself.
-        from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer
-
-        return LossScaleOptimizer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 registry.OPTIMIZERS.table |= registry.name_table(

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.keras import backend
+from meshflow.keras import settings
+from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
 from meshflow.ops import math
 
@@ -58,7 +59,7 @@ class Adam(RuleOptimizer):
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)
-        self.epsilon = epsilon or backend.epsilon()
+        self.epsilon = epsilon or settings.epsilon()
         self.amsgrad = amsgrad
         if amsgrad:
             self.slot_names = ("m", "v", "vhat")
@@ -200,7 +201,7 @@ class Adamax(RuleOptimizer):
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)
-        self.epsilon = epsilon or backend.epsilon()
+        self.epsilon = epsilon or settings.epsilon()
 
     @staticmethod
     def rule(
@@ -260,8 +261,6 @@ class Nadam(RuleOptimizer):
         name: str = "Nadam",
         **kwargs: Any,
     ) -> None:
-        from meshflow.keras.optimizers.schedules import LearningRateSchedule
-
         kwargs["decay"] = kwargs.pop("schedule_decay", 0.004)
         learning_rate = kwargs.pop("lr", learning_rate)
         if isinstance(learning_rate, LearningRateSchedule) and not self._schedules_allowed:
@@ -272,7 +271,7 @@ class Nadam(RuleOptimizer):
         super().__init__(name, learning_rate=learning_rate, **kwargs)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)
-        self.epsilon = epsilon or backend.epsilon()
+        self.epsilon = epsilon or settings.epsilon()
         self._momentum_cache: Any = None
 
     def _create_slots(self, var_list: Any) -> None:

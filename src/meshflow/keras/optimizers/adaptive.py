@@ -6,7 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from meshflow.keras import backend
+from meshflow.keras import settings
+from meshflow.keras.initializers import Constant
 from meshflow.keras.optimizers.hyper import check_number
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
@@ -60,7 +61,7 @@ class RMSprop(RuleOptimizer):
             raise ValueError(f"`momentum` must be between [0, 1]. Received: momentum={momentum}.")
         self._set_hyper("rho", rho)
         self._set_hyper("momentum", momentum)
-        self.epsilon = epsilon or backend.epsilon()
+        self.epsilon = epsilon or settings.epsilon()
         self.centered = centered
         moving = callable(momentum) or hasattr(momentum, "numpy") or momentum > 0
         self._by_rows = "rows" if moving else "averages, rows"
@@ -165,11 +166,9 @@ class Adagrad(RuleOptimizer):
             )
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self.initial_accumulator_value = initial_accumulator_value
-        self.epsilon = epsilon or backend.epsilon()
+        self.epsilon = epsilon or settings.epsilon()
 
     def _slot_initializer(self, name: str) -> Any:
-        from meshflow.keras.initializers import Constant
-
         return Constant(self.initial_accumulator_value)
 
     @staticmethod
@@ -226,7 +225,7 @@ class Adadelta(RuleOptimizer):
     ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("rho", rho)
-        self.epsilon = epsilon or backend.epsilon()
+        self.epsilon = epsilon or settings.epsilon()
 
     @staticmethod
     def rule(

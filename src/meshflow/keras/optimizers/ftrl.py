@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from meshflow.keras.initializers import Constant
 from meshflow.keras.optimizers.update_rule import RuleOptimizer
 
 __all__ = ["Ftrl"]
@@ -92,8 +93,6 @@ class Ftrl(RuleOptimizer):
             super()._create_slots([var])
 
     def _slot_initializer(self, name: str) -> Any:
-        from meshflow.keras.initializers import Constant
-
         return Constant(self.initial_accumulator_value if name == "accumulator" else 0.0)
 
     @staticmethod

@@ -13,6 +13,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment import extras
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import densified
 
@@ -79,8 +80,7 @@ class OptaxOptimizer(Optimizer):
             )
 
     def _update(self, operands: Any, _: Any) -> Any:
-        import optax
-
+        optax = extras.load("optax", "optax", "OptaxOptimizer needs optax")
         values, gradients, leaves = operands
         state = jax.tree.unflatten(self._tree, leaves)
         updates, state = self.transformation.update(gradients, state, values)

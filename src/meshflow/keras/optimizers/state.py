@@ -14,6 +14,7 @@ from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.keras import initializers
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
@@ -288,8 +289,6 @@ class State:
 
 
 def _initial(initializer: Any, shape: Any, dtype: Any) -> Any:
-    from meshflow.keras import initializers
-
     if isinstance(initializer, Variable):
         return np.array(initializer._value)
     if isinstance(initializer, str) or (

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.environment import extras
+from meshflow.keras.utils.images import array_to_img, img_to_array
+
 __all__ = [
     "apply_affine_transform",
     "apply_brightness_shift",
@@ -71,7 +74,7 @@ def apply_affine_transform(
         raise ValueError(f"Expected one image of three dimensions, got shape {x.shape}.")
     if not (theta or tx or ty or shear) and zx == zy == 1:
         return x
-    from scipy import ndimage
+    from scipy import ndimage  # noqa: PLC0415 - JAX brings SciPy, whose images few programs need
 
     turn, lean = np.deg2rad(theta), np.deg2rad(shear)
     rotation = np.array(
@@ -121,13 +124,10 @@ def apply_brightness_shift(x: np.ndarray, brightness: float, scale: bool = True)
       brightness: the factor.
       scale: whether its range becomes 0 to 255 first.
     """
-    from PIL import ImageEnhance
-
-    from meshflow.keras.utils.images import array_to_img, img_to_array
-
+    enhance = extras.load("PIL.ImageEnhance", "images", "Brighter images need Pillow")
     low, high = x.min(), x.max()
     outside = bool(low < 0 or high > 255)
-    image = ImageEnhance.Brightness(array_to_img(x, scale=outside or scale)).enhance(brightness)
+    image = enhance.Brightness(array_to_img(x, scale=outside or scale)).enhance(brightness)
     found = img_to_array(image)
     return found / 255 * (high - low) + low if outside and not scale else found
 

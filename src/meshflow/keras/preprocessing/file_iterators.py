@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.files import gfile
 from meshflow.files.listing import files_below, folders_in
 from meshflow.files.paths import text
+from meshflow.keras import settings
 from meshflow.keras.preprocessing.iterators import FORMATS, Images
 from meshflow.keras.utils.images import img_to_array, load_img
 
@@ -39,14 +40,12 @@ class _FileImages(Images):
         interpolation: str,
         keep_aspect_ratio: bool,
     ) -> None:
-        from meshflow.keras import backend
-
         if color_mode not in _CHANNELS:
             raise ValueError(
                 f"Invalid color mode: {color_mode}; expected 'rgb', 'rgba', or 'grayscale'."
             )
         self.target_size, self.color_mode = tuple(target_size), color_mode
-        self.data_format = data_format or backend.image_data_format()
+        self.data_format = data_format or settings.image_data_format()
         channels = (_CHANNELS[color_mode],)
         last = self.data_format == "channels_last"
         self.image_shape = (

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.keras import settings
 from meshflow.keras.preprocessing.affine import (
     apply_affine_transform,
     apply_brightness_shift,
@@ -85,9 +86,7 @@ class ImageDataGenerator:
         interpolation_order: int = 1,
         dtype: Any = None,
     ) -> None:
-        from meshflow.keras import backend
-
-        self.data_format = data_format or backend.image_data_format()
+        self.data_format = data_format or settings.image_data_format()
         if self.data_format not in ("channels_last", "channels_first"):
             raise ValueError(
                 f"`data_format` should be 'channels_last' or 'channels_first', got {data_format!r}."
@@ -138,7 +137,7 @@ class ImageDataGenerator:
         self.horizontal_flip, self.vertical_flip = horizontal_flip, vertical_flip
         self.rescale, self.preprocessing_function = rescale, preprocessing_function
         self.interpolation_order = interpolation_order
-        self.dtype = dtype or backend.floatx()
+        self.dtype = dtype or settings.floatx()
         self._validation_split = validation_split
         self.mean: Any = None
         self.std: Any = None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.files import gfile
+from meshflow.keras import settings
 from meshflow.keras.utils.arrays import Sequence
 from meshflow.keras.utils.images import save_img
 
@@ -91,9 +92,7 @@ class Images(Iterator):
     """Batches of images that an `ImageDataGenerator` changes."""
 
     def _configure(self, generator: Any, save: tuple[Any, str, str], dtype: Any) -> None:
-        from meshflow.keras import backend
-
-        self.image_data_generator, self.dtype = generator, dtype or backend.floatx()
+        self.image_data_generator, self.dtype = generator, dtype or settings.floatx()
         self.save_to_dir, self.save_prefix, self.save_format = save
 
     def _image(self, number: int) -> np.ndarray:

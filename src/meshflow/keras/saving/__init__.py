@@ -1,5 +1,8 @@
 """Saving and loading models and weights."""
 
+from meshflow.keras.engine.saving.configuration import model_to_json
+from meshflow.keras.engine.saving.models import save_model
+from meshflow.keras.engine.saving.weights import load_weights, save_weights
 from meshflow.keras.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -9,13 +12,7 @@ from meshflow.keras.registry import (
     register_keras_serializable,
     serialize_keras_object,
 )
-from meshflow.keras.saving.configuration import (
-    model_from_config,
-    model_from_json,
-    model_to_json,
-)
-from meshflow.keras.saving.models import load_model, save_model
-from meshflow.keras.saving.weights import load_weights, save_weights
+from meshflow.keras.saving.loading import load_model, model_from_config, model_from_json
 
 __all__ = [
     "custom_object_scope",

@@ -5,6 +5,12 @@ from meshflow.keras.engine.training.data_adapter import (
     unpack_x_y_sample_weight,
 )
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
+from meshflow.keras.engine.training.progress_bar import (
+    Progbar,
+    disable_interactive_logging,
+    enable_interactive_logging,
+    is_interactive_logging_enabled,
+)
 from meshflow.keras.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -38,12 +44,6 @@ from meshflow.keras.utils.images import (
     load_img,
     save_img,
     smart_resize,
-)
-from meshflow.keras.utils.progbar import (
-    Progbar,
-    disable_interactive_logging,
-    enable_interactive_logging,
-    is_interactive_logging_enabled,
 )
 from meshflow.keras.utils.sidecar_evaluator import SidecarEvaluator
 from meshflow.keras.utils.timeseries import timeseries_dataset_from_array

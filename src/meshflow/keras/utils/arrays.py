@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.variables.random import set_seed
+from meshflow.data import Dataset
 
 
 def set_random_seed(seed: int) -> None:
@@ -122,8 +123,6 @@ def split_dataset(
       >>> len(left), [int(x) for x in right]
       (7, [7, 8, 9])
     """
-    from meshflow.data import Dataset
-
     if isinstance(dataset, list):
         dataset = tuple(dataset) if dataset and hasattr(dataset[0], "shape") else np.array(dataset)
     if not isinstance(dataset, Dataset):

@@ -15,6 +15,8 @@ from meshflow.files import gfile
 from meshflow.files.listing import files_below, folders_in
 from meshflow.files.paths import text as path_text
 from meshflow.ops.audio import decode_wav
+from meshflow.ops.image.codecs import pixels_of
+from meshflow.ops.image.resampling import resized
 
 __all__ = [
     "audio_dataset_from_directory",
@@ -433,9 +435,6 @@ def _dataset(
 
 def _load_image(path: str, size: Any, channels: int, method: str, crop: bool) -> np.ndarray:
     """The pixels of an image file in one size, on the host."""
-    from meshflow.ops.image.codecs import pixels_of
-    from meshflow.ops.image.resampling import resized
-
     with gfile.GFile(path, "rb") as file:
         contents = file.read()
     try:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from meshflow.environment import extras
 from meshflow.files.paths import is_remote, text
 from meshflow.files.replacing import replacing
 from meshflow.keras.engine.models.summary import chosen_layers
@@ -20,10 +21,9 @@ _HELP = (
 
 def _pydot() -> Any:
     try:
-        import pydot
+        return extras.load("pydot", "plots", "plot_model needs pydot")
     except ImportError:
         return None
-    return pydot
 
 
 def _refuse() -> None:
@@ -273,7 +273,7 @@ def plot_model(
     with replacing(to_file) as file:
         dot.write(file.name, format=ending)
     if "IPython" in sys.modules and ending != "pdf" and not is_remote(to_file):
-        from IPython import display
+        from IPython import display  # noqa: PLC0415 - there in a notebook only
 
         return display.Image(filename=to_file)
     return None

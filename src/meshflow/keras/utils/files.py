@@ -14,7 +14,7 @@ from typing import Any
 
 from meshflow.files.paths import is_remote, text
 from meshflow.files.replacing import replacing
-from meshflow.keras.utils.progbar import Progbar
+from meshflow.keras.engine.training.progress_bar import Progbar
 
 
 def cache_folder() -> Path:

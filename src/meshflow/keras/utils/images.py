@@ -13,6 +13,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
+from meshflow.keras import settings
+from meshflow.keras.utils.directories import cropped
+from meshflow.ops.image import resize
 from meshflow.ops.image.opening import pillow as _pillow
 
 __all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize"]
@@ -21,18 +24,14 @@ _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
 def _channels_first(data_format: str | None) -> bool:
-    from meshflow.keras import backend
-
-    chosen = backend.image_data_format() if data_format is None else data_format
+    chosen = settings.image_data_format() if data_format is None else data_format
     if chosen not in ("channels_first", "channels_last"):
         raise ValueError(f"Invalid data_format: {chosen!r}.")
     return chosen == "channels_first"
 
 
 def _floatx(dtype: Any) -> Any:
-    from meshflow.keras import backend
-
-    return backend.floatx() if dtype is None else dtype
+    return settings.floatx() if dtype is None else dtype
 
 
 def load_img(
@@ -234,9 +233,6 @@ def smart_resize(x: Any, size: Any, interpolation: str = "bilinear") -> Any:
       >>> tf.keras.preprocessing.image.smart_resize(np.ones([20, 10, 3]), (4, 4)).shape
       (4, 4, 3)
     """
-    from meshflow.keras.utils.directories import cropped
-    from meshflow.ops.image import resize
-
     if len(size) != 2:
         raise ValueError(f"Expected `size` to be a tuple of 2 integers, got {size!r}.")
     image: Any = x if hasattr(x, "_keras_history") else convert_to_tensor(x)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.environment import extras
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.losses import CategoricalCrossentropy, categorical_crossentropy
 from meshflow.keras.utils import to_categorical
@@ -206,9 +207,7 @@ class KerasClassifier(BaseWrapper):
         )
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags
-
-        return _tags("classifier", classifier_tags=ClassifierTags())
+        return _tags("classifier", classifier_tags=_sklearn().ClassifierTags())
 
 
 class KerasRegressor(BaseWrapper):
@@ -258,9 +257,7 @@ class KerasRegressor(BaseWrapper):
         return -float(np.atleast_1d(results)[0])
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import RegressorTags
-
-        return _tags("regressor", regressor_tags=RegressorTags())
+        return _tags("regressor", regressor_tags=_sklearn().RegressorTags())
 
 
 def _categorical(loss: Any) -> bool:
@@ -274,6 +271,9 @@ def _categorical(loss: Any) -> bool:
 
 def _tags(kind: str, **details: Any) -> Any:
     """What scikit-learn from 1.6 on asks an estimator instead of its `_estimator_type`."""
-    from sklearn.utils import Tags, TargetTags
+    target = _sklearn().TargetTags(required=True)
+    return _sklearn().Tags(estimator_type=kind, target_tags=target, **details)
 
-    return Tags(estimator_type=kind, target_tags=TargetTags(required=True), **details)
+
+def _sklearn() -> Any:
+    return extras.load("sklearn.utils", "demo", "Estimators need scikit-learn")

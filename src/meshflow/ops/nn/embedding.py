@@ -42,14 +42,13 @@ def embedding_lookup(
     """
     if params is None or (isinstance(params, (list, tuple)) and not params):
         raise ValueError("params: pass a table of rows, or a list of tables, got none.")
+    tables = [params]
     if isinstance(params, (list, tuple)) and all(len(getattr(p, "shape", ())) for p in params):
         tables = list(params)
-        params = tables[0] if len(tables) == 1 else tables
-    rows = rows_of_tables(params, ids) if isinstance(params, list) else gather(params, ids)
+    rows = gather(tables[0], ids) if len(tables) == 1 else rows_of_tables(tables, ids)
     if max_norm is None:
         return rows
-    table = params[0] if isinstance(params, list) else params
-    inner = len(table.shape) - 1 if hasattr(table, "shape") else 1
+    inner = len(tables[0].shape) - 1 if hasattr(tables[0], "shape") else 1
     rank = len(rows.shape)
     return clip_by_norm(rows, float(max_norm), axes=list(range(rank - inner, rank)))
 

@@ -10,6 +10,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import unique
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+from meshflow.ops import array, math
 
 
 class Graph:
@@ -116,7 +117,7 @@ class Graph:
     def input_values(self, inputs: Any) -> dict[int, Any]:
         """Values by id of the symbolic inputs."""
         given = zip(self.flat_inputs, self.flatten_inputs(inputs), strict=True)
-        return {id(reference): _fit(reference, value, self.name) for reference, value in given}
+        return {id(reference): fit_input(reference, value, self.name) for reference, value in given}
 
     def call_nodes(self, nodes: list[Node], values: dict[int, Any]) -> None:
         """Calls layers in order, and adds what they give to the values."""
@@ -166,14 +167,13 @@ def _check_symbolic(name: str, what: str, tensors: list[Any]) -> None:
             )
 
 
-def _fit(reference: KerasTensor, value: Any, model: str) -> Any:
+def fit_input(reference: KerasTensor, value: Any, model: str) -> Any:
     """A value with the rank and dtype of its symbolic input.
 
     A missing or superfluous last dimension of size one is added or dropped, as Keras does.
     """
     if not isinstance(value, Tensor):
         return value
-    from meshflow.ops import array, math
 
     mask = getattr(value, "_keras_mask", None)
     want, have = reference.shape.rank, value.ndim

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 
@@ -72,8 +72,8 @@ class InputLayer(Layer):
             raise ValueError(
                 "Please provide to Input a `shape` or a `tensor` or a `type_spec` argument."
             )
-        name = name or backend.unique_name("input", zero_based=False)
-        kind = dtypes.as_dtype(dtype or backend.floatx())
+        name = name or settings.unique_name("input", zero_based=False)
+        kind = dtypes.as_dtype(dtype or settings.floatx())
         super().__init__(name=name, dtype=kind.name)
         self._batch_input_shape = batch_shape
         self.built = True

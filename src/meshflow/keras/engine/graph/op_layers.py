@@ -7,6 +7,7 @@ One API call makes one layer: `tf.nn.relu(x)` on a symbolic `x` is a `TFOpLambda
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from meshflow.core.dispatch import symbolic
 from meshflow.core.values import nest
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -74,7 +75,7 @@ class TFOpLambda(Layer):
         self._function = op_table.find_function(function) if isinstance(function, str) else function
         self._symbol = op_table.public_name(self._function)
         if "name" not in kwargs:
-            kwargs["name"] = backend.unseen_name(_layer_name(self._function, self._symbol))
+            kwargs["name"] = settings.unseen_name(_layer_name(self._function, self._symbol))
         kwargs["autocast"] = False
         super().__init__(**kwargs)
         self.built = True
@@ -117,7 +118,7 @@ class SlicingOpLambda(TFOpLambda):
 
     def __init__(self, function: Any = None, **kwargs: Any) -> None:
         if "name" not in kwargs:
-            kwargs["name"] = backend.unseen_name("tf.__operators__.getitem")
+            kwargs["name"] = settings.unseen_name("tf.__operators__.getitem")
         super().__init__(_index, **kwargs)
         self._symbol = "__operators__.getitem"
 
@@ -161,8 +162,6 @@ def call_op(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     """What the dispatcher calls when an op meets a symbolic tensor."""
     captured = [v for v in nest.flatten((args, kwargs)) if isinstance(v, Variable)]
     if captured:
-        import warnings
-
         warnings.warn(
             f"The following Variables were used in a Lambda layer's call (tf.{op_table.public_name(function)}), but are not "
             f"present in its tracked objects: {[v.name for v in captured]}. This is a strong indication that the "

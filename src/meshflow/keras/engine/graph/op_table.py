@@ -7,6 +7,7 @@ The names are TensorFlow's public ones. Which functions have one is settled here
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -97,11 +98,14 @@ _MADE_OF_OPS = {
 }
 
 
+def public_face() -> Any:
+    """The package that users import, which is above this one and has been loaded by whoever gets here."""
+    return sys.modules[__name__.partition(".")[0]]
+
+
 def _members(space: str) -> dict[str, Any]:
     """Functions of a namespace of the package by name."""
-    import meshflow as tf
-
-    module: Any = tf
+    module: Any = public_face()
     for part in space.split(".") if space else ():
         module = getattr(module, part, None)
     found = {} if module is None else vars(module)
@@ -140,9 +144,7 @@ def _public_op(name: str) -> Callable[..., Any] | None:
 
 def _older(name: str) -> Any:
     """Version 1's op of a name of version 2 that is known to be an op's."""
-    from meshflow.compat import v1
-
-    found: Any = v1
+    found: Any = public_face().compat.v1
     for part in name.split("."):
         found = getattr(found, part, None)
     return found

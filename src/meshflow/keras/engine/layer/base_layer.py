@@ -24,8 +24,7 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
-from meshflow.keras import backend
-from meshflow.keras.dtensor.experimental import current_map
+from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import keywords
 from meshflow.keras.engine.layer.calls import LayerGraph
 from meshflow.keras.engine.layer.helpers import (
@@ -37,6 +36,7 @@ from meshflow.keras.engine.layer.helpers import (
     overrides,
     unique_layer_name,
 )
+from meshflow.keras.engine.layer.layout_map import current_map
 from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses
 from meshflow.keras.engine.layer.weights import LayerWeights
 from meshflow.keras.engine.symbolic.call_signature import CallSignature, call_signature, call_state
@@ -100,7 +100,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
         self._name = name if name is not None else unique_layer_name(type(self))
         self._user_named = name is not None
         if name is not None:
-            backend.see_name(name)
+            settings.see_name(name)
         self._trainable = bool(trainable)
         self._dynamic = dynamic
         self._dtype_policy = policies.get(dtype)
@@ -193,8 +193,6 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
 
     @activity_regularizer.setter
     def activity_regularizer(self, regularizer: Any) -> None:
-        from meshflow.keras import regularizers
-
         self._activity_regularizer = None if regularizer is None else regularizers.get(regularizer)
 
     def build(self, input_shape: Any) -> None:
@@ -274,7 +272,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, Module):  # type: ignore[misc
                 return value
         value = call_state.training[-1] if call_state.training else None
         if value is None:
-            value = backend.chosen_learning_phase()
+            value = settings.chosen_learning_phase()
         if value is None:
             value = signature.default_training
         wanted = value is not None or signature.requires_training

@@ -13,7 +13,7 @@ from meshflow.core.runtime.names import name_scope
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.helpers import as_tuples, overrides
 from meshflow.keras.engine.symbolic.call_signature import call_state
@@ -87,7 +87,7 @@ class LayerGraph:
     def _declared_outputs(self, inputs: Any) -> Any:
         """The output as the author's `compute_output_shape` says, where sizes depend on values."""
         shapes = self.compute_output_shape(nest.map_structure(lambda t: t.shape, inputs))
-        dtype = self.compute_dtype or backend.floatx()
+        dtype = self.compute_dtype or settings.floatx()
         return shape_inference.map_shapes(lambda s: KerasTensor(TensorSpec(s, dtype)), shapes)
 
     def _quick_output_spec(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -138,7 +138,7 @@ class LayerGraph:
                 self.build(shape)
                 self.built = True
         return shape_inference.output_shape(
-            self.__call__, shape, self.compute_dtype or backend.floatx()
+            self.__call__, shape, self.compute_dtype or settings.floatx()
         )
 
     def compute_output_signature(self, input_signature: Any) -> Any:

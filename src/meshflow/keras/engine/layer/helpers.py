@@ -12,8 +12,9 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.ops.math import cast
 
 
 def overrides(layer: Any, method: str, base: type) -> bool:
@@ -22,7 +23,7 @@ def overrides(layer: Any, method: str, base: type) -> bool:
 
 def unique_layer_name(cls: type) -> str:
     """The class name in snake case, numbered when used before."""
-    return backend.unique_name(snake_case(cls.__name__))
+    return settings.unique_name(snake_case(cls.__name__))
 
 
 def snake_case(name: str) -> str:
@@ -52,7 +53,6 @@ def cast_floating(value: Any, dtype: dtypes.DType) -> Any:
     """A floating tensor cast to `dtype`; anything else unchanged."""
     if not isinstance(value, Tensor) or not value.dtype.is_floating or value.dtype is dtype:
         return value
-    from meshflow.ops.math import cast
 
     result = cast(value, dtype)
     mask = getattr(value, "_keras_mask", None)
@@ -72,7 +72,7 @@ def masks_of(inputs: Any) -> Any:
 def as_tensor_like(value: Any) -> Any:
     if isinstance(value, (np.ndarray, float, int)) and not isinstance(value, bool):
         if isinstance(value, np.ndarray) and value.dtype == np.float64:
-            return convert_to_tensor(value, dtype=backend.floatx())
+            return convert_to_tensor(value, dtype=settings.floatx())
         return convert_to_tensor(value)
     if isinstance(value, Variable):
         return value._as_tensor()

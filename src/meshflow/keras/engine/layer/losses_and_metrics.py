@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer.helpers import unique
+from meshflow.keras.engine.layer.tracking import Tracker
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
-
-if TYPE_CHECKING:
-    from meshflow.keras.engine.layer.tracking import Tracker
+from meshflow.keras.metrics.means import Mean
 
 
 class LayerLosses:
@@ -80,7 +79,7 @@ class LayerLosses:
             elif callable(loss):
                 self._losses.append(loss)
             else:
-                self._losses.append(convert_to_tensor(loss, dtype_hint=backend.floatx()))
+                self._losses.append(convert_to_tensor(loss, dtype_hint=settings.floatx()))
 
     def _add_symbolic_loss(self, loss: KerasTensor) -> None:
         raise ValueError(
@@ -131,8 +130,6 @@ class LayerLosses:
         Raises:
           ValueError: when no name is given and the value has none.
         """
-        from meshflow.keras.metrics import Mean
-
         kwargs.pop("aggregation", None)
         if kwargs:
             raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")

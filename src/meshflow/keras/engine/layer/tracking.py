@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
-
-if TYPE_CHECKING:
-    from meshflow.keras.engine.layer.weights import LayerWeights
 
 # Attributes that refer to things the layer does not own.
 _SKIPPED = frozenset(
@@ -39,6 +36,12 @@ _DATA = (int, float, str, bytes)
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
 
 
+class Tracks:
+    """A layer, as far as a walk over attributes knows one."""
+
+    _own_weights: list[Variable]
+
+
 class Tracker:
     """What one layer refers to, in the order the attributes were made.
 
@@ -49,9 +52,7 @@ class Tracker:
       groups: the layers and metrics, those of one list, tuple or dictionary together.
     """
 
-    def __init__(self, owner: LayerWeights) -> None:
-        from meshflow.keras.engine.layer.base_layer import Layer as LayerClass
-
+    def __init__(self, owner: Tracks) -> None:
         self.variables: list[Variable] = list(owner._own_weights)
         self.layers: list[Any] = []
         self.groups: list[list[Any]] = []
@@ -68,7 +69,7 @@ class Tracker:
                 seen.add(id(value))
                 if isinstance(value, Variable):
                     self.variables.append(value)
-                elif isinstance(value, LayerClass):
+                elif isinstance(value, Tracks):
                     self.layers.append(value)
                     group.append(value)
                 elif getattr(value, "_is_metric", False):
@@ -98,7 +99,7 @@ class Tracker:
             for item in items or ():
                 yield from self._leaves(item, depth + 1)
 
-    def is_current(self, owner: LayerWeights) -> bool:
+    def is_current(self, owner: Tracks) -> bool:
         """Whether a walk now would find the same, provided that no attribute was set since.
 
         Args:

@@ -14,27 +14,25 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
-from meshflow.keras import backend
-from meshflow.keras.dtensor.experimental import layout_for
+from meshflow.keras import constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.helpers import unique
-from meshflow.keras.engine.layer.tracking import Tracker, leads_nowhere
+from meshflow.keras.engine.layer.layout_map import layout_for
+from meshflow.keras.engine.layer.tracking import Tracker, Tracks, leads_nowhere
 from meshflow.keras.engine.symbolic.call_signature import call_state
+from meshflow.keras.weight_values import WeightValues
 
 
-class LayerWeights:
+class LayerWeights(WeightValues, Tracks):
     """What a layer does with its weights; a base class of `Layer`."""
 
     _TF_MODULE_IGNORED_PROPERTIES = frozenset(("_tracker",))
 
     built: bool
     _trainable: bool
-    _own_weights: list[Variable]
     _regularized: list[tuple[Variable, Any]]
 
     if TYPE_CHECKING:
         # What the rest of `Layer` gives it.
-        @property
-        def name(self) -> str: ...
         @property
         def variable_dtype(self) -> str | None: ...
         def _flatten_layers(
@@ -90,12 +88,10 @@ class LayerWeights:
           >>> [weight.shape for weight in layer.trainable_weights]
           [TensorShape([3])]
         """
-        from meshflow.keras import constraints, initializers, regularizers
-
         if isinstance(name, (tuple, list, TensorShape)):
             # Keras 3 puts the shape first.
             name, shape = None, name
-        kind = dtypes.as_dtype(dtype or self.variable_dtype or backend.floatx())
+        kind = dtypes.as_dtype(dtype or self.variable_dtype or settings.floatx())
         if synchronization is VariableSynchronization.ON_READ:
             if trainable:
                 raise ValueError(
@@ -233,37 +229,6 @@ class LayerWeights:
         """Weights that training leaves alone."""
         return self.non_trainable_weights
 
-    def get_weights(self) -> list[np.ndarray]:
-        """Values of all weights as NumPy arrays, in the order of `weights`.
-
-        Example:
-          >>> import meshflow as tf
-          >>> layer = tf.keras.layers.Dense(2, kernel_initializer="ones")
-          >>> layer.build([None, 1])
-          >>> [weight.tolist() for weight in layer.get_weights()]
-          [[[1.0, 1.0]], [0.0, 0.0]]
-        """
-        return [np.asarray(w.numpy()) for w in self.weights]
-
-    def set_weights(self, weights: list[Any]) -> None:
-        """Sets all weights.
-
-        Args:
-          weights: arrays in the order and with the shapes of `get_weights()`.
-
-        Raises:
-          ValueError: when number or shapes differ, naming the layer and the weight.
-
-        Example:
-          >>> import meshflow as tf
-          >>> layer = tf.keras.layers.Dense(2)
-          >>> layer.build([None, 1])
-          >>> layer.set_weights([[[3.0, 4.0]], [0.0, 1.0]])
-          >>> layer(tf.constant([[10.0]])).numpy().tolist()
-          [[30.0, 41.0]]
-        """
-        set_weights(self, self.weights, weights)
-
     def count_params(self) -> int:
         """Number of scalars in the weights.
 
@@ -276,32 +241,6 @@ class LayerWeights:
                 f"it manually via: `{self.name}.build(batch_input_shape)`."
             )
         return sum(int(np.prod(tuple(w.shape), dtype=np.int64)) for w in self.weights)
-
-
-def set_weights(layer: Any, own: list[Variable], weights: list[Any]) -> None:
-    """Sets some weights of a layer.
-
-    Args:
-      layer: the layer, for errors.
-      own: the weights.
-      weights: as many arrays of their shapes.
-
-    Raises:
-      ValueError: when number or shapes differ, naming the layer and the weight.
-    """
-    if len(own) != len(weights):
-        raise ValueError(
-            f'You called `set_weights(weights)` on layer "{layer.name}" with a weight list of length '
-            f"{len(weights)}, but the layer was expecting {len(own)} weights."
-        )
-    for variable, value in zip(own, weights, strict=True):
-        if tuple(np.shape(value)) != tuple(variable.shape):
-            raise ValueError(
-                f'Layer "{layer.name}" weight {variable.name} has shape {tuple(variable.shape)}, which is not '
-                f"compatible with provided weight shape {tuple(np.shape(value))}."
-            )
-    for variable, value in zip(own, weights, strict=True):
-        variable.assign(np.asarray(value).astype(variable.dtype.dtype))
 
 
 def _weight_shape(layer: str, name: str | None, shape: Any) -> tuple[int, ...]:

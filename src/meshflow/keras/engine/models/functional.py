@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.values import nest
-from meshflow.keras import backend, registry
+from meshflow.core.values.convert import constant
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.tensor import is_tensor
+from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
@@ -39,7 +42,7 @@ class Functional(Model):
         trainable: bool = True,
         **kwargs: Any,
     ) -> None:
-        name = name or backend.unique_name("model")
+        name = name or settings.unique_name("model")
         super().__init__(inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -101,9 +104,7 @@ def _plain(structure: Any) -> Any:
 
 
 def _registered_name(layer: Any) -> dict[str, Any]:
-    from meshflow.keras import saving
-
-    name = saving.get_registered_name(type(layer))
+    name = registry.get_registered_name(type(layer))
     return {"registered_name": name} if name != type(layer).__name__ else {}
 
 
@@ -141,9 +142,6 @@ def _call_config(node: Node, numbers: dict[int, int]) -> dict[str, Any]:
 
 
 def _plain_constant(value: Any) -> Any:
-    from meshflow.core.values.dtypes import DType
-    from meshflow.core.values.tensor import is_tensor
-
     if isinstance(value, DType):
         return {"dtype": value.name}
     if is_tensor(value):
@@ -182,12 +180,8 @@ def graph_from_config(config: dict[str, Any], custom_objects: Any = None) -> tup
             if "tuple" in value:
                 return tuple(decode(v) for v in value["tuple"])
             if "dtype" in value and len(value) == 1:
-                from meshflow.core.values.dtypes import as_dtype
-
                 return as_dtype(value["dtype"])
             if "constant" in value:
-                from meshflow.core.values.convert import constant
-
                 return constant(value["constant"], dtype=value["of"])
         return value
 

@@ -11,15 +11,19 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
+from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import unique
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.engine.models.summary import count, print_summary
+from meshflow.keras.engine.saving.methods import ModelSaving
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, shape_of
 from meshflow.keras.engine.training.training import Trainer
+from meshflow.keras.metrics.means import Mean
 
 
-class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
+class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # as of `Layer`
     """Layers grouped into something that trains and predicts.
 
     Made in one of three ways: from symbolic inputs and outputs (Functional API), by subclassing and
@@ -46,9 +50,7 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and (len(args) >= 2 or "outputs" in kwargs):
-            from meshflow.keras.engine.models.functional import Functional
-
-            return super().__new__(Functional)  # type: ignore[return-value]
+            return super().__new__(registry.LAYERS.table["Functional"])
         made = super().__new__(cls)
         if _is_plain(args) and _is_plain(kwargs):
             # A subclass's configuration, unless it has another one.
@@ -277,6 +279,11 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         finally:
             self._opens_scope = True
 
+    @property
+    def _builds_by_shape(self) -> bool:
+        """Whether `build` makes all weights; one of the user's makes layers, which want to be called."""
+        return type(self).build is Model.build
+
     def _maybe_build(self, inputs: Any) -> None:
         if not self.built:
             self._save_spec = _specs_of(inputs)
@@ -285,8 +292,6 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
             if type(self).build is not Model.build:
                 super()._maybe_build(inputs)
             else:
-                from meshflow.keras.engine.symbolic.keras_tensor import shape_of
-
                 self._build_input_shape = shape_of(inputs)
                 self.built = True
 
@@ -347,8 +352,6 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         return computed
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
-        from meshflow.keras.metrics import Mean
-
         self._graph_or_error("inputs")
         metric = Mean(name=name)
         self._own_metrics.append(metric)
@@ -399,8 +402,6 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
         Raises:
           ValueError: before the model is built.
         """
-        from meshflow.keras.engine.models.summary import print_summary
-
         self._current_graph()
         if not self.built:
             raise ValueError(
@@ -413,8 +414,6 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
 
     def count_params(self) -> int:
         """Number of scalars in the weights."""
-        from meshflow.keras.engine.models.summary import count
-
         if not self.built:
             super().count_params()
         return count(self.weights)
@@ -447,105 +446,8 @@ class Model(Trainer, Layer):  # type: ignore[misc]  # as of `Layer`
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Makes a model from `get_config()`, with new weights."""
         if cls is Model and "layers" in config:
-            from meshflow.keras.engine.models.functional import Functional
-
-            return Functional.from_config(config, custom_objects)
+            return registry.LAYERS.table["Functional"].from_config(config, custom_objects)
         return cls(**config)
-
-    def to_json(self, **kwargs: Any) -> str:
-        """The architecture as JSON text; see `tf.keras.models.model_from_json`."""
-        from meshflow.keras import saving
-
-        return saving.model_to_json(self, **kwargs)
-
-    def to_yaml(self, **kwargs: Any) -> str:
-        """Is no more: YAML can name any function of Python.
-
-        Raises:
-          RuntimeError: always, naming `to_json`.
-        """
-        raise RuntimeError("to_yaml is not there any more, as YAML may run code: use to_json.")
-
-    def save(
-        self, filepath: Any, overwrite: bool = True, save_format: str | None = None, **kwargs: Any
-    ) -> None:
-        """Saves architecture, weights and training configuration.
-
-        Args:
-          filepath: path ending in `.keras`, `.h5`, or a folder.
-          overwrite: whether an existing file is replaced.
-          save_format: 'keras', 'h5' or 'tf'; default by the path.
-          **kwargs: `include_optimizer` and others, see `tf.keras.models.save_model`.
-        """
-        from meshflow.keras import saving
-
-        saving.save_model(self, filepath, overwrite=overwrite, save_format=save_format, **kwargs)
-
-    def _saved_functions(self) -> dict[str, Any]:
-        from meshflow.keras.saving import serving_signatures
-
-        return serving_signatures.saved_functions(self)
-
-    def _saved_signatures(self) -> dict[str, Any]:
-        from meshflow.keras.saving import serving_signatures
-
-        return serving_signatures.saved_signatures(self)
-
-    def export(self, filepath: Any, format: str = "tf_saved_model", **kwargs: Any) -> None:
-        """Saves what the model computes, for use without its code: see `tf.saved_model.load`.
-
-        Args:
-          filepath: a folder.
-          format: 'tf_saved_model', the only one.
-          **kwargs: ignored (`verbose`, `input_signature`).
-
-        Raises:
-          ValueError: for another format, or when the model has not been built.
-        """
-        from meshflow import saved_model
-        from meshflow.keras.saving import serving_signatures
-
-        if format != "tf_saved_model":
-            raise ValueError(f"Model.export: format must be 'tf_saved_model', got {format!r}.")
-        if serving_signatures.input_specs(self) is None:
-            raise ValueError(f"Model {self.name} must be built or called before it is exported.")
-        saved_model.save(self, filepath)
-
-    def save_weights(
-        self,
-        filepath: Any,
-        overwrite: bool = True,
-        save_format: str | None = None,
-        options: Any = None,
-    ) -> Any:
-        """Saves the weights.
-
-        Args:
-          filepath: path ending in `.h5`, or a prefix for our checkpoint format.
-          overwrite: whether an existing file is replaced.
-          save_format: 'h5' or 'tf'; default by the path.
-          options: ignored.
-        """
-        from meshflow.keras import saving
-
-        del options
-        return saving.save_weights(self, filepath, overwrite=overwrite, save_format=save_format)
-
-    def load_weights(
-        self, filepath: Any, skip_mismatch: bool = False, by_name: bool = False, options: Any = None
-    ) -> Any:
-        """Loads weights saved by `save_weights`.
-
-        Args:
-          filepath: the path given to `save_weights`.
-          skip_mismatch: whether layers whose shapes differ are skipped (needs by_name).
-          by_name: whether layers are matched by name instead of order.
-          options: ignored.
-        """
-        from meshflow.keras import saving
-
-        del options
-        return saving.load_weights(self, filepath, skip_mismatch=skip_mismatch, by_name=by_name)
 
 
 def _specs_of(inputs: Any) -> Any:
@@ -557,10 +459,7 @@ def _specs_of(inputs: Any) -> Any:
 
 
 def _spec(shape: TensorShape) -> Any:
-    from meshflow.core.values.specs import TensorSpec
-    from meshflow.keras import backend
-
-    return TensorSpec(shape, backend.floatx())
+    return TensorSpec(shape, settings.floatx())
 
 
 def _without_list(structure: Any) -> Any:

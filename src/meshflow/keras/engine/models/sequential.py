@@ -8,7 +8,7 @@ from typing import Any
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import registry
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import Graph, fit_input
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import as_tuples, unique
@@ -48,6 +48,10 @@ class Sequential(Model):
         """The layers, without an `InputLayer`; one that comes several times is named once."""
         return unique(self._stack)
 
+    @property
+    def _builds_by_shape(self) -> bool:
+        return True
+
     def _weighted_groups(self) -> list[list[Any]]:
         return [[layer] for layer in self.layers]
 
@@ -65,9 +69,7 @@ class Sequential(Model):
             layer = layer._keras_history.layer
         if not isinstance(layer, Layer):
             if callable(layer) and hasattr(layer, "variables"):
-                from meshflow.keras.layers import Lambda
-
-                layer = Lambda(layer)
+                layer = registry.LAYERS.table["Lambda"](layer)
             else:
                 raise TypeError(
                     f"The added layer must be an instance of class Layer. Received: layer={layer} of type {type(layer)}."
@@ -199,12 +201,9 @@ class Sequential(Model):
             inputs._keras_mask = mask
         if self._graph is not None and self._graph.given is not None:
             return self._graph.run(inputs)
-        if self._input is not None:
-            from meshflow.keras.engine.graph.graph import _fit
-
-            if hasattr(inputs, "_value"):
-                self._relax(inputs)
-                inputs = _fit(self._input, inputs, self.name)
+        if self._input is not None and hasattr(inputs, "_value"):
+            self._relax(inputs)
+            inputs = fit_input(self._input, inputs, self.name)
         for layer in self._stack:
             inputs = layer(inputs)
         return inputs

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from meshflow.keras.engine.layer.base_layer import Layer
-    from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.layer.base_layer import Layer
 
 # A row is continued on the next line after one of these.
 _BREAKS = ("),", "},", "],", "',")
 
 
+class LayerStack(Protocol):
+    """What a summary reads of a model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def layers(self) -> list[Layer]: ...
+    @property
+    def trainable_weights(self) -> list[Any]: ...
+    @property
+    def non_trainable_weights(self) -> list[Any]: ...
+
+
 def print_summary(
-    model: Model,
+    model: LayerStack,
     line_length: int | None = None,
     positions: list[float] | None = None,
     print_fn: Callable[[str], Any] | None = None,
@@ -55,7 +67,7 @@ def print_summary(
     write("_" * length)
 
 
-def chosen_layers(model: Model, layer_range: Any) -> list[Layer]:
+def chosen_layers(model: LayerStack, layer_range: Any) -> list[Layer]:
     """The layers between two that are named, all for None.
 
     Raises:
@@ -68,8 +80,6 @@ def chosen_layers(model: Model, layer_range: Any) -> list[Layer]:
         raise ValueError(
             f"layer_range must be a list or tuple of length 2. Received: {layer_range!r}"
         )
-    import re
-
     names = [layer.name for layer in layers]
     ends = [next((i for i, n in enumerate(names) if re.match(r, n)), None) for r in layer_range]
     if None in ends:
@@ -108,7 +118,7 @@ def _write_layer(
     if show_trainable:
         fields.append("Y" if layer.trainable else "N")
     write(_row(fields, columns, depth))
-    inside = chosen_layers(layer, None) if expand and hasattr(layer, "layers") else []  # type: ignore[arg-type]
+    inside = chosen_layers(layer, None) if expand and hasattr(layer, "layers") else []
     bars, width = "|" * depth, columns[-1] - 2 * depth
     if inside:
         write(f"{bars}|{'¯' * (width - 2)}|{bars}")

@@ -19,7 +19,9 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import CancelledError, InvalidValueError, OutOfRangeError
 from meshflow.core.variables.random import host_generator
 from meshflow.distribute.parameter_server.coordinator import ClusterCoordinator
+from meshflow.distribute.parameter_server.hosting import HostedVariable
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
+from meshflow.keras.engine.training.callbacks import has_batch_hook
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator, check_steps
 from meshflow.keras.engine.training.global_batch import distributed_input, strategy_of
@@ -348,6 +350,15 @@ def _prepared(model: Any, strategy: Any, kind: str, data: WorkerInput) -> bool:
             # A step of which a part runs on the host can only be run: one that trains nothing.
             model._new_step("test")(batch)
             model.reset_metrics()
+    for metric in model.metrics:
+        outside = [v.name for v in metric.variables if not isinstance(v, HostedVariable)]
+        if outside:
+            raise InvalidValueError(
+                f"Metric {metric.name} passed to `model.compile` was created inside a different distribution strategy "
+                f"scope than the model: {outside}. All metrics must be created in the same distribution strategy scope "
+                "as the model. If you pass in a string identifier of a metric to compile, the metric will automatically "
+                "be created in the correct distribution strategy scope."
+            )
     return True
 
 
@@ -371,13 +382,12 @@ def verbosity(model: Any, verbose: Any) -> Any:
     return 2 if verbose == "auto" else verbose
 
 
-def only_epochs(model: Any, callbacks: Sequence[Any], has_hooks: Any) -> None:
+def only_epochs(model: Any, callbacks: Sequence[Any]) -> None:
     """Refuses callbacks that want to know of batches, which workers do in no order.
 
     Args:
       model: the model.
       callbacks: the callbacks.
-      has_hooks: tells whether one has hooks of batches.
 
     Raises:
       ValueError: naming those that do.
@@ -387,10 +397,12 @@ def only_epochs(model: Any, callbacks: Sequence[Any], has_hooks: Any) -> None:
     refused = [
         c
         for c in callbacks
-        if not type(c).__module__.startswith("meshflow.keras.callbacks")
+        if not type(c).__module__.startswith("meshflow.keras.")
         or type(c).__name__ == "LambdaCallback"
     ]
-    refused = [c for c in refused if any(has_hooks(c, m) for m in ("train", "test", "predict"))]
+    refused = [
+        c for c in refused if any(has_batch_hook(c, m) for m in ("train", "test", "predict"))
+    ]
     if refused:
         raise InvalidValueError(
             "Batch-level `Callback`s are not supported with `ParameterServerStrategy`. Found unsupported callbacks: "

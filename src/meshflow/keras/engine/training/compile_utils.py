@@ -13,6 +13,12 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.replica import spanning
+from meshflow.keras import losses as losses_module
+from meshflow.keras import metrics as metrics_module
+from meshflow.keras.metrics import Mean
+from meshflow.ops import math
+from meshflow.ops.array import expand_dims
+from meshflow.ops.math import cast
 
 
 class Container:
@@ -89,12 +95,8 @@ def _match(y_true: Any, y_pred: Tensor) -> Any:
     # Class numbers are no quantities: 257 is 256 in bfloat16.
     numbers = y_pred.ndim > 1 and y_pred.shape[-1] != 1 and y_true.shape[-1:] != y_pred.shape[-1:]
     if floats and not numbers and y_true.dtype is not y_pred.dtype:
-        from meshflow.ops.math import cast
-
         y_true = cast(y_true, y_pred.dtype)
     if y_true.ndim == 1 and y_pred.ndim == 2:
-        from meshflow.ops.array import expand_dims
-
         y_true = expand_dims(y_true, -1)
     return y_true
 
@@ -131,11 +133,9 @@ class LossesContainer(Container):
 
     def build(self, y_pred: Any) -> None:
         """Matches losses to outputs when the outputs are first seen."""
-        from meshflow.keras import losses as losses_module
-
         self.output_names = self._names_from(y_pred)
         given = self._per_output(self._user_losses, "loss")
-        self._losses = [None if loss is None else _as_loss(loss, losses_module) for loss in given]
+        self._losses = [None if loss is None else _as_loss(loss) for loss in given]
         for loss in self._losses:
             if loss is not None:
                 loss._scaled_by_model = True
@@ -217,19 +217,15 @@ class LossesContainer(Container):
 
 def _total(terms: list[Any]) -> Any:
     """The sum in the widest dtype, so that one float16 output does not lower all others."""
-    from meshflow.ops import math
-
     kind = max((t.dtype for t in terms), key=lambda d: (d.size, d.is_floating))
     return math.add_n([math.cast(t, kind) for t in terms]) if len(terms) > 1 else terms[0]
 
 
 def _mean(name: str) -> Any:
-    from meshflow.keras.metrics import Mean
-
     return Mean(name=name)
 
 
-def _as_loss(loss: Any, losses_module: Any) -> Any:
+def _as_loss(loss: Any) -> Any:
     loss = losses_module.get(loss)
     if isinstance(loss, losses_module.Loss):
         return loss
@@ -350,8 +346,6 @@ class MetricsContainer(Container):
 
 
 def _as_weight(mask: Any) -> Any:
-    from meshflow.ops.math import cast
-
     return cast(mask, dtypes.float32)
 
 
@@ -363,14 +357,11 @@ def _copy(metric: Any) -> Any:
 
 def _as_metric(metric: Any, y_true: Any, y_pred: Any) -> Any:
     """A metric object from a name, function or object; 'accuracy' is resolved by shape."""
-    from meshflow.keras import losses as losses_module
-    from meshflow.keras import metrics as metrics_module
-
     if getattr(metric, "_is_metric", False):
         return metric
     given = metric
     if metric in ("accuracy", "acc", "crossentropy", "ce"):
-        metric = _resolve(metric, y_true, y_pred, metrics_module)
+        metric = _resolve(metric, y_true, y_pred)
     elif isinstance(metric, losses_module.Loss):
         loss = metric
         return metrics_module.MeanMetricWrapper(loss.call, name=loss.name or type(loss).__name__)
@@ -388,7 +379,7 @@ def _shape(value: Any) -> tuple[Any, ...]:
     return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
 
 
-def _resolve(name: str, y_true: Any, y_pred: Any, metrics_module: Any) -> Callable[..., Any]:
+def _resolve(name: str, y_true: Any, y_pred: Any) -> Callable[..., Any]:
     true_shape, pred_shape = _shape(y_true), _shape(y_pred)
     is_binary = pred_shape[-1:] == (1,)
     is_sparse = len(true_shape) < len(pred_shape) or (

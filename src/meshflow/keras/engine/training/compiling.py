@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from meshflow.core.functions.concrete_function import Settings
 from meshflow.core.values import nest
 from meshflow.distribute.strategy import get_strategy
+from meshflow.keras import losses, optimizers
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.global_batch import current_strategy
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.engine.training.training_steps import TrainingSteps
-
-if TYPE_CHECKING:
-    from meshflow.keras.mixed_precision.policy import Policy
+from meshflow.keras.mixed_precision.policy import Policy
+from meshflow.keras.optimizers import loss_scale
+from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, scale_settings
 
 
 class Compiling(TrainingSteps):
@@ -25,6 +26,8 @@ class Compiling(TrainingSteps):
 
     if TYPE_CHECKING:
         # What `Layer` and `Model` give it.
+        @property
+        def outputs(self) -> Any: ...
         @property
         def output_names(self) -> list[str] | None: ...
         @property
@@ -94,8 +97,6 @@ class Compiling(TrainingSteps):
           >>> type(model.optimizer).__name__, model.loss.delta
           ('Adam', 1.0)
         """
-        from meshflow.keras import losses, optimizers
-
         shards = kwargs.pop("pss_evaluation_shards", 0)
         if shards != "auto" and not (isinstance(shards, int) and shards >= 0):
             raise ValueError(
@@ -200,12 +201,10 @@ def scaled_for(policy: Any, optimizer: Any) -> Any:
     scale = getattr(policy, "loss_scale", "dynamic" if policy.name == "mixed_float16" else None)
     if scale is None or optimizer is None:
         return optimizer
-    from meshflow.keras.mixed_precision import loss_scale
-    from meshflow.keras.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, settings
 
     if isinstance(optimizer, LossScaleOptimizer) or not hasattr(optimizer, "apply_gradients"):
         return optimizer
-    return LossScaleOptimizer(optimizer, **settings(loss_scale.get(scale)))
+    return LossScaleOptimizer(optimizer, **scale_settings(loss_scale.get(scale)))
 
 
 def _get_optimizers(optimizer: Any, get: Callable[[Any], Any]) -> Any:

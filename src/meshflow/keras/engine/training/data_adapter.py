@@ -22,7 +22,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.random import host_generator
 from meshflow.core.variables.variable import Variable
-from meshflow.keras import backend
+from meshflow.data.epoch import Epoch, ahead
+from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
+from meshflow.data.execution.prefetched_batches import PrefetchedBatches
+from meshflow.keras import settings
 from meshflow.keras.engine.training.training_state import Resumption, source_state
 from meshflow.placement.layout import layout_of
 
@@ -144,12 +147,12 @@ def _to_numpy(value: Any) -> Any:
         value = value.detach().cpu().numpy()
     array = np.asarray(value)
     if array.dtype == np.float64:
-        array = array.astype(backend.floatx())
+        array = array.astype(settings.floatx())
     if array.dtype.kind in "SU" or (array.dtype == object and _is_text(array)):
         return convert_to_tensor(array).numpy()
     if array.dtype == object:
         try:
-            array = array.astype(backend.floatx())
+            array = array.astype(settings.floatx())
         except (TypeError, ValueError):
             raise ValueError(
                 f"Failed to convert data of type {type(value).__name__} to numbers: it holds objects ({array.reshape(-1)[:3].tolist()}...). Convert text columns to numbers first."
@@ -452,9 +455,6 @@ class ArraySource:
 
 def _shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: int) -> Iterator[Any]:
     """Batches of the rows of arrays in an order, gathered as those of datasets are."""
-    from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
-    from meshflow.data.execution.prefetched_batches import PrefetchedBatches
-
     gather = BatchedGather([LeafGather(array) for array in arrays], lambda rows: None)
     return PrefetchedBatches(iter([order]), gather, arrays, size, drop=False)
 
@@ -507,8 +507,6 @@ class IterableSource:
 
     def _dataset_batches(self) -> Iterator[Any]:
         """Batches of a `tf.data.Dataset`, made ahead."""
-        from meshflow.data.epoch import Epoch, ahead
-
         batches = ahead(self._x._elements(Epoch(self._x, counts=True)), 2)
         try:
             for item in batches:
@@ -553,7 +551,7 @@ def _kept_or_numpy(value: Any) -> Any:
     """A batch from a `DTensorDataset` stays on its mesh."""
     if isinstance(value, Tensor) and layout_of(value) is not None:
         array = value._value
-        return array.astype(backend.floatx()) if array.dtype == np.float64 else array
+        return array.astype(settings.floatx()) if array.dtype == np.float64 else array
     return _to_numpy(value)
 
 
@@ -576,5 +574,5 @@ def _apply_class_weight(batch: Any, class_weight: dict[int, float]) -> Any:
         raise ValueError(
             f"`class_weight` must contain all classes in the data. The classes {missing} exist in the data but not in `class_weight`."
         )
-    weights = np.array([class_weight[int(c)] for c in labels], backend.floatx())
+    weights = np.array([class_weight[int(c)] for c in labels], settings.floatx())
     return x, y, weights if sample_weight is None else weights * sample_weight

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from meshflow.core.values import nest
+from meshflow.keras.losses import SparseCategoricalCrossentropy
+from meshflow.keras.losses.label_check import check_labels
 
-if TYPE_CHECKING:
-    from meshflow.keras.engine.training.compiling import Compiling
+
+class CompiledModel(Protocol):
+    """What the check reads of a compiled model."""
+
+    compiled_loss: Any
+
+    @property
+    def outputs(self) -> Any: ...
+    @property
+    def output_names(self) -> list[str] | None: ...
 
 
 class LabelGuard:
@@ -19,13 +29,13 @@ class LabelGuard:
       model: a compiled model; its losses and output shapes say which labels are checked.
     """
 
-    def __init__(self, model: Compiling) -> None:
+    def __init__(self, model: CompiledModel) -> None:
         self._model = model
         self._classes: list[tuple[str, int | None]] | None = None
 
     def _find_classes(self) -> list[tuple[str, int | None]] | None:
         """For each output its name and number of classes (None: not checked); None while shapes are unknown."""
-        model: Any = self._model
+        model = self._model
         container = model.compiled_loss
         if container is None:
             return []
@@ -54,7 +64,7 @@ class LabelGuard:
             self._classes = self._find_classes()
         if self._classes is None:
             # The first step of a model without known outputs: its trace tells them, before it runs.
-            model: Any = self._model
+            model = self._model
             model.compiled_loss.when_traced.append(lambda: self.check(batch))
             return
         if not self._classes or not isinstance(batch, tuple) or len(batch) < 2:
@@ -73,8 +83,6 @@ class LabelGuard:
 
 def _takes_class_numbers(loss: Any) -> bool:
     """Whether a loss is the sparse cross entropy, of all classes."""
-    from meshflow.keras.losses import SparseCategoricalCrossentropy
-
     name = "sparse_categorical_crossentropy"
     sparse = loss == name or isinstance(loss, SparseCategoricalCrossentropy)
     sparse = sparse or getattr(getattr(loss, "fn", loss), "__name__", "") == name
@@ -82,6 +90,4 @@ def _takes_class_numbers(loss: Any) -> bool:
 
 
 def _refuse(name: str, classes: int, labels: np.ndarray) -> None:
-    from meshflow.keras.losses.label_check import check_labels
-
     check_labels(labels, classes, name)

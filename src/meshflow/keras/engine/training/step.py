@@ -15,16 +15,14 @@ import jax
 import numpy as np
 
 from meshflow.core.autograph.status import switched
-from meshflow.core.functions.concrete_function import ConcreteFunction, Settings, keep_shared
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import standing_in, writing
+from meshflow.core.runtime.context import standing_in
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.tracing.pass_pipeline import PassPipeline, ready
-from meshflow.core.tracing.trace import Traced, trace
+from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.constant_hoisting import hoist_constants
@@ -118,15 +116,14 @@ class CompiledStep:
                 # The first step of a shape runs alone: it may create variables.
                 result, last = self(batches[first]), first + 1
             else:
-                result = self._loop(key)(batches[first:last])
+                result = self._loop(key, last - first)(batches[first:last])
             first = last
         return result
 
-    def _loop(self, key: Any) -> Loop:
-        version = PassPipeline.version
-        if (key, version) not in self._loops:
-            self._loops[key, version] = Loop(self._concrete[key].traced, self.place_many)
-        return self._loops[key, version]
+    def _loop(self, key: Any, count: int) -> Loop:
+        if (key, count) not in self._loops:
+            self._loops[key, count] = Loop(self._concrete[key], count, self.place_many)
+        return self._loops[key, count]
 
 
 def _shared(leaf: Any) -> Any:
@@ -148,65 +145,63 @@ def _is_placed(batch: Any) -> bool:
     )
 
 
-class Loop:
-    """A traced step applied to stacked batches in a compiled loop.
+class Loop(ConcreteFunction):
+    """A traced step applied to several batches, one after the other, in a compiled loop.
 
-    Written variables are carried from step to step and donated.
+    Its arguments are the batches' arrays, stacked. Variables that the step writes are carried from step to step.
+
+    Args:
+      step: the step's concrete function.
+      count: the number of batches.
+      place: puts the stacked arrays on the devices, or None.
     """
 
-    def __init__(self, traced: Traced, place: Callable[[Any], Any] | None = None) -> None:
-        self._traced = traced
+    def __init__(
+        self, step: ConcreteFunction, count: int, place: Callable[[Any], Any] | None = None
+    ) -> None:
+        super().__init__(step.traced, step.structured_input_signature)
+        self.name = f"{step.name}_loop"
+        self._count = count
         self._place = place
-        written = [id(v) for v in traced.writes]
-        self._written = traced.writes
-        self._fixed = [c for c in traced.captures if id(c) not in written]
-        where = {id(c): i for i, c in enumerate(traced.captures)}
-        carried_at = [where[i] for i in written]
-        fixed_at = [where[id(c)] for c in self._fixed]
-        count = traced.count
-        closed = ready(traced.closed)
-        # What is made of variables that the loop only reads is made once, in front of it.
-        offset = len(closed.in_avals) - len(traced.captures)
-        parts = hoist_constants(closed, [offset + i for i in fixed_at])
-        program = jex_core.jaxpr_as_fun(closed if parts is None else parts.rest)
-
-        def run(carried: list[Any], fixed: list[Any], stacked: list[Any]) -> Any:
-            made: list[Any] = []
-            if parts is not None:
-                at = dict(zip(fixed_at, fixed, strict=True))
-                made = jex_core.jaxpr_as_fun(parts.early)(*[at[i - offset] for i in parts.reads])
-
-            def step(state: list[Any], arrays: list[Any]) -> Any:
-                captures: list[Any] = [None] * (len(carried_at) + len(fixed_at))
-                for i, value in zip(carried_at, state, strict=True):
-                    captures[i] = value
-                for i, value in zip(fixed_at, fixed, strict=True):
-                    captures[i] = value
-                outputs = program(*arrays, *captures, *made)
-                return outputs[count:], outputs[:count]
-
-            state, results = jax.lax.scan(step, carried, stacked)
-            return state, [r[-1] for r in results]
-
-        run.__name__ = run.__qualname__ = f"{traced.name}_loop"
-        self._compiled = jax.jit(run, donate_argnums=0)
 
     def __call__(self, batches: Sequence[Any]) -> Any:
-        """Runs the step on all batches."""
+        """Runs the step on all batches; what the last one returns."""
         rows = [jax.tree.leaves(batch) for batch in batches]
         stacked = [_stacked(column) for column in zip(*rows, strict=True)]
-        if self._place is not None:
-            stacked = self._place(stacked)
-        if Settings.progress is not None:
-            Settings.progress()
-        with writing:
-            keep_shared(self._written)
-            state, results = self._compiled(
-                [v._value for v in self._written], [c._value for c in self._fixed], stacked
-            )
-            for variable, value in zip(self._written, state, strict=True):
-                variable._value = value
-        return self._traced.rebuild([Tensor(r) for r in results])
+        return self.run_arrays(stacked if self._place is None else self._place(stacked))
+
+    def _rewritten(self) -> jex_core.ClosedJaxpr:
+        closed, captures = super()._rewritten(), self.traced.captures
+        offset = len(closed.in_avals) - len(captures)
+        written = [id(v) for v in self.traced.writes]
+        where = {id(c): offset + i for i, c in enumerate(captures)}
+        carried_at = [where[i] for i in written]
+        fixed_at = [where[id(c)] for c in captures if id(c) not in written]
+        # What is made of variables that the loop only reads is made once, in front of it.
+        parts = hoist_constants(closed, fixed_at)
+        program = jex_core.jaxpr_as_fun(closed if parts is None else parts.rest)
+        results = self.traced.count
+
+        def run(*operands: Any) -> list[Any]:
+            made: list[Any] = []
+            if parts is not None:
+                made = jex_core.jaxpr_as_fun(parts.early)(*[operands[i] for i in parts.reads])
+            inputs = list(operands)
+
+            def step(state: list[Any], arrays: list[Any]) -> Any:
+                inputs[:offset] = arrays
+                for i, value in zip(carried_at, state, strict=True):
+                    inputs[i] = value
+                outputs = program(*inputs, *made)
+                return outputs[results:], outputs[:results]
+
+            first = [operands[i] for i in carried_at]
+            state, rows = jax.lax.scan(step, first, list(operands[:offset]))
+            return [*[row[-1] for row in rows], *state]
+
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals]
+        stacks = [jax.ShapeDtypeStruct((self._count, *a.shape), a.dtype) for a in shapes[:offset]]
+        return jax.make_jaxpr(run)(*stacks, *shapes[offset:])
 
 
 def _stacked(column: Sequence[Any]) -> Any:

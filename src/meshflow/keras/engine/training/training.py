@@ -8,13 +8,14 @@ them. The loops here take batches from a `DataHandler`, run the compiled step an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshflow.core.values import nest
 from meshflow.keras.engine.training.asynchronous import data_handler, only_epochs, verbosity
 from meshflow.keras.engine.training.batch_methods import SingleBatches, logs_as_numbers
+from meshflow.keras.engine.training.callbacks import CallbackList, History
 from meshflow.keras.engine.training.data_adapter import (
     DataHandler,
     train_validation_split,
@@ -25,9 +26,6 @@ from meshflow.keras.engine.training.interrupt import Interruptible
 from meshflow.keras.engine.training.label_range_check import LabelGuard
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.profiler.annotations import Trace
-
-if TYPE_CHECKING:
-    from meshflow.keras.callbacks import CallbackList, History
 
 
 class Trainer(SingleBatches, GeneratorMethods):
@@ -388,9 +386,6 @@ class Trainer(SingleBatches, GeneratorMethods):
     def _callbacks(
         self, callbacks: Any, verbose: Any, epochs: int, steps: int | None, add_history: bool
     ) -> CallbackList:
-        from meshflow.keras.callbacks import CallbackList
-        from meshflow.keras.callbacks.base import has_batch_hook
-
         if isinstance(callbacks, CallbackList):
             return callbacks
         verbose = verbosity(self, verbose)
@@ -403,7 +398,7 @@ class Trainer(SingleBatches, GeneratorMethods):
             epochs=epochs,
             steps=steps,
         )
-        only_epochs(self, listeners.callbacks, has_batch_hook)
+        only_epochs(self, listeners.callbacks)
         return listeners
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.variables import random
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
+from meshflow.data.epoch import _nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +58,6 @@ def _set_host_state(state: dict[str, Any]) -> None:
 
 def _random_nodes(dataset: Any) -> dict[str, Any]:
     """The random transformations of a dataset, by their place in it."""
-    from meshflow.data.epoch import _nodes
-
     # A strategy's dataset has the user's inside.
     while not hasattr(dataset, "_parents") and hasattr(dataset, "_source"):
         dataset = dataset._source

@@ -11,7 +11,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, is_tensor
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.safe_mode import refuse
@@ -120,7 +120,7 @@ class EncodingLayer(PreprocessingLayer):
 
     def output_dtype(self) -> Any:
         """Dtype of the outputs."""
-        return self.compute_dtype or backend.floatx()
+        return self.compute_dtype or settings.floatx()
 
     def _infer_outputs(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = inputs if isinstance(inputs, list) else [inputs]
@@ -157,7 +157,7 @@ def as_tensor(value: Any) -> Any:
     if not isinstance(value, (list, tuple)) and hasattr(value, "__array__"):
         value = np.asarray(value)
     if getattr(value, "dtype", None) == np.float64:
-        return convert_to_tensor(value, backend.floatx())
+        return convert_to_tensor(value, settings.floatx())
     return convert_to_tensor(value)
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer
 from meshflow.keras.layers.preprocessing.encoding import (
     encoded,
@@ -61,7 +61,7 @@ class CategoryEncoding(EncodingLayer):
         mode = mode_of(output_mode, ("count", "one_hot", "multi_hot"), "CategoryEncoding")
         refuse_sparse(sparse, mode)
         # As the other encoding layers it has its own dtype, whatever the global policy is.
-        kwargs.setdefault("dtype", backend.floatx())
+        kwargs.setdefault("dtype", settings.floatx())
         super().__init__(**kwargs)
         if num_tokens is None:
             raise ValueError(

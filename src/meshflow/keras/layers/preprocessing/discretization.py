@@ -8,7 +8,7 @@ import numpy as np
 
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import constant
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (
     encoded,
@@ -63,7 +63,7 @@ class Discretization(EncodingLayer):
         mode = mode_of(output_mode, ("int", "one_hot", "multi_hot", "count"), "Discretization")
         refuse_sparse(sparse, mode)
         if kwargs.get("dtype") is None:
-            kwargs["dtype"] = "int64" if mode == "int" else backend.floatx()
+            kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         super().__init__(**kwargs)
         if num_bins is not None and num_bins < 0:
             raise ValueError(
@@ -142,7 +142,7 @@ class Discretization(EncodingLayer):
 
     def output_dtype(self) -> Any:
         """int64 unless the layer has another integer dtype; for vectors the compute dtype."""
-        kind = self.compute_dtype or backend.floatx()
+        kind = self.compute_dtype or settings.floatx()
         return "int64" if self.output_mode == "int" and "int" not in kind else kind
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -11,7 +11,7 @@ from meshflow.core.values.dtypes import string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (
     encoded,
@@ -34,13 +34,13 @@ class _HashLayer(EncodingLayer):
         mode = mode_of(output_mode, self.modes, type(self).__name__)
         refuse_sparse(sparse, mode)
         if kwargs.get("dtype") is None:
-            kwargs["dtype"] = "int64" if mode == "int" else backend.floatx()
+            kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         super().__init__(**kwargs)
         self.num_bins, self.output_mode, self.sparse = num_bins, mode, sparse
 
     def output_dtype(self) -> Any:
         """int64 unless the layer has another integer dtype; for vectors the compute dtype."""
-        kind = self.compute_dtype or backend.floatx()
+        kind = self.compute_dtype or settings.floatx()
         return "int64" if self.output_mode == "int" and "int" not in kind else kind
 
     def get_config(self) -> dict[str, Any]:

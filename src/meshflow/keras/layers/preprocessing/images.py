@@ -6,7 +6,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.utils.images import smart_resize
 from meshflow.ops import image, math
@@ -30,7 +30,7 @@ def interpolation_of(name: str) -> str:
 
 def as_images(layer: Layer, inputs: Any) -> Any:
     """Inputs as a tensor in the layer's compute dtype."""
-    return math.cast(convert_to_tensor(inputs), layer.compute_dtype or backend.floatx())
+    return math.cast(convert_to_tensor(inputs), layer.compute_dtype or settings.floatx())
 
 
 def with_size(input_shape: Any, height: int | None, width: int | None) -> TensorShape:

@@ -14,7 +14,8 @@ import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras import backend
+from meshflow.io import gfile
+from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import (
     encoded,
@@ -55,7 +56,7 @@ class IndexLookup(EncodingLayer):
         refuse_sparse(sparse, mode)
         kwargs.pop("vocabulary_size", None)
         if kwargs.get("dtype") is None:
-            kwargs["dtype"] = "int64" if mode == "int" else backend.floatx()
+            kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         self.invert = invert
         if invert:
             kwargs["dtype"] = self.token_dtype
@@ -307,7 +308,7 @@ class IndexLookup(EncodingLayer):
         """The tokens' dtype for `invert`, else int64 or the layer's integer dtype, for vectors floats."""
         if self.invert:
             return self.token_dtype
-        kind = self.compute_dtype or backend.floatx()
+        kind = self.compute_dtype or settings.floatx()
         return "int64" if self.output_mode == "int" and "int" not in kind else kind
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -389,8 +390,6 @@ def _plain(values: Any) -> Any:
 
 
 def _lines(path: str) -> list[str]:
-    from meshflow.io import gfile
-
     if not gfile.exists(path):
         raise ValueError(f"Vocabulary file {path} does not exist.")
     with gfile.GFile(path, "r") as file:

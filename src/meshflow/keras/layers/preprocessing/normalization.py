@@ -8,7 +8,7 @@ import numpy as np
 
 from meshflow.core.values.convert import constant
 from meshflow.core.values.shapes import TensorShape
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.adapting import PreprocessingLayer, host_values
 from meshflow.ops import array, math
 
@@ -94,7 +94,7 @@ class Normalization(PreprocessingLayer):
         self.built = True
 
     def _state(self, name: str, shape: Any, initializer: str, dtype: Any = None) -> Any:
-        kind = dtype or self.compute_dtype or backend.floatx()
+        kind = dtype or self.compute_dtype or settings.floatx()
         return self.add_weight(name, shape, kind, initializer, trainable=False)
 
     @property
@@ -154,8 +154,8 @@ class Normalization(PreprocessingLayer):
 
     def call(self, inputs: Any) -> Any:
         """The normalized inputs, in the compute dtype."""
-        inputs = math.cast(inputs, self.compute_dtype or backend.floatx())
-        deviation = math.maximum(math.sqrt(self.variance), backend.epsilon())
+        inputs = math.cast(inputs, self.compute_dtype or settings.floatx())
+        deviation = math.maximum(math.sqrt(self.variance), settings.epsilon())
         if self.invert:
             return self.mean + inputs * deviation
         return (inputs - self.mean) / deviation

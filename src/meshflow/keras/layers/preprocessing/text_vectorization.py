@@ -11,7 +11,7 @@ from meshflow.core.dispatch.composite import RAGGED_HELP
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras import backend, registry
+from meshflow.keras import registry, settings
 from meshflow.keras.layers.preprocessing.adapting import EncodingLayer, host_values
 from meshflow.keras.layers.preprocessing.encoding import mode_of
 from meshflow.keras.layers.preprocessing.lookups import StringLookup
@@ -239,7 +239,7 @@ class TextVectorization(EncodingLayer):
 
     def output_dtype(self) -> Any:
         """int64, or `floatx()` for vectors."""
-        return "int64" if self.output_mode == "int" else backend.floatx()
+        return "int64" if self.output_mode == "int" else settings.floatx()
 
     def compute_output_shape(self, input_shape: Any) -> TensorShape:
         """[batch, output_sequence_length], or [batch, size of the vocabulary]."""

@@ -20,9 +20,9 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
 from meshflow.keras import registry
-from meshflow.keras.mixed_precision import loss_scale as scales
-from meshflow.keras.mixed_precision.loss_scale import ScaleState, all_finite
+from meshflow.keras.optimizers import loss_scale as scales
 from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.loss_scale import ScaleState, all_finite
 from meshflow.keras.optimizers.state import VariableList
 from meshflow.ops import array, math
 
@@ -471,7 +471,7 @@ def _check_strategy() -> None:
         )
 
 
-def settings(scale: Any) -> dict[str, Any]:
+def scale_settings(scale: Any) -> dict[str, Any]:
     """Arguments of `LossScaleOptimizer` that do what an old loss scale did.
 
     Args:
@@ -507,7 +507,7 @@ def _from_old(cls: Any, config: dict[str, Any], custom_objects: Any) -> Any:
             "Cannot deserialize LossScaleOptimizer with a DynamicLossScale whose multiplier is not 2. Got "
             f"DynamicLossScale: {scale!r}"
         )
-    return cls(inner, **settings(scale))
+    return cls(inner, **scale_settings(scale))
 
 
 registry.OPTIMIZERS.table |= registry.name_table(

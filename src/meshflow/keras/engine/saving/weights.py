@@ -9,8 +9,8 @@ from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
-from meshflow.keras.saving import hdf5, keras3
-from meshflow.keras.saving.archives import Archive, h5py, open_hdf5
+from meshflow.keras.engine.saving import hdf5, keras3
+from meshflow.keras.engine.saving.archives import Archive, h5py, open_hdf5
 
 
 def _is_h5(path: str, save_format: str | None = None) -> bool:

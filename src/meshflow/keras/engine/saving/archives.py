@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
+from meshflow.environment import extras
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 
 __all__ = ["Archive", "h5py", "open_hdf5"]
@@ -31,11 +32,7 @@ def h5py() -> Any:
     Raises:
       ImportError: naming the extra that installs it.
     """
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError("HDF5 files need h5py: pip install 'meshflow[keras]'.") from error
-    return h5py
+    return extras.load("h5py", "keras", "HDF5 files need h5py")
 
 
 class _TooLargeError(ValueError):

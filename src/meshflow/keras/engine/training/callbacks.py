@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor
-from meshflow.keras.utils.progbar import Progbar, say
+from meshflow.keras.engine.training.progress_bar import Progbar, say
 
 _BATCH_HOOKS = {
     mode: (f"on_{mode}_batch_begin", f"on_{mode}_batch_end")

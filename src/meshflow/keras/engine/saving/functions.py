@@ -7,12 +7,16 @@ file's author is trusted.
 from __future__ import annotations
 
 import base64
+import builtins
 import marshal
 import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.keras.engine.graph.op_table import public_face
 from meshflow.keras.safe_mode import HeldCode, refuse
 
 __all__ = ["from_data", "to_data"]
@@ -45,12 +49,6 @@ def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]
     if isinstance(data, HeldCode):
         return data.value
     refuse(f"{what} with a Python function inside it", "This runs code of the file's author.")
-    import builtins
-
-    import numpy
-
-    import meshflow
-
     code, defaults, closure = data
     try:
         body = marshal.loads(base64.b64decode(code))
@@ -59,7 +57,8 @@ def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]
             f"The function of {what} cannot be read: it was saved with another version of Python. Pass it in "
             f"`custom_objects`, or write a Layer. ({error})"
         ) from None
-    known = {"tf": meshflow, "keras": meshflow.keras, "K": meshflow.keras.backend, "np": numpy}
+    tf = public_face()
+    known = {"tf": tf, "keras": tf.keras, "K": tf.keras.backend, "np": numpy}
     scope = {"__builtins__": builtins, **known, **names}
     values = tuple(tuple(v) if isinstance(v, list) else v for v in defaults) if defaults else None
     cells = tuple(types.CellType(value) for value in closure) if closure else None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
-from meshflow.keras.saving.configuration import KERAS_VERSION
-from meshflow.keras.saving.optimizer_state import state_of
+from meshflow.keras.engine.saving.configuration import KERAS_VERSION
+from meshflow.keras.engine.saving.optimizer_state import state_of
 
 # HDF5 keeps attributes of an object in 64 kB; longer lists of names are cut into pieces.
 _HEADER_LIMIT = 64512
@@ -103,8 +104,6 @@ def assign(pairs: Sequence[tuple[Any, Any]], skip_mismatch: bool, where: str) ->
 
 
 def _warn_skipped(message: str) -> None:
-    import warnings
-
     warnings.warn(f"Skipping loading: {message}", stacklevel=4)
 
 

@@ -6,10 +6,8 @@ from typing import Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.keras import backend
+from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
-from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.models.sequential import Sequential
 
 __all__ = ["build", "describe"]
 
@@ -68,11 +66,11 @@ def build(model: Any, described: Any, shape: Any) -> None:
                 raise
     if not shape:
         return
-    if type(model).build is Model.build or isinstance(model, Sequential):
+    if model._builds_by_shape:
         model.build(shape)
         return
     # A user's own `build` makes layers, which have their weights after a call only.
-    kind = backend.floatx()
+    kind = settings.floatx()
     _call(model, shape_inference.map_shapes(lambda s: TensorSpec(s, kind), shape))
 
 

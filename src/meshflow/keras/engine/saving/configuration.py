@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras import registry
-from meshflow.keras.engine.models.model import Model
-from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
+from meshflow.keras.optimizers import legacy
 from meshflow.version import KERAS_VERSION
 
 _NESTED = ("Functional", "Model", "Sequential")
@@ -74,51 +73,6 @@ def model_to_json(model: Any, **kwargs: Any) -> str:
     """
     content = {**model_config(model), "keras_version": KERAS_VERSION, "backend": "jax"}
     return to_json(content, **kwargs)
-
-
-def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Model:
-    """The model with a configuration, ours or Keras 2's, with new weights.
-
-    Args:
-      config: what `model_config` gave.
-      custom_objects: classes and functions by name.
-
-    Example:
-      >>> import meshflow as tf
-      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
-      >>> config = {"class_name": "Sequential", "config": model.get_config()}
-      >>> tf.keras.models.model_from_config(config).output_shape
-      (None, 2)
-    """
-    if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
-        raise ValueError("A model's configuration is a dictionary with class_name and config.")
-    try:
-        config = {**config, "config": from_keras(config["config"])}
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"A model's configuration is damaged: {error!r}.") from None
-    with registry.custom_object_scope(custom_objects or {}):
-        return registry.LAYERS.deserialize(config, custom_objects)
-
-
-def model_from_json(json_string: str, custom_objects: Any = None, safe_mode: bool = True) -> Model:
-    """The model with an architecture, with new weights.
-
-    Args:
-      json_string: what `Model.to_json` gave, here or in Keras 2.
-      custom_objects: classes and functions by name.
-      safe_mode: whether an architecture is refused that brings code or names files, as for `load_model`.
-
-    Raises:
-      ValueError: for a name that is unknown, and for what `safe_mode` refuses.
-
-    Example:
-      >>> import meshflow as tf
-      >>> text = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)]).to_json()
-      >>> tf.keras.models.model_from_json(text).output_shape
-      (None, 2)
-    """
-    with safe_mode_scope(safe_mode):
-        return model_from_config(json.loads(json_string), custom_objects)
 
 
 # ---- graphs ------------------------------------------------------------------------------
@@ -258,8 +212,6 @@ def compile_config(training: dict[str, Any]) -> dict[str, Any]:
     Args:
       training: what `training_config` gave.
     """
-    from meshflow.keras.optimizers import legacy
-
     config = dict(training)
     optimizer = config.pop("optimizer_config")
     old = optimizer["class_name"] in legacy.__all__

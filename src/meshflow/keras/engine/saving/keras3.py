@@ -13,14 +13,13 @@ import numpy as np
 
 from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras import registry
-from meshflow.keras.saving.hdf5 import assign
-from meshflow.keras.saving.optimizer_state import state_of
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.saving.hdf5 import assign
+from meshflow.keras.engine.saving.optimizer_state import state_of
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
     """What an object owns, by path below its group."""
-    from meshflow.keras.engine.layer.base_layer import Layer
-
     if hasattr(value, "layers"):
         yield from _numbered("layers", value.layers)
     hidden = ("_layers", "_graph", "_inbound_nodes", "_losses", "_own_metrics", "_extras")

@@ -1,0 +1,99 @@
+"""What models do with files: a base class of `Model`, made of this package's functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from meshflow import saved_model
+from meshflow.keras.engine.saving import configuration, models, serving_signatures, weights
+
+__all__ = ["ModelSaving"]
+
+
+class ModelSaving:
+    """A model's own functions that save and load it."""
+
+    if TYPE_CHECKING:
+        # What `Layer` gives it.
+        @property
+        def name(self) -> str: ...
+
+    def to_json(self, **kwargs: Any) -> str:
+        """The architecture as JSON text; see `tf.keras.models.model_from_json`."""
+        return configuration.model_to_json(self, **kwargs)
+
+    def to_yaml(self, **kwargs: Any) -> str:
+        """Is no more: YAML can name any function of Python.
+
+        Raises:
+          RuntimeError: always, naming `to_json`.
+        """
+        raise RuntimeError("to_yaml is not there any more, as YAML may run code: use to_json.")
+
+    def save(
+        self, filepath: Any, overwrite: bool = True, save_format: str | None = None, **kwargs: Any
+    ) -> None:
+        """Saves architecture, weights and training configuration.
+
+        Args:
+          filepath: path ending in `.keras`, `.h5`, or a folder.
+          overwrite: whether an existing file is replaced.
+          save_format: 'keras', 'h5' or 'tf'; default by the path.
+          **kwargs: `include_optimizer` and others, see `tf.keras.models.save_model`.
+        """
+        models.save_model(self, filepath, overwrite=overwrite, save_format=save_format, **kwargs)
+
+    def _saved_functions(self) -> dict[str, Any]:
+        return serving_signatures.saved_functions(self)
+
+    def _saved_signatures(self) -> dict[str, Any]:
+        return serving_signatures.saved_signatures(self)
+
+    def export(self, filepath: Any, format: str = "tf_saved_model", **kwargs: Any) -> None:
+        """Saves what the model computes, for use without its code: see `tf.saved_model.load`.
+
+        Args:
+          filepath: a folder.
+          format: 'tf_saved_model', the only one.
+          **kwargs: ignored (`verbose`, `input_signature`).
+
+        Raises:
+          ValueError: for another format, or when the model has not been built.
+        """
+        if format != "tf_saved_model":
+            raise ValueError(f"Model.export: format must be 'tf_saved_model', got {format!r}.")
+        if serving_signatures.input_specs(self) is None:
+            raise ValueError(f"Model {self.name} must be built or called before it is exported.")
+        saved_model.save(self, filepath)
+
+    def save_weights(
+        self,
+        filepath: Any,
+        overwrite: bool = True,
+        save_format: str | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Saves the weights.
+
+        Args:
+          filepath: path ending in `.h5`, or a prefix for our checkpoint format.
+          overwrite: whether an existing file is replaced.
+          save_format: 'h5' or 'tf'; default by the path.
+          options: ignored.
+        """
+        del options
+        return weights.save_weights(self, filepath, overwrite=overwrite, save_format=save_format)
+
+    def load_weights(
+        self, filepath: Any, skip_mismatch: bool = False, by_name: bool = False, options: Any = None
+    ) -> Any:
+        """Loads weights saved by `save_weights`.
+
+        Args:
+          filepath: the path given to `save_weights`.
+          skip_mismatch: whether layers whose shapes differ are skipped (needs by_name).
+          by_name: whether layers are matched by name instead of order.
+          options: ignored.
+        """
+        del options
+        return weights.load_weights(self, filepath, skip_mismatch=skip_mismatch, by_name=by_name)

@@ -1,0 +1,163 @@
+"""Whole models written to files: `.keras` (zip of JSON and HDF5), `.h5` (Keras 2's layout), or a folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import time
+import zipfile
+from typing import IO, Any
+
+from meshflow.checkpoint.storage import write_folder
+from meshflow.core.variables.sharded_variable import whole_variables
+from meshflow.files import gfile
+from meshflow.files.paths import text
+from meshflow.files.replacing import replacing
+from meshflow.keras.engine.layer.helpers import as_tuples
+from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
+from meshflow.keras.engine.saving.archives import h5py
+from meshflow.keras.engine.saving.configuration import (
+    KERAS_VERSION,
+    compile_config,
+    model_config,
+    to_json,
+    training_config,
+)
+from meshflow.keras.engine.saving.serving_signatures import input_specs
+from meshflow.saved_model.saving import content as saved_model_content
+
+_log = logging.getLogger("meshflow")
+
+
+def save_model(
+    model: Any,
+    filepath: Any,
+    overwrite: bool = True,
+    save_format: str | None = None,
+    include_optimizer: bool = True,
+    **kwargs: Any,
+) -> None:
+    """Saves a model: architecture, weights, and how it was compiled.
+
+    Args:
+      model: the model.
+      filepath: path ending in `.keras` or `.h5`, or a folder.
+      overwrite: whether an existing file is replaced.
+      save_format: 'keras', 'h5' or 'tf'; default by the path.
+      include_optimizer: whether the optimizer's state is saved too.
+      **kwargs: for folders, `signatures` as in `tf.saved_model.save`, and `save_traces`: whether what the model
+        computes is saved too, so that it can be loaded without its class; others are ignored.
+
+    Raises:
+      FileExistsError: when the file exists and may not be replaced.
+      NotImplementedError: for a subclassed model without `get_config`, unless a folder is written and the
+        model has been called.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     tf.keras.models.save_model(model, os.path.join(folder, "model.h5"))
+      ...     os.listdir(folder)
+      ['model.h5']
+    """
+    path = text(filepath)
+    if gfile.exists(path) and not overwrite:
+        raise FileExistsError(f"{path} exists and overwrite is False.")
+    kind = _kind(path, save_format)
+    training = training_config(model)
+    optimizer = model.optimizer if include_optimizer and training else None
+    meta = {
+        "model_config": _config_if_any(model) if kind == "tf" else model_config(model),
+        "training_config": training if include_optimizer else None,
+        "built_shape": _built_shape(model),
+        "input_specs": building.describe(model.__dict__.get("_save_spec")),
+    }
+    if kind == "h5":
+        with replacing(path) as part, h5py().File(part.name, "w") as file:
+            _write_h5(model, file, meta, optimizer)
+    elif kind == "keras":
+        with replacing(path) as part:
+            _write_archive(model, part, meta, optimizer)
+    else:
+        state = [] if optimizer is None else optimizer_state.state_of(optimizer)
+        _write_folder(model, path, meta, state, kwargs)
+
+
+def _kind(path: str, save_format: str | None) -> str:
+    if path.endswith((".h5", ".hdf5")) or save_format == "h5":
+        return "h5"
+    return "keras" if path.endswith(".keras") or save_format == "keras" else "tf"
+
+
+def _config_if_any(model: Any) -> dict[str, Any] | None:
+    """A subclassed model without `get_config` is saved by what it computes."""
+    try:
+        return model_config(model)
+    except NotImplementedError:
+        if input_specs(model) is None:
+            raise
+        return None
+
+
+def _write_folder(
+    model: Any, path: str, meta: dict[str, Any], state: Any, options: dict[str, Any]
+) -> None:
+    own = whole_variables(model._saved_weights)
+    weights: dict[str, Any] = {f"{i:05d}": w for i, w in enumerate(own)}
+    weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
+    arrays = {key: (f"{w._shared_name}:0", w.numpy()) for key, w in weights.items()}
+    manifest = json.loads(to_json({"model": meta}))
+    if options.get("save_traces", True):
+        files = {id(w): key for key, w in weights.items()}
+        try:
+            more, functions = saved_model_content(model, options.get("signatures"), files)
+            arrays, manifest = arrays | more, manifest | functions
+        except ImportError as error:
+            if not meta["model_config"]:
+                raise
+            _log.info("%s is saved without its functions: %s", model.name, error)
+    write_folder(path, arrays, manifest)
+
+
+def _built_shape(model: Any) -> Any:
+    shape = getattr(model, "_build_input_shape", None)
+    return as_tuples(shape) if shape is not None else None
+
+
+def _write_h5(model: Any, file: Any, meta: dict[str, Any], optimizer: Any) -> None:
+    file.attrs["keras_version"] = KERAS_VERSION
+    file.attrs["backend"] = "jax"
+    file.attrs["model_config"] = to_json(meta["model_config"])
+    if meta["training_config"]:
+        file.attrs["training_config"] = to_json(meta["training_config"])
+    for key in ("built_shape", "input_specs"):
+        if meta[key] is not None:
+            file.attrs[key] = json.dumps(meta[key])
+    hdf5.write_model(model, file.create_group("model_weights"))
+    if optimizer is not None and hasattr(optimizer, "weights"):
+        hdf5.write_optimizer(optimizer, file)
+
+
+def _write_archive(model: Any, part: IO[bytes], meta: dict[str, Any], optimizer: Any) -> None:
+    buffer = io.BytesIO()
+    with h5py().File(buffer, "w") as file:
+        (keras3 if keras3.can_hold(model) else hdf5).write_model(model, file)
+        if optimizer is not None and hasattr(optimizer, "weights"):
+            keras3.write_optimizer(optimizer, file)
+    config = {"module": "keras", "registered_name": None, **meta["model_config"]}
+    if config["class_name"] == "Functional":
+        config["class_name"] = "Model"  # the public name, under which Keras looks it up
+    if meta["built_shape"] is not None:
+        config["build_config"] = {"input_shape": meta["built_shape"]}
+        if meta["input_specs"] is not None:
+            config["build_config"]["input_specs"] = meta["input_specs"]
+    if meta["training_config"]:
+        config["compile_config"] = compile_config(meta["training_config"])
+    about = {"keras_version": KERAS_VERSION, "date_saved": time.strftime("%Y-%m-%d@%H:%M:%S")}
+    with zipfile.ZipFile(part, "w") as archive:
+        archive.writestr("metadata.json", json.dumps(about))
+        archive.writestr("config.json", to_json(config))
+        archive.writestr("model.weights.h5", buffer.getvalue())

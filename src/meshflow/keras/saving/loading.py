@@ -1,0 +1,208 @@
+"""Whole models from files and from configurations, with the classes that these name."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zipfile
+from typing import Any
+
+from meshflow import saved_model
+from meshflow.checkpoint.storage import Folder, is_checkpoint, read_folder
+from meshflow.core.variables.sharded_variable import whole_variables
+from meshflow.files import gfile
+from meshflow.files.copies import local_copy
+from meshflow.files.paths import text
+from meshflow.keras import registry
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.saving import building, hdf5, keras3, optimizer_state
+from meshflow.keras.engine.saving.archives import Archive, open_hdf5
+from meshflow.keras.engine.saving.configuration import (
+    compile_from_config,
+    from_keras,
+)
+from meshflow.keras.safe_mode import UnsafeConfigError
+from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
+from meshflow.keras.saving.restored import RestoredModel
+from meshflow.keras.weight_values import set_weights
+
+__all__ = ["load_model", "model_from_config", "model_from_json"]
+
+_log = logging.getLogger("meshflow")
+
+
+def load_model(
+    filepath: Any,
+    custom_objects: Any = None,
+    compile: bool = True,
+    options: Any = None,
+    safe_mode: bool = True,
+    **kwargs: Any,
+) -> Model:
+    """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`.
+
+    Args:
+      filepath: the path.
+      custom_objects: classes and functions by name.
+      compile: whether the model is compiled as it was.
+      options: ignored.
+      safe_mode: whether a model is refused that brings code, as `Lambda` layers of functions without a name do,
+        or that reads other files, such as one with a vocabulary; the same for files of all kinds and folders.
+      **kwargs: ignored.
+
+    Returns:
+      The model.
+
+    Raises:
+      OSError: when there is no such file.
+      ValueError: when the file holds no model, what `safe_mode` refuses, links to other files, or more than
+        1 GiB (20 times its size where that is more) when unpacked; the environment's
+        MESHFLOW_MAX_UNPACKED_BYTES sets another limit.
+
+    Example:
+      >>> import meshflow as tf
+      >>> import os, tempfile
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     model.save(os.path.join(folder, "model.keras"))
+      ...     loaded = tf.keras.models.load_model(os.path.join(folder, "model.keras"))
+      >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
+      True
+    """
+    path = text(filepath)
+    folder = gfile.isdir(path) or is_checkpoint(path)
+    if not folder and not gfile.exists(path):
+        raise OSError(f"No file or directory found at {path}")
+    with registry.custom_object_scope(custom_objects or {}), safe_mode_scope(safe_mode):
+        if folder:
+            return _load_folder(path, custom_objects, compile)
+        with local_copy(path) as here:
+            if zipfile.is_zipfile(here):
+                with Archive(here, path) as archive:
+                    return _load_archive(archive, custom_objects, compile)
+            with open_hdf5(here, path) as file:
+                return _load_h5(file, custom_objects, compile, path)
+
+
+def _make(config: dict[str, Any], built: dict[str, Any], custom_objects: Any) -> Any:
+    model = model_from_config(config, custom_objects)
+    building.build(model, built.get("input_specs"), built.get("built_shape"))
+    return model
+
+
+def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
+    if "model_config" not in file.attrs:
+        raise ValueError(
+            f"No model config found in the file at {path}: it may hold weights only, to be loaded with Model.load_weights."
+        )
+    try:
+        meta = {
+            key: json.loads(file.attrs[key])
+            for key in ("model_config", "training_config", "built_shape", "input_specs")
+            if key in file.attrs
+        }
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: its configuration is no JSON: {error}.") from None
+    model = _make(meta["model_config"], meta, custom_objects)
+    hdf5.read_model(model, file["model_weights"])
+    if compile and meta.get("training_config"):
+        compile_from_config(model, meta["training_config"], custom_objects)
+        names, values = hdf5.read_optimizer(file)
+        optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+    return model
+
+
+def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
+    config = archive.config()
+    built = dict(config.get("build_config") or {})
+    built["built_shape"] = built.pop("input_shape", None)
+    model = _make(config, built, custom_objects)
+    with archive.weights() as file:
+        (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
+        if compile and config.get("compile_config"):
+            compile_from_config(model, config["compile_config"], custom_objects)
+            names, values = keras3.read_optimizer(file)
+            optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+    return model
+
+
+def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
+    content = Folder(path).manifest if is_checkpoint(path) else {}
+    meta = content.get("model") or {"model_config": None}
+    if meta["model_config"] is None and "saved_model" not in content:
+        raise ValueError(
+            f"{path} holds no model; TensorFlow SavedModels cannot be read: save the model as .h5 or .keras there."
+        )
+    if meta["model_config"] is None:
+        return _restored(path, meta, custom_objects, compile)
+    try:
+        model = _make(meta["model_config"], meta, custom_objects)
+    except UnsafeConfigError:
+        raise
+    except ValueError as error:
+        if "saved_model" not in content:
+            raise
+        why = str(error).split(". ")[0]
+        _log.warning("%s: the model's functions are loaded without its class: %s", path, why)
+        return _restored(path, meta, custom_objects, compile)
+    stored = read_folder(path)
+    weights = [k for k in sorted(stored) if k.isdigit()]
+    set_weights(model.name, whole_variables(model._saved_weights), [stored[k][1] for k in weights])
+    if compile and meta.get("training_config"):
+        compile_from_config(model, meta["training_config"], custom_objects)
+        state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]
+        names, values = [name for name, _ in state], [value for _, value in state]
+        optimizer_state.restore(model.optimizer, model.trainable_variables, names, values)
+    return model
+
+
+def _restored(path: str, meta: dict[str, Any], custom_objects: Any, compile: bool) -> Any:
+    model = RestoredModel(saved_model.load(path))
+    if compile and meta.get("training_config"):
+        compile_from_config(model, meta["training_config"], custom_objects)
+    return model
+
+
+def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Model:
+    """The model with a configuration, ours or Keras 2's, with new weights.
+
+    Args:
+      config: what `model_config` gave.
+      custom_objects: classes and functions by name.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+      >>> config = {"class_name": "Sequential", "config": model.get_config()}
+      >>> tf.keras.models.model_from_config(config).output_shape
+      (None, 2)
+    """
+    if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
+        raise ValueError("A model's configuration is a dictionary with class_name and config.")
+    try:
+        config = {**config, "config": from_keras(config["config"])}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"A model's configuration is damaged: {error!r}.") from None
+    with registry.custom_object_scope(custom_objects or {}):
+        return registry.LAYERS.deserialize(config, custom_objects)
+
+
+def model_from_json(json_string: str, custom_objects: Any = None, safe_mode: bool = True) -> Model:
+    """The model with an architecture, with new weights.
+
+    Args:
+      json_string: what `Model.to_json` gave, here or in Keras 2.
+      custom_objects: classes and functions by name.
+      safe_mode: whether an architecture is refused that brings code or names files, as for `load_model`.
+
+    Raises:
+      ValueError: for a name that is unknown, and for what `safe_mode` refuses.
+
+    Example:
+      >>> import meshflow as tf
+      >>> text = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)]).to_json()
+      >>> tf.keras.models.model_from_json(text).output_shape
+      (None, 2)
+    """
+    with safe_mode_scope(safe_mode):
+        return model_from_config(json.loads(json_string), custom_objects)

@@ -1,0 +1,52 @@
+"""Models made of the functions that `tf.saved_model` holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.core.values.shapes import TensorShape
+from meshflow.keras.engine.models.model import Model
+
+__all__ = ["RestoredModel"]
+
+
+class RestoredModel(Model):
+    """A model whose class is not known any more: it predicts and trains as when it was saved.
+
+    Args:
+      restored: what `tf.saved_model.load` gave.
+    """
+
+    def __init__(self, restored: Any) -> None:
+        super().__init__(name=restored.name)
+        self.restored = restored
+        self.signatures = restored.signatures
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Calls the saved model's function."""
+        return self.restored(inputs, training=bool(training))
+
+    @property
+    def weights(self) -> list[Any]:
+        """Trainable weights, then the others."""
+        return [*self.trainable_weights, *self.non_trainable_weights]
+
+    @property
+    def trainable_weights(self) -> list[Any]:
+        """The weights that are trained."""
+        own = self.__dict__.get("restored")
+        return list(own.trainable_variables) if own is not None and self.trainable else []
+
+    @property
+    def non_trainable_weights(self) -> list[Any]:
+        """The others."""
+        own = self.__dict__.get("restored")
+        known = {id(w) for w in self.trainable_weights}
+        return [] if own is None else [v for v in own.variables if id(v) not in known]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """As the outputs of the saved signature, for other batch sizes too."""
+        outputs = list(self.signatures["serving_default"].structured_outputs.values())
+        shapes = [TensorShape([None, *spec.shape[1:]]) for spec in outputs]
+        return shapes[0] if len(shapes) == 1 else shapes
