@@ -174,3 +174,36 @@ def test_classes_out_of_range_are_not_counted_as_others():
     assert np.isnan(metric.result())
     counts = tf.function(lambda y: tf.math.confusion_matrix(y, y - 1, 3))(tf.constant([0, 1]))
     assert counts.numpy().tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_cross_entropies_of_saturated_probabilities_go_by_their_logits(traced):
+    layers = {
+        "sigmoid": (tf.keras.layers.Dense(1, "sigmoid", kernel_initializer="ones"), [[0], [1]]),
+        "softmax": (tf.keras.layers.Dense(2, "softmax", kernel_initializer="ones"), [[0], [1]]),
+    }
+    layers["softmax"][0].build((None, 1))
+    layers["softmax"][0].kernel.assign([[1.0, 0.0]])
+    x = tf.constant([[-50.0], [60.0]])
+    for name, (layer, labels) in layers.items():
+        loss = tf.keras.losses.get(
+            "binary_crossentropy" if name == "sigmoid" else "sparse_categorical_crossentropy"
+        )
+
+        def run(layer=layer, labels=labels, loss=loss):
+            with tf.GradientTape() as tape:
+                values = loss(1 - np.array(labels, "f" if layer.units == 1 else "i"), layer(x))
+            return values, tape.gradient(values, layer.kernel)
+
+        values, gradient = tf.function(run)() if traced else run()
+        expected = [50.0, 60.0] if name == "sigmoid" else [0.0, 0.0]
+        np.testing.assert_allclose(values, expected, atol=1e-5)
+        if name == "sigmoid":
+            # Through the clipped probabilities both examples would have a gradient of 0.
+            np.testing.assert_allclose(gradient, [[50.0 + 60.0]], atol=1e-4)
+
+
+def test_logits_where_probabilities_are():
+    probabilities = tf.keras.activations.sigmoid(tf.constant([[2.0]]))
+    with pytest.warns(UserWarning, match="produced by a Sigmoid activation"):
+        tf.keras.losses.binary_crossentropy([[1.0]], probabilities, from_logits=True)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.variables.module import Module
+from meshflow.core.variables.sharded_variable import ShardedVariable, whole_variables
 from meshflow.core.variables.variable import Variable
 
 VALUE = ".ATTRIBUTES/VARIABLE_VALUE"
@@ -41,7 +42,7 @@ def is_trackable(value: Any) -> bool:
       True for variables, modules, layers, models, metrics, optimizers, generators, checkpoints,
       functions made by `tf.function`, and lists, tuples and dictionaries.
     """
-    if isinstance(value, (Variable, Module, list, tuple, Mapping)):
+    if isinstance(value, (Variable, ShardedVariable, Module, list, tuple, Mapping)):
         return True
     if isinstance(value, type):
         return False
@@ -69,7 +70,7 @@ def children(value: Any) -> dict[str, Any]:
     Returns:
       Trackable objects by name.
     """
-    if isinstance(value, Variable):
+    if isinstance(value, (Variable, ShardedVariable)):
         return {}
     if hasattr(value, "_checkpoint_children"):
         return value._checkpoint_children()
@@ -93,7 +94,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
             yield name, child
     # Weights that no attribute refers to go by their own names.
     known = {id(child) for child in attributes.values()}
-    for weight in (
+    for weight in whole_variables(
         (value._own_weights if layered else getattr(value, "_weights", [])) if keras else []
     ):
         if id(weight) not in known:
@@ -162,7 +163,7 @@ class ObjectGraph:
     def values(self) -> Iterator[tuple[str, Any]]:
         """Keys and arrays of all that has a value; marks the nodes with their keys."""
         for node, item in zip(self.nodes, self.objects, strict=True):
-            if isinstance(item, Variable):
+            if isinstance(item, (Variable, ShardedVariable)):
                 node["key"] = f"{node['path'] or 'root'}/{VALUE}"
                 yield node["key"], stored(item)
             elif hasattr(item, "_checkpoint_value"):
@@ -184,7 +185,7 @@ class ObjectGraph:
                 )
 
 
-def stored(variable: Variable) -> Any:
+def stored(variable: Variable | ShardedVariable) -> Any:
     """What a checkpoint keeps of a variable.
 
     Args:
@@ -193,6 +194,8 @@ def stored(variable: Variable) -> Any:
     Returns:
       A NumPy array; the JAX array itself where devices hold different parts of it.
     """
+    if isinstance(variable, ShardedVariable):
+        return np.concatenate([np.asarray(stored(shard)) for shard in variable.variables])
     value = variable._value
     if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
         value = value.astype(jnp.bfloat16)
@@ -207,6 +210,11 @@ def slots_of(value: Any) -> Iterator[tuple[Any, str, Any]]:
       value: any object.
     """
     if hasattr(value, "get_slot") and hasattr(value, "_owners"):
+        found = set()
         for key, slots in value._slots.items():
             for name, slot in slots.items():
-                yield value._owners[key], name, slot
+                # The slots of a table's shards are a table too.
+                owner, whole = whole_variables([value._owners[key]])[0], whole_variables([slot])[0]
+                if id(whole) not in found:
+                    found.add(id(whole))
+                    yield owner, name, whole

@@ -19,6 +19,7 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Awaited
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
 
@@ -87,7 +88,7 @@ class Restoration:
         key = self.nodes[position].get("key")
         if key is None or (position, id(item)) in self._restored:
             return
-        if isinstance(item, Variable):
+        if isinstance(item, (Variable, ShardedVariable)):
             self._assign(item, key)
         elif hasattr(item, "_restore_checkpoint_value"):
             item._restore_checkpoint_value(self.folder.read(key))
@@ -95,7 +96,7 @@ class Restoration:
             return
         self._restored.add((position, id(item)))
 
-    def _assign(self, variable: Variable, key: str) -> None:
+    def _assign(self, variable: Variable | ShardedVariable, key: str) -> None:
         layout = variable.layout
         split = layout is not None and not layout.is_fully_replicated()
         # Each device takes its part from the file, however the array was split when it was saved.
@@ -122,7 +123,7 @@ class Restoration:
         if not self.slots:
             return
         at = {position: id(item) for position, item in self.objects.items()}
-        slots: dict[tuple[int, int | None, str], Variable] = {
+        slots: dict[tuple[int, int | None, str], Variable | ShardedVariable] = {
             (id(item), id(variable), name): slot
             for item in {id(x): x for x in self.objects.values()}.values()
             for variable, name, slot in slots_of(item)
@@ -173,7 +174,8 @@ class Restoration:
         """Variables below the root that got no value."""
         done = {identity for _, identity in self._restored}
         graph = ObjectGraph(self.root)
-        return [x for x in graph.objects if isinstance(x, Variable) and id(x) not in done]
+        kinds = (Variable, ShardedVariable)
+        return [x for x in graph.objects if isinstance(x, kinds) and id(x) not in done]
 
     def matched_anything(self) -> bool:
         """Whether any object below the root was paired."""

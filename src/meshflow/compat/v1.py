@@ -12,6 +12,7 @@ from typing import Any
 
 from meshflow.compat import renamed as _renamed
 from meshflow.compat.surface import tf as _tf
+from meshflow.core.config.session_config import ConfigProto, GPUOptions
 from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
 from meshflow.io import protos as _protos
 from meshflow.io.records import read_records as _read_records
@@ -22,6 +23,8 @@ from meshflow.ops.math import ceil, log, rsqrt
 __path__: list[str] = []
 
 __all__ = [
+    "ConfigProto",
+    "GPUOptions",
     "assert_equal",
     "assert_greater",
     "assert_less",
@@ -55,7 +58,7 @@ __all__ = [
 ]
 
 _GRAPH_MODE = (
-    *("ConfigProto", "GPUOptions", "GraphDef", "GraphKeys", "GraphOptions", "InteractiveSession"),
+    *("GraphDef", "GraphKeys", "GraphOptions", "InteractiveSession"),
     *("Session", "SessionLog", "disable_eager_execution", "get_collection", "get_default_graph"),
     *("get_default_session", "get_variable", "get_variable_scope", "global_variables", "layers"),
     *("placeholder", "placeholder_with_default", "reset_default_graph", "trainable_variables"),

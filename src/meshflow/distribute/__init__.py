@@ -1,8 +1,7 @@
 """`tf.distribute`: strategies that train on several devices."""
 
-from typing import Any
-
-from meshflow.distribute import cluster_resolver, experimental
+from meshflow.core.variables.sharded_variable import ShardedVariable
+from meshflow.distribute import cluster_resolver, coordinator, experimental, partitioners
 from meshflow.distribute.collectives import ReduceOp
 from meshflow.distribute.cross_device import (
     CrossDeviceOps,
@@ -23,7 +22,9 @@ from meshflow.distribute.local_strategies import (
 )
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
+from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
+from meshflow.distribute.server import Server
 from meshflow.distribute.strategy import (
     Strategy,
     experimental_set_strategy,
@@ -33,7 +34,6 @@ from meshflow.distribute.strategy import (
     in_cross_replica_context,
 )
 from meshflow.distribute.tpu import TPUStrategy
-from meshflow.distribute.unavailable import refuse_later
 from meshflow.distribute.values import DistributedValues
 
 __all__ = [
@@ -49,24 +49,24 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParameterServerStrategy",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "Server",
+    "ShardedVariable",
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",
     "ValueContext",
     "cluster_resolver",
+    "coordinator",
     "experimental",
     "experimental_set_strategy",
     "get_replica_context",
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "partitioners",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    refuse_later(name)
-    raise AttributeError(f"module 'tf.distribute' has no attribute {name!r}")

@@ -51,6 +51,10 @@ class Channel:
       answers: whether this is the end that was called.
       timeout: for how many seconds it waits for the other side's first words, all in all.
 
+    Attributes:
+      key: signs what is sent on this connection.
+      ways: what the signatures of this end begin with, and those of the other.
+
     Raises:
       Mistrusted: when the other side speaks another language.
       OSError: when it has left, or is silent.
@@ -69,8 +73,8 @@ class Channel:
         if not isinstance(other, str) or len(other) != len(own):
             raise Mistrusted("it does not begin as a process of Meshflow does")
         nonces = f"{own} {other}" if answers else f"{other} {own}"
-        self._key = hmac.digest(secret.encode(), nonces.encode(), "sha256")
-        self._ways = (b"answer", b"call") if answers else (b"call", b"answer")
+        self.key = hmac.digest(secret.encode(), nonces.encode(), "sha256")
+        self.ways = (b"answer", b"call") if answers else (b"call", b"answer")
         self._counts = [0, 0]
 
     def wait(self, timeout: float | None) -> None:
@@ -127,8 +131,8 @@ class Channel:
 
     def _signature(self, way: int, text: bytes) -> bytes:
         count, self._counts[way] = self._counts[way], self._counts[way] + 1
-        signed = b"%s %d %s" % (self._ways[way], count, text)
-        return hmac.digest(self._key, signed, "sha256").hex().encode()
+        signed = b"%s %d %s" % (self.ways[way], count, text)
+        return hmac.digest(self.key, signed, "sha256").hex().encode()
 
     def _line(self) -> bytes:
         """The next line; nothing at the end."""

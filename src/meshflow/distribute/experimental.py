@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.distribute import coordinator, partitioners
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy as _MultiWorker
 from meshflow.distribute.options import CommunicationImplementation, CommunicationOptions
+from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.saving import PreemptionCheckpointHandler, TerminationConfig
 from meshflow.distribute.tpu import TPUStrategy as _TPUStrategy
-from meshflow.distribute.unavailable import refuse_later
 
 __all__ = [
     "CentralStorageStrategy",
@@ -19,10 +20,13 @@ __all__ = [
     "CommunicationImplementation",
     "CommunicationOptions",
     "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
     "PreemptionCheckpointHandler",
     "TPUStrategy",
     "TerminationConfig",
     "ValueContext",
+    "coordinator",
+    "partitioners",
 ]
 
 CollectiveCommunication = CommunicationImplementation
@@ -66,8 +70,3 @@ class TPUStrategy(_TPUStrategy):
 
     def __init__(self, tpu_cluster_resolver: Any = None, device_assignment: Any = None) -> None:
         super().__init__(tpu_cluster_resolver, device_assignment)
-
-
-def __getattr__(name: str) -> Any:
-    refuse_later(name)
-    raise AttributeError(f"module 'tf.distribute.experimental' has no attribute {name!r}")

@@ -64,7 +64,7 @@ def run(
     """
     if workers < 1:
         raise ValueError(f"ray.run: workers must be at least 1, got {workers}.")
-    ray = _ray()
+    ray, _ = connected()
     resources = dict(resources_per_worker or {"CPU": 1})
     variables = {
         **{k: v for k, v in os.environ.items() if k.startswith(_SENT) and k != SECRET},
@@ -94,9 +94,26 @@ def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = _part("ray")
     _part("ray.util")
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False)
     return ray
+
+
+def connected(address: str | None = None, logs: bool = True) -> tuple[Any, bool]:
+    """Ray, connected to a cluster, and whether that was done here.
+
+    Args:
+      address: the cluster's; default the one that is connected to already, or a new one of this machine.
+      logs: whether what actors print is printed here.
+    """
+    ray = _ray()
+    if ray.is_initialized():
+        return ray, False
+    if address is None:
+        # A cluster for this job alone: its workers are what the machine is there for.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        ray.init(include_dashboard=False, log_to_driver=logs)
+    else:
+        ray.init(address, log_to_driver=logs)
+    return ray, True
 
 
 def _part(module: str) -> Any:

@@ -80,6 +80,8 @@ class Strategy(ReductionsAndGathers):
 
     # Why losses are not scaled under it; None where they may be.
     no_loss_scaling: str | None = None
+    # Whether variables made in its scope are elsewhere, and no others can be trained.
+    hosts_variables = False
 
     def __init__(self, extended: Any = None) -> None:
         self._start([jax.local_devices()[0]])

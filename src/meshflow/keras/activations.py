@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.core.dispatch import op_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras import registry
+from meshflow.keras.logits import with_logits
 from meshflow.ops import math, nn
 from meshflow.ops.array import where
 
@@ -137,7 +138,7 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
     """
     if len(x.shape) < 2:
         raise ValueError(f"Cannot apply softmax to a tensor that is 1D. Received input: {x}")
-    return nn.softmax(x, axis=axis)
+    return with_logits(nn.softmax(x, axis=axis), x)
 
 
 def sigmoid(x: Any) -> Tensor:
@@ -148,7 +149,7 @@ def sigmoid(x: Any) -> Tensor:
       >>> tf.keras.activations.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return nn.sigmoid(x)
+    return with_logits(nn.sigmoid(x), x)
 
 
 def tanh(x: Any) -> Tensor:

@@ -1,5 +1,6 @@
-"""`tf.keras.experimental`: learning rates under the names that they had before they were settled."""
+"""`tf.keras.experimental`: names that were settled later."""
 
 from meshflow.keras.optimizers.schedules import CosineDecay, CosineDecayRestarts
+from meshflow.keras.utils.sidecar_evaluator import SidecarEvaluator
 
-__all__ = ["CosineDecay", "CosineDecayRestarts"]
+__all__ = ["CosineDecay", "CosineDecayRestarts", "SidecarEvaluator"]

@@ -14,6 +14,7 @@ from meshflow.core.dispatch import dispatch
 from meshflow.core.dispatch.operands import FITS_FLOAT32, NumpyRules
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 from meshflow.ops import math
 from meshflow.ops.deferred_host_values import Pending
@@ -163,7 +164,7 @@ def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., An
     return method
 
 
-_hash = {cls: cls.__hash__ for cls in (Tensor, Variable, Pending)}
+_hash = {cls: cls.__hash__ for cls in (Tensor, Variable, ShardedVariable, Pending)}
 for _cls in _hash:
     install(_cls)
     # Defining __eq__ from outside does not drop __hash__, which explains why tensors have none.

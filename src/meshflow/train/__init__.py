@@ -17,6 +17,7 @@ from meshflow.checkpoint import (
     load_variable,
 )
 from meshflow.distribute.cluster_spec import ClusterSpec
+from meshflow.distribute.server import ServerDef
 from meshflow.io import protos
 from meshflow.ops.moving_averages import ExponentialMovingAverage
 from meshflow.train import experimental as experimental
@@ -28,6 +29,7 @@ __all__ = [
     "CheckpointState",
     "ClusterSpec",
     "ExponentialMovingAverage",
+    "ServerDef",
     "checkpoints_iterator",
     "experimental",
     "get_checkpoint_state",

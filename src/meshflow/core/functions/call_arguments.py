@@ -95,7 +95,9 @@ class CallArguments:
                 key.append((shape, leaf.dtype))
             else:
                 key.append(self._static_key(leaf))
-        return arrays, (tree, tuple(key), NumpyRules.promote, context.device, context.replicas)
+        # Workers that are threads of one process have programs of their own, which take elements of their iterators.
+        place = context.device, context.replicas, context.closure and context.closure.worker
+        return arrays, (tree, tuple(key), NumpyRules.promote, *place)
 
     def _static_key(self, leaf: Any) -> Any:
         kind = type(leaf)

@@ -200,7 +200,8 @@ class ConcreteFunction(Signed):
 
     def _compile(self, ordered: bool = True) -> None:
         version = PassPipeline.version
-        with _compiling:
+        # Captured variables are looked at, for which some take `writing`: it comes first, as in who holds it already.
+        with writing, _compiling:
             # Another thread may have come first.
             if self._version != version or not ordered:
                 self._make_program(ordered)

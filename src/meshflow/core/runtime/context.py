@@ -92,6 +92,7 @@ class Context(threading.local):
       exporting: whether what is traced is saved, for a machine without Python: assertions are left out.
       probe: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
+      closure: what a worker of parameter servers runs, in which hosted variables are its own copies, or None.
       num_replicas: how many replicas take part in a step; distribution strategies say so.
     """
 
@@ -112,6 +113,7 @@ class Context(threading.local):
         self.exporting = False
         self.probe: ShapeProbe | None = None
         self.replicas: Any = None
+        self.closure: Any = None
         self.num_replicas = 1
 
 

@@ -52,6 +52,7 @@ class Cell(Protocol):
 
     name: str
     _shape: Any
+    _write_only: bool
 
     @property
     def dtype(self) -> DType:
@@ -139,7 +140,7 @@ class TraceContext:
 
     def write(self, variable: Cell, value: Tensor) -> None:
         """Makes `value` the variable's value for the rest of this trace."""
-        if id(variable) not in self._state:
+        if id(variable) not in self._state and not (variable._write_only and self.once):
             # The old value becomes an input even when never read, so its buffer can be reused.
             self.read(variable)
         # A tensor of its own: tapes take what is read later for the variable, not for what was computed.

@@ -95,6 +95,7 @@ class Tensor(_Operators):
     __slots__ = (
         "__weakref__",
         "_assign_slice",
+        "_keras_logits",
         "_keras_mask",
         "_known_value",
         "_owner",

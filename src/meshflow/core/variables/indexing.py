@@ -257,7 +257,7 @@ def variable_getitem(variable: Variable, key: Any) -> Tensor:
         template, dynamic = parse(variable._shape, key)
         tensor = variable._checked(value, "assign a slice")
         with as_stored():
-            variable._write(apply(_setitem, (variable._as_tensor(), tensor, *dynamic), template))
+            variable._set(apply(_setitem, (variable._as_tensor(), tensor, *dynamic), template))
         return variable
 
     result._assign_slice = assign

@@ -171,6 +171,8 @@ def _leaves(value: Any, inside: set[int]) -> Iterator[Any]:
         items = [value[k] for k in _keys(value)] if isinstance(value, Mapping) else value
         for item in items:
             yield from _leaves(item, inside | {id(value)})
+    elif getattr(value, "_is_sharded", False):
+        yield from value.variables
     elif isinstance(value, (Variable, Module)):
         yield value
 

@@ -132,6 +132,10 @@ def keys_of_calls(
     return np.stack(found, axis=1) if found else np.zeros((len(numbers), 0, 2), np.uint32)
 
 
+# The name of the variables that streams keep their state in.
+STATE_NAME = "seed_state"
+
+
 class SeedStream:
     """An endless stream of keys.
 
@@ -161,7 +165,7 @@ class SeedStream:
             with init_scope():
                 words = seed_words(self.seed) if self.seed is not None else self._first_words()
                 value = np.array(_waiting.pop(self._number, [*words, 0]), np.uint32)
-                self._state = Variable(value, trainable=False, name="seed_state")
+                self._state = Variable(value, trainable=False, name=STATE_NAME)
         return self._state
 
     def _first_words(self) -> list[int]:

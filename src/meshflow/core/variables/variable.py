@@ -7,6 +7,7 @@ While a function is traced, both go to the trace, which turns the variable into 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,8 @@ class Variable(VariableRows, _Operators):
 
     __array_priority__ = 100
     _is_tensor_like = True
+    # Whether a program that writes it need not be given the old value.
+    _write_only = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         if cls is Variable and context.variable_creators:
@@ -192,6 +195,10 @@ class Variable(VariableRows, _Operators):
         if layout is not None:
             with init_scope():
                 self._value = layout.constrain(Tensor(self._value))._value
+
+    def _beside(self) -> contextlib.AbstractContextManager[None]:
+        """Variables made inside are where this one is, as far as that differs by variable."""
+        return contextlib.nullcontext()
 
     # ---- what it is ------------------------------------------------------------------------
 
@@ -334,6 +341,10 @@ class Variable(VariableRows, _Operators):
 
     # ---- writing ---------------------------------------------------------------------------
 
+    def _set(self, value: Tensor) -> None:
+        """Replaces the value as the program says, which `_write` may also do in its stead."""
+        self._write(value)
+
     def _write(self, value: Tensor) -> None:
         """Replaces the value; dtype and shape have been checked."""
         if self._own_layout is not None:
@@ -383,7 +394,7 @@ class Variable(VariableRows, _Operators):
                 f"Cannot assign value to variable '{self.name}': Shape mismatch. The variable shape "
                 f"{self._static_shape}, and the assigned value shape {tensor.shape} are incompatible."
             )
-        self._write(tensor)
+        self._set(tensor)
         return self if read_value else None
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:

@@ -21,7 +21,7 @@ class VariableRows:
     def _checked(self, value: TensorLike, method: str) -> Tensor:
         raise NotImplementedError
 
-    def _write(self, value: Tensor) -> None:
+    def _set(self, value: Tensor) -> None:
         raise NotImplementedError
 
     def _scatter(self, op: Op, sparse_delta: Any) -> Self:
@@ -32,7 +32,7 @@ class VariableRows:
     def _scatter_rows(self, op: Op, indices: Any, updates: Any) -> Self:
         values = self._checked(updates, "scatter")
         with as_stored():
-            self._write(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
+            self._set(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
         return self
 
     def scatter_add(
@@ -100,7 +100,7 @@ class VariableRows:
     def _scatter_nd(self, kind: str, indices: Any, updates: Any) -> Self:
         values = self._checked(updates, "scatter")
         with as_stored():
-            self._write(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
+            self._set(parts[f"scatter_nd_{kind}"](self._as_tensor(), indices, values))
         return self
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:

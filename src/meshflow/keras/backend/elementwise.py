@@ -9,6 +9,7 @@ import numpy as np
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.keras import activations
+from meshflow.keras.logits import with_logits
 from meshflow.keras.settings import floatx
 from meshflow.ops import array, math, nn
 
@@ -327,7 +328,7 @@ def sigmoid(x: Any) -> Tensor:
       >>> tf.keras.backend.sigmoid(tf.constant([-100.0, 0.0, 100.0])).numpy().tolist()
       [0.0, 0.5, 1.0]
     """
-    return math.sigmoid(x)
+    return with_logits(math.sigmoid(x), x)
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
@@ -338,7 +339,7 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
       >>> tf.keras.backend.softmax(tf.constant([[2.0, 2.0]])).numpy().tolist()
       [[0.5, 0.5]]
     """
-    return nn.softmax(x, axis=axis)
+    return with_logits(nn.softmax(x, axis=axis), x)
 
 
 def softplus(x: Any) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, constraints, initializers, regularizers
+from meshflow.keras.backend import elementwise
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import weight_config
@@ -216,8 +217,8 @@ class Softmax(_Elementwise):
                 return math.exp(
                     inputs - math.reduce_logsumexp(inputs, axis=list(self.axis), keepdims=True)
                 )
-            return nn.softmax(inputs, axis=self.axis[0])
-        return nn.softmax(inputs, axis=self.axis)
+            return elementwise.softmax(inputs, axis=self.axis[0])
+        return elementwise.softmax(inputs, axis=self.axis)
 
     def get_config(self) -> dict[str, Any]:
         """The configuration."""

@@ -7,6 +7,7 @@ from typing import Any
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras import settings
+from meshflow.keras.logits import logits_of
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.ops import array, math, nn
 
@@ -277,6 +278,7 @@ def categorical_crossentropy(
     y_true, y_pred = _pair(y_true, y_pred)
     check_same_shape("categorical_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
+    y_pred, from_logits = logits_of(y_pred, from_logits, "categorical_crossentropy", "Softmax")
     if from_logits:
         return nn.softmax_cross_entropy_with_logits(y_true, y_pred, axis)
     y_pred = y_pred / math.reduce_sum(y_pred, axis=axis, keepdims=True)
@@ -316,7 +318,9 @@ def sparse_categorical_crossentropy(
       >>> tf.keras.losses.sparse_categorical_crossentropy([0, 2], y_pred, ignore_class=2).numpy().round(3)
       array([0.693, 0.   ], dtype=float32)
     """
-    y_pred = convert_to_tensor(y_pred)
+    y_pred, from_logits = logits_of(
+        convert_to_tensor(y_pred), from_logits, "sparse_categorical_crossentropy", "Softmax"
+    )
     labels = class_numbers(y_true, refuse=True)
     rank = len(y_pred.shape)
     if axis % rank != rank - 1:
@@ -340,6 +344,7 @@ def sparse_categorical_crossentropy(
 
 def _binary_terms(y_true: Any, y_pred: Any, from_logits: bool = False) -> Any:
     """Cross entropy of each element, with labels 0 and 1."""
+    y_pred, from_logits = logits_of(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
     y_true, y_pred = _pair(y_true, y_pred)
     if from_logits:
         return nn.sigmoid_cross_entropy_with_logits(labels=y_true, logits=y_pred)
@@ -467,6 +472,9 @@ def categorical_focal_crossentropy(
     y_true, y_pred = _pair(y_true, y_pred)
     check_same_shape("categorical_focal_crossentropy", y_true, y_pred, _FOR_CLASS_NUMBERS)
     y_true = _smooth(y_true, label_smoothing, float(y_pred.shape[axis] or 1))
+    y_pred, from_logits = logits_of(
+        y_pred, from_logits, "categorical_focal_crossentropy", "Softmax"
+    )
     probability = (
         nn.softmax(y_pred, axis)
         if from_logits

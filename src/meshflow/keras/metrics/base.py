@@ -15,6 +15,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.sharded_variable import kept_whole
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replica import reading_together
 from meshflow.keras import initializers, registry, settings
@@ -121,7 +122,7 @@ class Metric(WeightValues):
         shape = () if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
         initialize = initializers.get(initializer or "zeros")
         kind = dtypes.as_dtype(dtype or self._dtype)
-        with init_scope():
+        with init_scope(), kept_whole():
             variable = Variable(
                 lambda: initialize(shape, dtype=kind),
                 trainable=False,

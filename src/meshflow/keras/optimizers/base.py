@@ -17,7 +17,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, no_tapes
-from meshflow.core.runtime.context import alone
+from meshflow.core.runtime.context import alone, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -316,11 +316,24 @@ class Optimizer(UpdateHooks, GradientAccumulation):
             if not pairs:
                 return self.iterations
             variables = [v for _, v in pairs]
-            self._check_known(variables)
-            self.build(variables)
+            closure = context.closure
+            if closure is None:
+                self._check_known(variables)
+                self.build(variables)
+            else:
+                closure.need_state(self, variables)
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
+            if closure is not None:
+                # Parameter servers hold the variables, and take the step.
+                if self.gradient_accumulation_steps:
+                    raise NotImplementedError(
+                        f"Optimizer {self._name}: gradient_accumulation_steps is not available with parameter "
+                        "servers, whose workers do not wait for each other. Use larger batches."
+                    )
+                closure.push(self, list(self._transform_gradients(pairs)))
+                return self.iterations
             with alone():
                 if self.gradient_accumulation_steps:
                     self._accumulate(pairs, self._run_update)
@@ -330,7 +343,10 @@ class Optimizer(UpdateHooks, GradientAccumulation):
 
     def _run_update(self, pairs: list[tuple[Any, Variable]]) -> None:
         """One update of variables by their gradients, which are summed over replicas."""
-        pairs = list(self._transform_gradients(pairs))
+        self._step(list(self._transform_gradients(pairs)))
+
+    def _step(self, pairs: list[tuple[Any, Variable]]) -> None:
+        """The part of `apply_gradients` that changes variables; what parameter servers do."""
         self._apply(pairs)
         self.iterations.assign_add(1)
         if self.use_ema:

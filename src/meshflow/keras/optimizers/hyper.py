@@ -94,7 +94,7 @@ class Hyperparameters:
         if _is_function(value):
             value = convert_to_tensor(value())
         elif not isinstance(value, Variable):
-            with init_scope():
+            with init_scope(), self._own_scope():
                 start = value.numpy() if isinstance(value, Tensor) else value
                 value = Variable(np.float32(start), trainable=False, name=name)
             self._hyper[name] = value

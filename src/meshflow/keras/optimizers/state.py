@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.identity import IdentityWeakDict
 from meshflow.core.tracing.trace import init_scope
+from meshflow.core.variables.sharded_variable import ShardedVariable, kept_whole
 from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable_creation import variable_creator_scope
+from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import initializers
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
@@ -22,6 +27,10 @@ class VariableList(list):
         return self
 
 
+# The strategies in whose scopes optimizers were made, if these host variables; no part of what copies have.
+_hosts = IdentityWeakDict()
+
+
 class State:
     """Where an optimizer keeps its variables; a base class of `Optimizer`."""
 
@@ -31,6 +40,8 @@ class State:
     _mesh: Mesh | None = None
 
     def _init_state(self) -> None:
+        if has_strategy() and get_strategy().hosts_variables:
+            _hosts[self] = get_strategy()
         self._iterations: Variable | None = None
         self._slots: dict[int, dict[str, Variable]] = {}
         # The variables themselves, so that their ids stay theirs.
@@ -40,6 +51,16 @@ class State:
         # Called when variables have been made; a checkpoint restored early waits for them here.
         self._build_hooks: list[Any] = []
         self._tracked: dict[str, Any] = {}
+
+    @contextmanager
+    def _own_scope(self) -> Iterator[None]:
+        """Variables made inside are hosted as those of the scope that the optimizer was made in."""
+        host = _hosts.get(self)
+        if host is None or has_strategy():
+            yield
+            return
+        with variable_creator_scope(host._create_variable):
+            yield
 
     def _run_build_hooks(self) -> None:
         hooks, self._build_hooks = self._build_hooks, []
@@ -69,7 +90,7 @@ class State:
     def iterations(self) -> Variable:
         """Number of steps taken, an int64 variable."""
         if self._iterations is None:
-            with init_scope():
+            with init_scope(), self._own_scope():
                 name = f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
             if self._mesh is not None:
@@ -107,7 +128,7 @@ class State:
         slots = self._slots.setdefault(self._var_key(var), {})
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
-            with init_scope():
+            with init_scope(), self._own_scope(), kept_whole(), var._beside():
                 slot = Variable(
                     _initial(initializer, var.shape if shape is None else shape, var.dtype),
                     trainable=False,
@@ -118,7 +139,19 @@ class State:
                 slot._layout = getattr(var, "_layout", None)
             slots[slot_name] = slot
             self._weights.append(slot)
+            self._join_slots(var, slot_name)
         return slots[slot_name]
+
+    def _join_slots(self, var: Variable, slot_name: str) -> None:
+        """Makes one table of the slots of a table's shards, when all of them are there."""
+        table = getattr(var, "_shard_of", None)
+        if table is None:
+            return
+        known = [self._slots.get(self._var_key(v), {}).get(slot_name) for v in table.variables]
+        made = [slot for slot in known if slot is not None]
+        whole = len(made) == len(known)
+        if whole and all(s.shape == v.shape for s, v in zip(made, table.variables, strict=True)):
+            ShardedVariable(made, f"{self._name}/{table.name}/{slot_name}")
 
     def get_slot(self, var: Variable, slot_name: str) -> Variable:
         """A slot made before.
@@ -165,7 +198,7 @@ class State:
         del trainable, kwargs
         if name is not None and not isinstance(name, str):
             name, shape = shape if isinstance(shape, str) else None, name
-        with init_scope():
+        with init_scope(), self._own_scope():
             made = Variable(
                 _initial(initializer, () if shape is None else shape, dtype or "float32"),
                 trainable=False,

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshflow import saved_model
 from meshflow.checkpoint.storage import Folder, is_checkpoint, read_folder
+from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
@@ -146,7 +147,7 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
         return _restored(path, meta, custom_objects, compile)
     stored = read_folder(path)
     weights = [k for k in sorted(stored) if k.isdigit()]
-    set_weights(model.name, model._saved_weights, [stored[k][1] for k in weights])
+    set_weights(model.name, whole_variables(model._saved_weights), [stored[k][1] for k in weights])
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
         state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]

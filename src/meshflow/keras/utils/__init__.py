@@ -4,6 +4,7 @@ from meshflow.keras.engine.training.data_adapter import (
     pack_x_y_sample_weight,
     unpack_x_y_sample_weight,
 )
+from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 from meshflow.keras.engine.training.progress_bar import (
     Progbar,
     disable_interactive_logging,
@@ -19,6 +20,7 @@ from meshflow.keras.registry import (
     register_keras_serializable,
     serialize_keras_object,
 )
+from meshflow.keras.utils import experimental
 from meshflow.keras.utils.arrays import (
     Sequence,
     normalize,
@@ -43,6 +45,7 @@ from meshflow.keras.utils.images import (
     save_img,
     smart_resize,
 )
+from meshflow.keras.utils.sidecar_evaluator import SidecarEvaluator
 from meshflow.keras.utils.timeseries import timeseries_dataset_from_array
 
 CustomObjectScope = custom_object_scope
@@ -50,15 +53,18 @@ PyDataset = Sequence
 
 __all__ = [
     "CustomObjectScope",
+    "DatasetCreator",
     "Progbar",
     "PyDataset",
     "Sequence",
+    "SidecarEvaluator",
     "array_to_img",
     "audio_dataset_from_directory",
     "custom_object_scope",
     "deserialize_keras_object",
     "disable_interactive_logging",
     "enable_interactive_logging",
+    "experimental",
     "get_custom_objects",
     "get_file",
     "get_registered_name",

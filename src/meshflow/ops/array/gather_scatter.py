@@ -11,12 +11,13 @@ import numpy as np
 from meshflow.core.dispatch.composite import picked_rows
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
-from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import picked
 from meshflow.ops.array.joining import concat
+from meshflow.ops.array.row_parts import check_range, integers, rows_of_tables
 from meshflow.ops.array.shaping import reshape
 from meshflow.ops.signatures import TensorScatter
 
@@ -34,18 +35,6 @@ __all__ = [
     "tensor_scatter_nd_update",
     "where",
 ]
-
-
-def _check_range(indices: Any, size: int, what: str) -> None:
-    """Refuses indices out of range when their values are known."""
-    value = indices._value if isinstance(indices, Tensor) else indices
-    if isinstance(value, jax.core.Tracer) or not hasattr(value, "shape"):
-        return
-    array = np.asarray(value)
-    if array.size and (array.min() < 0 or array.max() >= size):
-        bad = array[(array < 0) | (array >= size)][0]
-        where_ = np.argwhere((array < 0) | (array >= size))[0].tolist()
-        raise InvalidArgumentError(f"{what}: indices{where_} = {bad} is not in [0, {size})")
 
 
 @op(same=(), name="gather", strings="moves")
@@ -107,12 +96,11 @@ def gather(
       array([30, 10], dtype=int32)
     """
     axis = None if axis is None else int(static_value(axis, "axis"))
-    if not hasattr(indices, "_keras_history"):
-        indices = convert_to_tensor(indices)
-        if not indices.dtype.is_integer:
-            raise DtypeMismatchError(
-                f"gather: indices must be integers, got {indices.dtype.name}. [Op:GatherV2]"
-            )
+    symbolic = hasattr(indices, "_keras_history")
+    if getattr(params, "_is_sharded", False) and not axis and not batch_dims and not symbolic:
+        return rows_of_tables(params.variables, indices)
+    if not symbolic:
+        indices = integers(indices)
     if batch_dims < 0:
         batch_dims += len(indices.shape)
     if axis is None:
@@ -129,7 +117,7 @@ def gather(
                 raise InvalidValueError(
                     f"gather: batch_dims ({batch_dims}) must be at most axis ({axis})."
                 )
-            _check_range(indices, params._value.shape[axis], "gather")
+            check_range(indices, params._value.shape[axis], "gather")
     return _gather(params, indices, axis, batch_dims)
 
 

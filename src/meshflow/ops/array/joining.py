@@ -14,6 +14,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables import variable_rows
 from meshflow.ops.array.shaping import axis_within
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
@@ -208,3 +209,6 @@ def split(
       [[0], [1, 2, 3], [4, 5]]
     """
     return list(_split(value, num_or_size_splits, axis))
+
+
+variable_rows.parts["concat"] = concat

@@ -9,7 +9,8 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
-from meshflow.ops.array import concat, gather
+from meshflow.ops.array import gather
+from meshflow.ops.array.row_parts import rows_of_tables
 from meshflow.ops.math import clip_by_norm
 
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
@@ -41,12 +42,13 @@ def embedding_lookup(
     """
     if params is None or (isinstance(params, (list, tuple)) and not params):
         raise ValueError("params: pass a table of rows, or a list of tables, got none.")
+    tables = [params]
     if isinstance(params, (list, tuple)) and all(len(getattr(p, "shape", ())) for p in params):
-        params = params[0] if len(params) == 1 else concat(list(params), 0)
-    rows = gather(params, ids)
+        tables = list(params)
+    rows = gather(tables[0], ids) if len(tables) == 1 else rows_of_tables(tables, ids)
     if max_norm is None:
         return rows
-    inner = len(params.shape) - 1 if hasattr(params, "shape") else 1
+    inner = len(tables[0].shape) - 1 if hasattr(tables[0], "shape") else 1
     rank = len(rows.shape)
     return clip_by_norm(rows, float(max_norm), axes=list(range(rank - inner, rank)))
 

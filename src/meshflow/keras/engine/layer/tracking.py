@@ -90,6 +90,8 @@ class Tracker:
     def _leaves(self, value: Any, depth: int) -> Iterator[Any]:
         if isinstance(value, (Variable, Module)) or getattr(value, "_is_metric", False):
             yield value
+        elif getattr(value, "_is_sharded", False):
+            yield from value.variables
         elif isinstance(value, (list, tuple, Mapping)) and depth < 8:
             items = _items(value)
             if type(value) is not tuple:

@@ -134,8 +134,10 @@ class LayerWeights(WeightValues, Tracks):
             )
         if layout is not None:
             variable._layout = layout
-        variable._autocast = autocast and kind.is_floating
-        self._own_weights.append(variable)
+        # Of a table in shards, the layer's weights are the shards.
+        for part in getattr(variable, "variables", [variable]):
+            part._autocast = autocast and kind.is_floating
+            self._own_weights.append(part)
         regularize = regularizers.get(regularizer)
         if regularize is not None:
             self._regularized.append((variable, regularize))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras.engine.saving.configuration import KERAS_VERSION
 from meshflow.keras.engine.saving.optimizer_state import state_of
 
@@ -68,8 +69,17 @@ def layer_weights(layer: Any) -> list[Any]:
       layer: a layer or model.
     """
     if hasattr(layer, "layers"):
-        return list(layer.weights)
-    return [*layer.trainable_weights, *layer.non_trainable_weights]
+        return whole_variables(layer.weights)
+    return whole_variables([*layer.trainable_weights, *layer.non_trainable_weights])
+
+
+def names_of(weights: Sequence[Any]) -> list[str]:
+    """The names that files hold of weights; a table in shards has the name of one that is whole.
+
+    Args:
+      weights: variables.
+    """
+    return [f"{w._shared_name}:0" for w in weights]
 
 
 def assign(pairs: Sequence[tuple[Any, Any]], skip_mismatch: bool, where: str) -> None:
@@ -130,14 +140,14 @@ def write_model(model: Any, group: Any) -> None:
     group.attrs["keras_version"] = KERAS_VERSION.encode()
     for layer in layers:
         weights = layer_weights(layer)
-        _write_group(group.create_group(layer.name), weights, [w.name for w in weights])
+        _write_group(group.create_group(layer.name), weights, names_of(weights))
     rest = _top_level(model)
-    _write_group(group.create_group("top_level_model_weights"), rest, [w.name for w in rest])
+    _write_group(group.create_group("top_level_model_weights"), rest, names_of(rest))
 
 
 def _top_level(model: Any) -> list[Any]:
     known = {id(w) for layer in model.layers for w in layer.weights}
-    return [w for w in model._saved_weights if id(w) not in known]
+    return whole_variables(w for w in model._saved_weights if id(w) not in known)
 
 
 def read_model(model: Any, group: Any, by_name: bool = False, skip_mismatch: bool = False) -> None:
@@ -187,7 +197,7 @@ def write_optimizer(optimizer: Any, file: Any) -> None:
       file: an HDF5 file.
     """
     weights = state_of(optimizer)
-    _write_group(file.create_group("optimizer_weights"), weights, [w.name for w in weights])
+    _write_group(file.create_group("optimizer_weights"), weights, names_of(weights))
 
 
 def read_optimizer(file: Any) -> tuple[list[str], list[np.ndarray]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.keras import registry
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.hdf5 import assign
@@ -47,7 +48,7 @@ def _own_variables(value: Any) -> list[Any]:
     # Of models those of metrics are left out.
     weights = getattr(value, "_saved_weights", None)
     own = [w for w in (value.weights if weights is None else weights) if id(w) not in nested]
-    return sorted(own, key=lambda w: not w.trainable)
+    return sorted(whole_variables(own), key=lambda w: not w.trainable)
 
 
 def _walk(model: Any) -> Iterator[tuple[str, list[Any]]]:
@@ -83,7 +84,7 @@ def can_hold(model: Any) -> bool:
       model: the model.
     """
     reached = {id(w) for _, variables in _walk(model) for w in variables}
-    return all(id(w) in reached for w in model._saved_weights)
+    return all(id(w) in reached for w in whole_variables(model._saved_weights))
 
 
 def write_model(model: Any, group: Any) -> None:
@@ -140,7 +141,7 @@ def write_optimizer(optimizer: Any, group: Any) -> None:
     weights = state_of(optimizer)
     for i, weight in enumerate(weights):
         dataset = own.create_dataset(str(i), data=np.asarray(weight.numpy()))
-        dataset.attrs["name"] = weight.name
+        dataset.attrs["name"] = f"{weight._shared_name}:0"
 
 
 def read_optimizer(group: Any) -> tuple[list[str], list[np.ndarray]]:

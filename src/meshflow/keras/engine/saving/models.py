@@ -10,6 +10,7 @@ import zipfile
 from typing import IO, Any
 
 from meshflow.checkpoint.storage import write_folder
+from meshflow.core.variables.sharded_variable import whole_variables
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
@@ -104,9 +105,10 @@ def _config_if_any(model: Any) -> dict[str, Any] | None:
 def _write_folder(
     model: Any, path: str, meta: dict[str, Any], state: Any, options: dict[str, Any]
 ) -> None:
-    weights = {f"{i:05d}": w for i, w in enumerate(model._saved_weights)}
+    own = whole_variables(model._saved_weights)
+    weights: dict[str, Any] = {f"{i:05d}": w for i, w in enumerate(own)}
     weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
-    arrays = {key: (w.name, w.numpy()) for key, w in weights.items()}
+    arrays = {key: (f"{w._shared_name}:0", w.numpy()) for key, w in weights.items()}
     manifest = json.loads(to_json({"model": meta}))
     if options.get("save_traces", True):
         files = {id(w): key for key, w in weights.items()}

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.variables.sharded_variable import whole_variables
+
 # Keras 2.11 and later go through the slots of each variable, except these, which go slot by slot.
 _SLOT_BY_SLOT = ("RMSprop",)
 
 
 def state_of(optimizer: Any) -> list[Any]:
     """What files hold of an optimizer: its weights, and a moving loss scale with its counter."""
-    return [*optimizer.weights, *getattr(optimizer, "_scale_weights", ())]
+    return whole_variables([*optimizer.weights, *getattr(optimizer, "_scale_weights", ())])
 
 
 def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], values: Any) -> bool:
@@ -32,14 +34,15 @@ def restore(optimizer: Any, variables: Sequence[Any], names: Sequence[str], valu
         return False
     optimizer.build(variables)
     own = state_of(optimizer)
-    if len(values) == len(optimizer.weights):
-        own = list(optimizer.weights)
+    without_scale = whole_variables(optimizer.weights)
+    if len(values) == len(without_scale):
+        own = without_scale
     values = [np.asarray(v) for v in values]
     if (names and names[0].startswith("iteration")) or not any(names):
         # Keras 2.11 and later may keep the learning rate second.
         if len(values) == len(own) + 1 and values[1].shape == ():
             values = [values[0], *values[2:]]
-        values = _slot_by_slot(values, len(variables), optimizer)
+        values = _slot_by_slot(values, len(whole_variables(variables)), optimizer)
     if len(values) != len(own) or any(
         tuple(v.shape) != tuple(w.shape) for v, w in zip(values, own, strict=True)
     ):

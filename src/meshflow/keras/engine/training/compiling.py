@@ -12,7 +12,6 @@ from meshflow.keras import losses, optimizers
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.global_batch import current_strategy
-from meshflow.keras.engine.training.step import CompiledStep
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.engine.training.training_steps import TrainingSteps
 from meshflow.keras.mixed_precision.policy import Policy
@@ -52,6 +51,7 @@ class Compiling(TrainingSteps):
         self._is_compiled = False
         self._run_eagerly: bool | None = None
         self._steps_per_execution = 1
+        self._evaluation_shards: Any = 0
         self._reset_compiled()
 
     def _reset_compiled(self) -> None:
@@ -59,7 +59,7 @@ class Compiling(TrainingSteps):
         self.train_function: Any = None
         self.test_function: Any = None
         self.predict_function: Any = None
-        self._steps: dict[str, CompiledStep] = {}
+        self._steps: dict[str, Any] = {}
 
     def compile(
         self,
@@ -87,7 +87,8 @@ class Compiling(TrainingSteps):
           jit_compile: accepted; steps are always compiled by XLA.
           gradient_accumulation_steps: weights are updated every so many batches, by the average of their
             gradients, as with the optimizer's argument of this name.
-          **kwargs: `auto_scale_loss` and `pss_evaluation_shards` are accepted.
+          **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, into how many shares data are divided so
+            that evaluation sees each batch exactly once, or 'auto'; `auto_scale_loss` is accepted.
 
         Raises:
           TypeError: for an unknown keyword.
@@ -101,9 +102,14 @@ class Compiling(TrainingSteps):
           >>> type(model.optimizer).__name__, model.loss.delta
           ('Adam', 1.0)
         """
+        shards = kwargs.pop("pss_evaluation_shards", 0)
+        if shards != "auto" and not (isinstance(shards, int) and shards >= 0):
+            raise ValueError(
+                f"pss_evaluation_shards must be 'auto' or a number of at least 0, got {shards!r}."
+            )
+        self._evaluation_shards = shards
         for accepted in (
             "auto_scale_loss",
-            "pss_evaluation_shards",
             "distribute",
             "experimental_steps_per_execution",
         ):
@@ -150,6 +156,10 @@ class Compiling(TrainingSteps):
     def distribute_strategy(self) -> Any:
         """The strategy in whose scope the model was compiled, or the one in force."""
         return self.__dict__.get("_strategy_at_compile") or get_strategy()
+
+    def _exact_shards(self, workers: int) -> int:
+        """Into how many shares workers divide evaluation data; 0 where each takes its own."""
+        return 5 * workers if self._evaluation_shards == "auto" else int(self._evaluation_shards)
 
     @property
     def run_eagerly(self) -> bool:

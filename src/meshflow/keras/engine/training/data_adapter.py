@@ -187,10 +187,15 @@ class DataHandler:
       steps: batches per epoch, None when not known.
       tracked: whether somebody will ask for the `position`.
       exhausted: whether the data ended before the steps that were wanted.
+      checks_labels: whether batches can be looked at here.
 
     Raises:
       ValueError: when the parts do not fit together.
     """
+
+    checks_labels = True
+    # Handlers whose steps others compute have a function here.
+    run: Any = None
 
     def __init__(
         self,
@@ -316,6 +321,18 @@ class DataHandler:
                 yield batch
             if empty or not self._source.restarts(self._limit or 0):
                 return
+
+    def stream(self) -> Iterator[Any]:
+        """Batches without epochs: arrays over and over, a dataset once, or again where an epoch is all of it."""
+        return self._weighted(self._endless())
+
+    def finish(self, logs: Any) -> Any:
+        """The numbers of an epoch: what its last step returned.
+
+        Args:
+          logs: that.
+        """
+        return logs
 
     def _limited(self, shared: Iterator[Any]) -> Iterator[Any]:
         count, self._done = self._done, 0

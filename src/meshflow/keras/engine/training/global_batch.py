@@ -15,16 +15,17 @@ from meshflow.core.runtime.context import context
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.replica import ReplicaContext, entered
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
+from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 from meshflow.placement.batches import BatchPlacer
 
-__all__ = ["current_strategy", "distributed_input", "on_devices"]
+__all__ = ["current_strategy", "distributed_input", "on_devices", "strategy_of"]
 
 _BATCH_DIMENSIONS = ("batch", "data", "replica")
 
 
 def on_devices(model: Any, step: Any) -> Any:
     """Gives a model's compiled step the placement of its strategy, or of its variables' mesh."""
-    strategy = _strategy_of(model)
+    strategy = strategy_of(model)
     if strategy is not None:
         if strategy.places:
             step.place = strategy.place_batch
@@ -43,8 +44,10 @@ def on_devices(model: Any, step: Any) -> Any:
 
 
 def distributed_input(model: Any, x: Any) -> Any:
-    """A dataset as the workers of a strategy share it; other inputs as they are."""
-    strategy = _strategy_of(model)
+    """A dataset as the workers of a strategy share it, or as a function makes it; other inputs as they are."""
+    strategy = strategy_of(model)
+    if isinstance(x, DatasetCreator):
+        return (strategy or get_strategy()).distribute_datasets_from_function(x, x.input_options)
     if getattr(strategy, "workers", 1) > 1 and hasattr(x, "_elements"):
         return strategy.experimental_distribute_dataset(x)  # type: ignore[union-attr]
     return x
@@ -59,7 +62,14 @@ def _variables(model: Any) -> list[Any]:
     return list(model.variables) if model.built else []
 
 
-def _strategy_of(model: Any) -> Strategy | None:
+def strategy_of(model: Any) -> Strategy | None:
+    """The strategy that a model is trained under: that of the open scope, of `compile`, or of its variables.
+
+    Args:
+      model: the model; None for that of the scope alone.
+    """
+    if model is None:
+        return current_strategy()
     known = current_strategy() or getattr(model, "_strategy_at_compile", None)
     if known is not None:
         return known

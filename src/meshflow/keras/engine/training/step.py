@@ -80,6 +80,10 @@ class CompiledStep:
         with self.around(), standing_in():
             return self._function(as_tensors(batch))
 
+    def knows(self, batch: Any) -> bool:
+        """Whether the step is traced for batches like this one."""
+        return _key(batch) in self._concrete
+
     def prepare(self, batch: Any) -> None:
         """Traces the step for a batch, which makes its variables, without running it."""
         if self.place is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values import nest
+from meshflow.keras.engine.training.asynchronous import data_handler, only_epochs, verbosity
 from meshflow.keras.engine.training.batch_methods import SingleBatches, logs_as_numbers
 from meshflow.keras.engine.training.callbacks import CallbackList, History
 from meshflow.keras.engine.training.data_adapter import (
@@ -21,7 +22,6 @@ from meshflow.keras.engine.training.data_adapter import (
     unpack_x_y_sample_weight,
 )
 from meshflow.keras.engine.training.generator_methods import GeneratorMethods
-from meshflow.keras.engine.training.global_batch import distributed_input
 from meshflow.keras.engine.training.interrupt import Interruptible
 from meshflow.keras.engine.training.label_range_check import LabelGuard
 from meshflow.keras.engine.training.training_state import Resumption
@@ -100,8 +100,10 @@ class Trainer(SingleBatches, GeneratorMethods):
             (x, y, sample_weight), validation_data = train_validation_split(
                 (x, y, sample_weight), validation_split=validation_split
             )
-        handler = DataHandler(
-            distributed_input(self, x),
+        handler = data_handler(
+            self,
+            "train",
+            x,
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -112,9 +114,9 @@ class Trainer(SingleBatches, GeneratorMethods):
             class_weight=class_weight,
         )
         listeners = self._callbacks(callbacks, verbose, epochs, handler.steps, add_history=True)
-        guard = LabelGuard(self)
+        guard = LabelGuard(self) if handler.checks_labels else None
         self.stop_training = False
-        run = self._runner("train")
+        run = handler.run or self._runner("train")
         self._resumption, self._handler = None, handler
         listeners.on_train_begin()
         resumption: Resumption | None = self._resumption
@@ -131,7 +133,9 @@ class Trainer(SingleBatches, GeneratorMethods):
                     self.reset_metrics()
                 listeners.on_epoch_begin(epoch)
                 before = logs
-                logs = self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
+                logs = handler.finish(
+                    self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
+                )
                 if logs is None and handler.exhausted:
                     # The data ended with the epoch before; this one ends the training with its numbers.
                     logs = before
@@ -193,10 +197,7 @@ class Trainer(SingleBatches, GeneratorMethods):
                 with Trace(mode, step_num=step, _r=1):
                     result = run(group)
                 if notify:
-                    end(
-                        step + len(group) - 1,
-                        result if isinstance(result, dict) else {"outputs": result},
-                    )
+                    end(step + len(group) - 1, _batch_logs(result))
                 step += len(group)
                 group = []
                 interruptible.check()
@@ -216,8 +217,10 @@ class Trainer(SingleBatches, GeneratorMethods):
     def _validation_handler(
         self, key: Any, x: Any, y: Any, sample_weight: Any, batch_size: Any, steps: Any
     ) -> DataHandler:
-        return DataHandler(
-            distributed_input(self, x),
+        return data_handler(
+            self,
+            "test",
+            x,
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -227,15 +230,16 @@ class Trainer(SingleBatches, GeneratorMethods):
         )
 
     def _evaluate(self, handler: DataHandler, listeners: CallbackList) -> dict[str, Any]:
-        run = self._runner("test")
+        run = handler.run or self._runner("test")
+        guard = LabelGuard(self) if handler.checks_labels else None
         self.reset_metrics()
         listeners.on_test_begin()
         logs: Any = None
         with Interruptible() as interruptible:
             for _, batches in handler.epochs():
                 self.reset_metrics()
-                logs = self._run_epoch(
-                    batches, run, listeners, "test", interruptible, LabelGuard(self)
+                logs = handler.finish(
+                    self._run_epoch(batches, run, listeners, "test", interruptible, guard)
                 )
         if logs is None:
             raise ValueError(
@@ -296,8 +300,10 @@ class Trainer(SingleBatches, GeneratorMethods):
         if kwargs:
             raise TypeError(f"Invalid keyword arguments: {sorted(kwargs)}")
         self._assert_compiled()
-        handler = DataHandler(
-            distributed_input(self, x),
+        handler = data_handler(
+            self,
+            "test",
+            x,
             y,
             sample_weight=sample_weight,
             batch_size=batch_size,
@@ -345,8 +351,10 @@ class Trainer(SingleBatches, GeneratorMethods):
           [[3.0], [7.0]]
         """
         del max_queue_size, workers, use_multiprocessing
-        handler = DataHandler(
-            distributed_input(self, x),
+        handler = data_handler(
+            self,
+            "predict",
+            x,
             batch_size=batch_size,
             steps_per_epoch=steps,
             epochs=1,
@@ -380,9 +388,8 @@ class Trainer(SingleBatches, GeneratorMethods):
     ) -> CallbackList:
         if isinstance(callbacks, CallbackList):
             return callbacks
-        if verbose == "auto":
-            verbose = 1
-        return CallbackList(
+        verbose = verbosity(self, verbose)
+        listeners = CallbackList(
             callbacks,
             add_history=add_history,
             add_progbar=bool(verbose),
@@ -391,6 +398,15 @@ class Trainer(SingleBatches, GeneratorMethods):
             epochs=epochs,
             steps=steps,
         )
+        only_epochs(self, listeners.callbacks)
+        return listeners
+
+
+def _batch_logs(result: Any) -> dict[str, Any]:
+    """What callbacks are told of a step; nothing of one that another process computes."""
+    if hasattr(result, "fetch"):
+        return {}
+    return result if isinstance(result, dict) else {"outputs": result}
 
 
 _END = object()

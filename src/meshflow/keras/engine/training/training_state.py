@@ -143,6 +143,9 @@ class Resumption:
 
 def prepare(model: Any, batch: Any) -> None:
     """Makes the variables that a model's first training step would make."""
+    if hasattr(batch, "_of_worker"):
+        # Workers take batches, and the variables are there.
+        return
     step = model._step("train")
     trace = getattr(step, "prepare", None)
     if trace is not None:

@@ -142,22 +142,31 @@ class TrainingSteps:
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or what is read from a pickle, compiles its own steps.
         state: dict[str, Any] = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
+        # Training that runs is this one's.
+        state |= dict.fromkeys({"_handler", "_resumption"} & set(state))
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
 
     def _step(self, kind: str) -> Callable[[Any], Any]:
         """The step as a function of host arrays: compiled, or plain Python when run eagerly."""
-        function = getattr(self, f"{kind}_step")
         if self.run_eagerly:
+            function = getattr(self, f"{kind}_step")
             return lambda batch: function(_data(as_tensors(batch)))
-        if kind not in self._steps:
-            name = f"{kind}_step"
-            if needs_host(self):
-                hosted = HostedStep(self, self._clean(function), name)
-                on_devices(self, hosted.compiled)
-                self._steps[kind] = hosted
-            else:
-                self._steps[kind] = on_devices(self, CompiledStep(self._clean(function), name))
-        return self._steps[kind]
+        return self._kept_step(kind, lambda: self._new_step(kind))
+
+    def _new_step(self, kind: str) -> Any:
+        """A step that compiles itself, apart from those that are kept."""
+        function, name = self._clean(getattr(self, f"{kind}_step")), f"{kind}_step"
+        if needs_host(self):
+            hosted = HostedStep(self, function, name)
+            on_devices(self, hosted.compiled)
+            return hosted
+        return on_devices(self, CompiledStep(function, name))
+
+    def _kept_step(self, name: str, make: Callable[[], Any]) -> Any:
+        """Something that lasts until the model is compiled again."""
+        if name not in self._steps:
+            self._steps[name] = make()
+        return self._steps[name]
 
     def _clean(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The step without traces left in `losses` after it."""

@@ -1,0 +1,156 @@
+"""`tf.compat.v1.ConfigProto`: settings that programs give to servers, with the names of TensorFlow's message.
+
+XLA decides most of what they are about. The numbers of threads take effect; the others are kept and can be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["ConfigProto", "GPUOptions"]
+
+
+class _Message:
+    """Fields with defaults; others do not exist. Like a protocol buffer's message it is false-free and comparable."""
+
+    _fields: dict[str, Any] = {}
+
+    def __init__(self, **given: Any) -> None:
+        for name, default in self._fields.items():
+            made = default() if isinstance(default, type) else default
+            object.__setattr__(self, name, made)
+        for name, value in given.items():
+            if isinstance(getattr(self, name, None), list | dict):
+                object.__setattr__(self, name, type(getattr(self, name))(value))
+            else:
+                setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self._fields:
+            raise AttributeError(
+                f"Protocol message {type(self).__name__} has no {name!r} field; it has "
+                f"{', '.join(sorted(self._fields))}."
+            )
+        kind = type(getattr(self, name))
+        if kind in (int, float) and isinstance(value, int | float):
+            value = kind(value)
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{type(self).__name__}.{name} must be of type {kind.__name__}, got {value!r}."
+            )
+        object.__setattr__(self, name, value)
+
+    def CopyFrom(self, other: Any) -> None:
+        """Takes over all fields of another message.
+
+        Args:
+          other: a message of the same class.
+        """
+        for name in self._fields:
+            object.__setattr__(self, name, getattr(other, name))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        default = type(self)()
+        shown = (
+            f"{name}: {value!r}"
+            for name, value in vars(self).items()
+            if value != getattr(default, name)
+        )
+        return "{" + ", ".join(shown) + "}"
+
+
+class GPUOptions(_Message):
+    """Settings of GPUs, which are kept: XLA manages their memory.
+
+    Args:
+      **given: values of fields, such as `allow_growth`.
+
+    Raises:
+      AttributeError: for a field that does not exist.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.compat.v1.GPUOptions(allow_growth=True).allow_growth
+      True
+    """
+
+    _fields = {
+        "allocator_type": "",
+        "allow_growth": False,
+        "deferred_deletion_bytes": 0,
+        "force_gpu_compatible": False,
+        "per_process_gpu_memory_fraction": 0.0,
+        "polling_active_delay_usecs": 0,
+        "polling_inactive_delay_msecs": 0,
+        "visible_device_list": "",
+    }
+
+
+class _Experimental(_Message):
+    _fields = {
+        "collective_group_leader": "",
+        "collective_nccl": False,
+        "coordination_config": dict,
+        "disable_output_partition_graphs": False,
+        "disable_thread_spinning": False,
+        "enable_mlir_bridge": False,
+        "executor_type": "",
+        "recv_buf_max_chunk": 0,
+        "share_cluster_devices_in_session": False,
+        "share_session_state_in_clusterspec_propagation": False,
+        "use_numa_affinity": False,
+        "xla_fusion_autotuner_thresh": 0,
+    }
+
+
+class _RpcOptions(_Message):
+    _fields = {
+        "cache_rpc_response": False,
+        "compression_algorithm": "",
+        "compression_level": 0,
+        "disable_session_connection_sharing": False,
+        "num_channels_per_target": 0,
+        "use_rpc_for_inprocess_master": False,
+    }
+
+
+class ConfigProto(_Message):
+    """Settings for a `tf.distribute.Server`.
+
+    Args:
+      **given: values of fields. `intra_op_parallelism_threads` and `inter_op_parallelism_threads` take effect when
+        the server's program has not used a device yet.
+
+    Raises:
+      AttributeError: for a field that does not exist.
+      TypeError: for a value of another type.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
+      >>> config.gpu_options.allow_growth = True
+      >>> config
+      {inter_op_parallelism_threads: 2, gpu_options: {allow_growth: True}}
+    """
+
+    _fields = {
+        "device_count": dict,
+        "intra_op_parallelism_threads": 0,
+        "inter_op_parallelism_threads": 0,
+        "use_per_session_threads": False,
+        "placement_period": 0,
+        "device_filters": list,
+        "gpu_options": GPUOptions,
+        "allow_soft_placement": False,
+        "log_device_placement": False,
+        "operation_timeout_in_ms": 0,
+        "rpc_options": _RpcOptions,
+        "isolate_session_state": False,
+        "share_cluster_devices_in_session": False,
+        "experimental": _Experimental,
+    }

@@ -1,0 +1,18 @@
+"""`tf.distribute.coordinator`: work for the workers of a `ParameterServerStrategy`."""
+
+from meshflow.distribute.parameter_server.coordinator import (
+    ClusterCoordinator,
+    current_worker_index,
+)
+from meshflow.distribute.parameter_server.remote_values import PerWorkerValues, RemoteValue
+
+__all__ = [
+    "ClusterCoordinator",
+    "PerWorkerValue",
+    "PerWorkerValues",
+    "RemoteValue",
+    "experimental_get_current_worker_index",
+]
+
+PerWorkerValue = PerWorkerValues
+experimental_get_current_worker_index = current_worker_index

@@ -1,0 +1,153 @@
+"""What a parameter server has done, on a disk: a snapshot, and every call since that changed something.
+
+A record is complete or ends with the file: a process that was killed while it wrote has not answered yet, and will be
+called again. What is written is in the system's hands when the call is answered: it outlives the process, though not the
+machine.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshflow.distribute.parameter_server.wire import dumped
+
+__all__ = ["Folder", "Journal"]
+
+_HEAD = struct.Struct("!QQ")
+
+
+class Folder:
+    """Where the servers of a job keep their journals.
+
+    Args:
+      path: a folder, kept at the end; None for a temporary one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._temporary = path is None
+        self.path = Path(tempfile.mkdtemp(prefix="meshflow-servers-") if path is None else path)
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a temporary folder of this machine."""
+        return self._temporary
+
+    def of_server(self, number: int) -> Path:
+        """The folder of one server.
+
+        Args:
+          number: its number.
+        """
+        return self.path / f"server-{number}"
+
+    def close(self) -> None:
+        """Removes a temporary folder."""
+        if self._temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Journal:
+    """The journal of one server.
+
+    Args:
+      folder: its folder.
+    """
+
+    # Nothing is gained by a snapshot of less than so many bytes of records.
+    least = 1 << 26
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        snapshots = [
+            int(p.suffix[1:]) for p in self._folder.glob("snapshot.*") if p.suffix[1:].isdigit()
+        ]
+        self._number = max(snapshots, default=0)
+        self._size = 0
+        self._log: Any = None
+
+    def recover(self) -> Iterator[Any]:
+        """The snapshot, or None, and then what was recorded since; afterwards records may be added."""
+        kept = next(_records(self._path("snapshot")), (None, 0))[0]
+        yield kept
+        end = 0
+        for record, at in _records(self._path("log")):
+            end = at
+            yield record
+        self._log = open(self._path("log"), "ab", buffering=0)  # noqa: SIM115
+        self._log.truncate(end)
+        self._size = end
+
+    def append(self, record: Any) -> None:
+        """Adds a record.
+
+        Args:
+          record: what can be pickled.
+        """
+        self._size += _write(self._log, record)
+
+    @property
+    def size(self) -> int:
+        """How many bytes of records there are since the snapshot."""
+        return self._size
+
+    def snapshot(self, state: Any) -> None:
+        """Has a state take the place of all records.
+
+        Args:
+          state: what `recover` is to begin with.
+        """
+        before, self._number = self._number, self._number + 1
+        made = self._path("snapshot")
+        partial = made.with_name(f"partial.{self._number}")
+        with open(partial, "wb", buffering=0) as file:
+            _write(file, state)
+        log = open(self._path("log"), "wb", buffering=0)  # noqa: SIM115
+        partial.rename(made)
+        self._log.close()
+        self._log, self._size = log, 0
+        for kind in ("snapshot", "log"):
+            self._path(kind, before).unlink(missing_ok=True)
+
+    def _path(self, kind: str, number: int | None = None) -> Path:
+        return self._folder / f"{kind}.{self._number if number is None else number}"
+
+
+def _write(file: Any, record: Any) -> int:
+    body, arrays = dumped(record)
+    lengths = struct.pack(f"!{len(arrays)}Q", *(a.nbytes for a in arrays))
+    total = 0
+    for part in (_HEAD.pack(len(body), len(arrays)) + lengths + body, *arrays):
+        view = memoryview(part).cast("B")  # type: ignore[arg-type]
+        total += len(view)
+        while view:
+            view = view[file.write(view) :]
+    return total
+
+
+def _records(path: Path) -> Iterator[tuple[Any, int]]:
+    """The whole records of a file, each with where it ends."""
+    if not path.exists():
+        return
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        while size - file.tell() >= _HEAD.size:
+            length, count = _HEAD.unpack(file.read(_HEAD.size))
+            if length + 8 * count > size - file.tell():
+                return
+            lengths = struct.unpack(f"!{count}Q", file.read(8 * count))
+            if length + sum(lengths) > size - file.tell():
+                return
+            body = file.read(length)
+            arrays = [np.fromfile(file, np.uint8, n) for n in lengths]
+            yield pickle.loads(body, buffers=arrays), file.tell()

@@ -1,0 +1,96 @@
+"""What workers and parameter servers say to each other: one message and one answer for each closure and server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ["Change", "Largest", "Push", "Rows", "Step", "Wish"]
+
+
+class Rows(NamedTuple):
+    """Some rows of a variable, or of its gradient.
+
+    Attributes:
+      values: the rows.
+      indices: their numbers.
+    """
+
+    values: Any
+    indices: Any
+
+
+class Largest(NamedTuple):
+    """The largest elements of a gradient.
+
+    Attributes:
+      values: the elements.
+      indices: their places in the flat gradient.
+    """
+
+    values: Any
+    indices: Any
+
+
+class Step(NamedTuple):
+    """One call of `apply_gradients`.
+
+    Attributes:
+      optimizer: the optimizer's key.
+      keys: the variables of this server; perhaps none, as the optimizer counts its steps everywhere.
+      gradients: an array, `Rows` or `Largest` for each.
+    """
+
+    optimizer: int
+    keys: tuple[int, ...]
+    gradients: tuple[Any, ...]
+
+
+@dataclass
+class Push:
+    """What one closure has a server do, at once or not at all.
+
+    Attributes:
+      closure: the closure's number, by which a server knows what it has done already.
+      clock: the server's clock when the worker took the values that the closure worked with.
+      sets: new values by key.
+      adds: what is added afterwards, by key.
+      steps: what optimizers do after that.
+    """
+
+    closure: int
+    clock: int = 0
+    sets: dict[int, Any] = field(default_factory=dict)
+    adds: dict[int, Any] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+
+class Wish(NamedTuple):
+    """Which values a worker wants.
+
+    Attributes:
+      clock: the server's clock of the last answer.
+      known: variables of which it has the values of that time.
+      unknown: variables of which it has nothing.
+    """
+
+    clock: int = -1
+    known: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+
+
+@dataclass
+class Change:
+    """A server's answer: what has changed.
+
+    Attributes:
+      clock: the server's clock now: how many changes it has made.
+      values: new values by key, an array or the `Rows` that changed.
+      staleness: how many changes of others came between the closure's values and its push.
+      repeated: whether the push had been done before.
+    """
+
+    clock: int
+    values: dict[int, Any]
+    staleness: int = 0
+    repeated: bool = False

@@ -1,0 +1,163 @@
+"""A worker in another process, as the coordinator calls it: every function goes there once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshflow.core.values import nest
+from meshflow.distribute.parameter_server.closures import dumps
+from meshflow.distribute.parameter_server.remote_values import PerWorkerIterator, ended
+from meshflow.distribute.parameter_server.wire import Caller, loaded_error
+from meshflow.distribute.parameter_server.worker import Call, Outcome, StateNeededError
+
+__all__ = ["FUNCTIONS", "Book", "Functions", "RemoteWorker", "Request"]
+
+# A worker keeps so many functions, those that came last.
+FUNCTIONS = 256
+
+
+@dataclass
+class Request:
+    """A `Call` for another process.
+
+    Attributes:
+      number: the closure's number.
+      function: which function, by number.
+      arguments: a pickle of its arguments.
+      after: see `Call`.
+      floor: see `Call`.
+      functions: pickles of functions that the worker has not had yet.
+      iterators: the same of iterators.
+      states: see `Call`; None when it has not changed.
+      ended: see `Call`.
+      heard: how many have ended with these.
+    """
+
+    number: int
+    function: int
+    arguments: bytes
+    after: Sequence[int]
+    floor: int
+    functions: dict[int, bytes] = field(default_factory=dict)
+    iterators: dict[int, bytes] = field(default_factory=dict)
+    states: Mapping[int, set[int]] | None = None
+    ended: Sequence[int] = ()
+    heard: int = 0
+
+
+class RemoteWorker:
+    """One life of a worker in another process, for one thread of the coordinator.
+
+    Args:
+      caller: a connection.
+      strategy: the strategy.
+      book: what the process has been sent.
+    """
+
+    def __init__(self, caller: Caller, strategy: Any, book: Book) -> None:
+        self.caller, self._strategy, self._book = caller, strategy, book
+
+    def run(self, call: Call) -> Outcome:
+        """Runs a closure there.
+
+        Raises:
+          StateNeededError: with the optimizer and the variables of this process.
+          Lost: when the worker is gone.
+          Exception: the closure's own, with its traceback there as the cause.
+        """
+        request = self._book.request(call, self._strategy)
+        kind, value = self.caller.call("run", request)
+        self._book.arrived(request)
+        if kind == "done":
+            outcome: Outcome = value
+            return outcome
+        if kind == "state":
+            optimizer, keys = value
+            raise StateNeededError(*self._strategy.found(optimizer, keys))
+        raise loaded_error(value)
+
+
+class Functions:
+    """Pickles of the functions that were scheduled last, made once.
+
+    Args:
+      strategy: the strategy.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        # The functions themselves, so that their ids stay theirs.
+        self._known: dict[int, tuple[Any, int, bytes]] = {}
+        self._count = 0
+        self._lock = threading.RLock()
+
+    def of(self, function: Any) -> tuple[int, bytes]:
+        """A function's number and pickle.
+
+        Args:
+          function: the function.
+        """
+        with self._lock:
+            found = self._known.get(id(function))
+            if found is None:
+                data = dumps(function, self._strategy, getattr(function, "__name__", "the closure"))
+                self._count += 1
+                found = self._known[id(function)] = (function, self._count, data)
+                while len(self._known) > FUNCTIONS:
+                    self._known.pop(next(iter(self._known)))
+            return found[1:]
+
+
+class Book:
+    """What a process of a worker has been sent already.
+
+    Args:
+      functions: the functions' pickles.
+    """
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self._sent: list[int] = []
+        self._iterators: set[int] = set()
+        self._states: Mapping[int, set[int]] = {}
+        self._ended = len(ended)
+        self._lock = threading.Lock()
+
+    def request(self, call: Call, strategy: Any) -> Request:
+        """A call for another process, with what it has not had yet.
+
+        Args:
+          call: the call.
+          strategy: the strategy.
+        """
+        number, function = self._functions.of(call.function)
+        data = dumps((call.args, call.kwargs), strategy, "the arguments")
+        request = Request(call.number, number, data, call.after, call.floor)
+        with self._lock:
+            if number not in self._sent[-FUNCTIONS // 2 :]:
+                request.functions[number] = function
+            for leaf in nest.flatten((call.args, call.kwargs)):
+                if isinstance(leaf, PerWorkerIterator) and leaf._key not in self._iterators:
+                    made = dumps(leaf._make, strategy, "the dataset function")
+                    request.iterators[leaf._key] = made
+            states = {key: set(variables) for key, variables in call.states.items()}
+            if states != self._states:
+                request.states = states
+            request.ended = ended[self._ended :]
+            request.heard = self._ended + len(request.ended)
+        return request
+
+    def arrived(self, request: Request) -> None:
+        """Notes that the process has what a request brought: before, another request may overtake it."""
+        with self._lock:
+            self._sent.extend(
+                n for n in request.functions if n not in self._sent[-FUNCTIONS // 2 :]
+            )
+            self._iterators.update(request.iterators)
+            if request.states is not None:
+                self._states = request.states
+            # Two requests at a time may say the same.
+            self._ended = max(self._ended, request.heard)

@@ -1,0 +1,312 @@
+"""A parameter server: holds variables and optimizer slots, and does what closures push, each exactly once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.functions.function import Function
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.context import writing
+from meshflow.core.runtime.errors import NotFoundError
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parameter_server.compression import whole
+from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish
+
+__all__ = ["Held", "ParameterServer"]
+
+
+class Held(Variable):
+    """A variable as its server has it: a subclass, so that no strategy's scope makes it another."""
+
+
+class _History:
+    """Which rows of a variable changed at which clock, as far back as is worth knowing.
+
+    Args:
+      rows: how many rows the variable has.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._most = rows // 2
+        self._changes: deque[tuple[int, np.ndarray]] = deque()
+        self._count = 0
+        # Of what changed up to then the rows are not known.
+        self.whole = 0
+        self.latest = 0
+
+    def note(self, clock: int, rows: np.ndarray | None) -> None:
+        """Notes a change of some rows; None for all."""
+        self.latest = clock
+        if rows is None:
+            self._changes.clear()
+            self._count, self.whole = 0, clock
+            return
+        self._changes.append((clock, rows))
+        self._count += len(rows)
+        while self._count > self._most:
+            self.whole, forgotten = self._changes.popleft()
+            self._count -= len(forgotten)
+
+    def since(self, clock: int) -> np.ndarray | None:
+        """The rows that changed after a clock; None for all."""
+        if self.whole > clock:
+            return None
+        changed = [rows for at, rows in self._changes if at > clock]
+        return np.unique(np.concatenate(changed)) if changed else np.zeros(0, np.int64)
+
+
+class ParameterServer:
+    """What one server knows and does. All methods may be called by several threads.
+
+    Args:
+      number: the server's number.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.clock = 0
+        self._variables: dict[int, Held] = {}
+        self._histories: dict[int, _History] = {}
+        self._optimizers: dict[int, Any] = {}
+        self._programs: dict[Any, Function] = {}
+        # Closures done, as long as the coordinator has not said that they are over.
+        self._done: set[int] = set()
+        self._floor = self._order = 0
+        # The clocks of the latest pushes, by which staleness is counted.
+        self._pushed: deque[int] = deque(maxlen=1024)
+
+    # ---- variables -------------------------------------------------------------------------
+
+    def create(self, key: int, value: Any, name: str, constraint: Any = None) -> None:
+        """Takes a variable over.
+
+        Args:
+          key: its key.
+          value: its value.
+          name: its name.
+          constraint: its constraint, or None.
+        """
+        with writing:
+            array = transfers.duplicate(value) if not isinstance(value, np.ndarray) else value
+            self._variables[key] = Held(
+                Tensor(array), trainable=False, name=name, constraint=constraint
+            )
+            self._histories[key] = _History(np.shape(value)[0] if np.ndim(value) else 0)
+            self._note([(key, None)])
+
+    def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Any]]:
+        """The clock, and values by key.
+
+        Args:
+          keys: the variables.
+        """
+        with writing:
+            return self.clock, {key: self._held(key)._value for key in keys}
+
+    def write(self, key: int, value: Any, adds: bool = False, order: int = 0) -> int:
+        """Replaces a value, or adds to it; the clock afterwards.
+
+        Args:
+          key: the variable.
+          value: an array.
+          adds: whether it is added.
+          order: numbers the calls of the coordinator, so that one that comes again is known; 0 for none.
+        """
+        with writing:
+            if 0 < order <= self._order:
+                return self.clock
+            self._order = max(self._order, order)
+            held = self._held(key)
+            (held.assign_add if adds else held.assign)(Tensor(value))
+            self._note([(key, None)])
+            return self.clock
+
+    @property
+    def size(self) -> int:
+        """How many bytes the variables have."""
+        return sum(v._value.nbytes for v in self._variables.values())
+
+    def state(self) -> Any:
+        """All that this server knows, besides optimizers' rules and constraints."""
+        with writing:
+            values = {key: (np.asarray(v._value), v._name) for key, v in self._variables.items()}
+            return values, self.clock, set(self._done), self._floor, self._order
+
+    def restore(self, state: Any, constraints: Mapping[int, Any]) -> None:
+        """Takes over what `state` gave.
+
+        Args:
+          state: the state.
+          constraints: constraints by variable.
+        """
+        values, clock, done, floor, order = state
+        for key, (value, name) in values.items():
+            self.create(key, value, name, constraints.get(key))
+        self.clock, self._done, self._floor, self._order = clock, done, floor, order
+        for history in self._histories.values():
+            history.note(clock, None)
+
+    def knows(self, closure: int) -> bool:
+        """Whether a closure's push was done before."""
+        with writing:
+            return closure in self._done or closure < self._floor
+
+    def _held(self, key: int) -> Held:
+        held = self._variables.get(key)
+        if held is None:
+            raise NotFoundError(
+                f"Parameter server {self.number} has no variable with the key {key}."
+            )
+        return held
+
+    def _note(self, changes: Sequence[tuple[int, Any]]) -> None:
+        self.clock += 1
+        for key, rows in changes:
+            self._histories[key].note(self.clock, rows)
+
+    # ---- optimizers ------------------------------------------------------------------------
+
+    def resolve(self, key: int) -> Any:
+        """What a hosted variable is on this server: a `Held`, or `Elsewhere`."""
+        return self._variables[key] if key in self._variables else Elsewhere(key)
+
+    def adopt(self, key: int, optimizer: Any) -> None:
+        """Takes over an optimizer's rule, for the state that this server has.
+
+        Args:
+          key: its key.
+          optimizer: a copy of it, with what `resolve` gives in the place of hosted variables.
+        """
+        with writing:
+            self._optimizers[key] = optimizer
+            self._programs.clear()
+
+    # ---- closures --------------------------------------------------------------------------
+
+    def exchange(self, push: Push | None, wish: Wish, floor: int = 0) -> Change:
+        """Does what a closure pushes, unless it was done before, and gives the values that changed.
+
+        Args:
+          push: what the closure wrote; None only to pull.
+          wish: the values wanted.
+          floor: closures with smaller numbers are over, and will not be pushed by anybody.
+        """
+        with writing:
+            repeated, staleness = False, 0
+            if floor > self._floor:
+                self._floor = floor
+                self._done = {c for c in self._done if c >= floor}
+            if push is not None:
+                repeated = push.closure in self._done or push.closure < self._floor
+                if not repeated:
+                    staleness = sum(1 for at in self._pushed if at > push.clock)
+                    self._apply(push)
+                    self._pushed.append(self.clock)
+                    self._done.add(push.closure)
+            return Change(self.clock, self._changed(wish), staleness, repeated)
+
+    def _changed(self, wish: Wish) -> dict[int, Any]:
+        values: dict[int, Any] = {key: self._held(key)._value for key in wish.unknown}
+        for key in wish.known:
+            history = self._histories[key]
+            if history.latest <= wish.clock:
+                continue
+            rows, value = history.since(wish.clock), self._held(key)._value
+            values[key] = value if rows is None else Rows(np.asarray(value)[rows], rows)
+        return values
+
+    def _apply(self, push: Push) -> None:
+        """One program for all of it: it is done as a whole or, after an error, not at all."""
+        push.steps = [self._whole(step) for step in push.steps]
+        steps = tuple(
+            (s.optimizer, s.keys, tuple(type(g) is Rows for g in s.gradients)) for s in push.steps
+        )
+        kind = steps, tuple(push.sets), tuple(push.adds)
+        program = self._programs.get(kind)
+        if program is None:
+            program = self._programs[kind] = Function(
+                self._program(kind), autograph=False, name="parameter_server_step"
+            )
+        arrays = [
+            [
+                [
+                    _padded(g, self._held(k)) if type(g) is Rows else g
+                    for g, k in zip(s.gradients, s.keys, strict=True)
+                ]
+                for s in push.steps
+            ]
+        ]
+        program(*arrays, list(push.sets.values()), list(push.adds.values()))
+        changes: list[tuple[int, Any]] = [(key, None) for key in (*push.sets, *push.adds)]
+        for step in push.steps:
+            changes.extend(self._changes_of(step))
+        self._note([(key, rows) for key, rows in changes if key in self._histories])
+
+    def _whole(self, step: Step) -> Step:
+        held = [self._held(key) for key in step.keys]
+        gradients = [
+            whole(g, v._shape, v.dtype.dtype) for g, v in zip(step.gradients, held, strict=True)
+        ]
+        return step._replace(gradients=tuple(gradients))
+
+    def _program(self, kind: Any) -> Callable[..., None]:
+        steps, sets, adds = kind
+
+        def run(gradients: Any, new: Any, added: Any) -> None:
+            for key, value in zip(sets, new, strict=True):
+                self._held(key).assign(value)
+            for key, value in zip(adds, added, strict=True):
+                self._held(key).assign_add(value)
+            for (optimizer, keys, by_rows), parts in zip(steps, gradients, strict=True):
+                pairs = [
+                    (IndexedSlices(*p) if rows else p, self._held(key))
+                    for key, rows, p in zip(keys, by_rows, parts, strict=True)
+                ]
+                self._optimizers[optimizer]._step(pairs)
+
+        return run
+
+    def _changes_of(self, step: Step) -> list[tuple[int, Any]]:
+        """What a step changed: variables, slots and the optimizer's own, with their rows or None for all."""
+        optimizer = self._optimizers[step.optimizer]
+        changes: list[tuple[int, Any]] = []
+        keys = {id(v): key for key, v in self._variables.items()}
+        for key, gradient in zip(step.keys, step.gradients, strict=True):
+            held = self._held(key)
+            by_rows = optimizer._changed_by_rows(held) if type(gradient) is Rows else []
+            rows = np.asarray(gradient.indices).reshape(-1) if by_rows else None
+            slots = optimizer._slots.get(optimizer._var_key(held), {}).values()
+            changes.extend((keys[id(v)], rows) for v in (held, *slots) if id(v) in keys)
+        changes.append((keys[id(optimizer.iterations)], None))
+        return changes
+
+
+def _padded(rows: Rows, held: Held) -> list[Any]:
+    """Rows and their numbers, as many as a power of two: a program is compiled for each number of rows.
+
+    Those added are past the variable's end, where updates do nothing.
+    """
+    more = (1 << max(0, len(rows.indices) - 1).bit_length()) - len(rows.indices)
+    values, numbers = np.asarray(rows.values), np.asarray(rows.indices)
+    width = [(0, 0)] * (values.ndim - 1)
+    return [
+        np.pad(values, [(0, more), *width]),
+        np.pad(numbers, (0, more), constant_values=held._shape[0]),
+    ]
+
+
+class Elsewhere:
+    """A variable of an optimizer that another server has.
+
+    Args:
+      key: its key.
+    """
+
+    def __init__(self, key: int) -> None:
+        self.key = key

@@ -1,0 +1,367 @@
+"""Calls between the processes of a job: pickles that only who knows the job's secret can write, arrays beside them.
+
+A connection begins with the greeting of `distribute.channel`, which gives it a key of its own. Whatever is unpickled was
+signed with that key and counted. The bytes of arrays are not signed: they hold numbers, nothing that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import io
+import pickle
+import socket
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.errors import UnknownError
+from meshflow.distribute.addresses import is_loopback, parse
+from meshflow.distribute.channel import Channel, Mistrusted
+
+__all__ = ["Caller", "Lost", "Wire", "answer", "connect", "dump_error"]
+
+_HEAD = struct.Struct("!QI")
+_SIGNED = hashlib.sha256().digest_size
+# Longest pickle, without arrays, and most arrays, of a message.
+_LONGEST, _MOST = 1 << 31, 1 << 20
+_GREETING = 20.0
+# A connection keeps so many buffers of at least so many bytes; what the list and the loop over it count as references.
+_BUFFERS, _LARGE, _ONLY_HERE = 4, 1 << 20, 3
+# Linux has names for sockets that are no files, and go with the process.
+_LOCAL, _NAME = sys.platform == "linux", "\0meshflow-%d"
+
+
+class Lost(ConnectionError):
+    """The other side has left, or speaks another language."""
+
+
+class RemoteTraceback(Exception):
+    """Where in another process an exception was raised.
+
+    Args:
+      text: the traceback's text.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles device arrays as host arrays, whose bytes go apart."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, jax.Array):
+            return _device_array, (np.asarray(obj),)
+        return NotImplemented
+
+
+def _device_array(array: np.ndarray) -> Any:
+    """Arrays stay on the host until they are used: many are only passed on."""
+    return array
+
+
+class Wire:
+    """One end of a connection between processes of a job.
+
+    Args:
+      channel: the greeting that went before.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.socket = channel.socket
+        self.socket.settimeout(None)
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            self.socket.setsockopt(socket.SOL_SOCKET, option, 1 << 22)
+        self._key, self._ways = channel.key, channel.ways
+        self._counts = [0, 0]
+        self.sent = self.received = 0
+        self._kept: list[np.ndarray] = []
+
+    def send(self, message: Any) -> None:
+        """Sends a message.
+
+        Args:
+          message: what can be pickled.
+
+        Raises:
+          Lost: when the other side is gone.
+        """
+        body, arrays = dumped(message)
+        lengths = struct.pack(f"!{len(arrays)}Q", *(a.nbytes for a in arrays))
+        head = _HEAD.pack(len(body), len(arrays)) + lengths
+        signature = self._signature(0, head, body)
+        try:
+            self.socket.sendall(
+                b"".join([_HEAD.pack(len(body), len(arrays)), signature, lengths, body])
+            )
+            for array in arrays:
+                self.socket.sendall(array)
+        except OSError as error:
+            raise Lost(str(error)) from error
+        self.sent += len(head) + _SIGNED + len(body) + sum(a.nbytes for a in arrays)
+
+    def receive(self) -> Any:
+        """The next message.
+
+        Raises:
+          Lost: when the other side is gone, or does not know the secret.
+        """
+        head = self._read(bytearray(_HEAD.size + _SIGNED))
+        length, count = _HEAD.unpack_from(head)
+        if length > _LONGEST or count > _MOST:
+            raise Lost("a message is longer than any that is sent")
+        lengths = self._read(bytearray(8 * count))
+        body = self._read(bytearray(length))
+        signature = bytes(head[_HEAD.size :])
+        if not hmac.compare_digest(
+            signature, self._signature(1, head[: _HEAD.size] + lengths, body)
+        ):
+            raise Lost("a message was not signed by a process of the job")
+        arrays = [self._read(self._buffer(size)) for size in struct.unpack(f"!{count}Q", lengths)]
+        self.received += _HEAD.size + _SIGNED + 8 * count + length + sum(a.nbytes for a in arrays)
+        return pickle.loads(body, buffers=arrays)
+
+    def close(self) -> None:
+        """Ends the connection, also for who waits for a message."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def _read(self, buffer: Any) -> Any:
+        view = memoryview(buffer).cast("B")
+        try:
+            while view:
+                count = self.socket.recv_into(view)
+                if not count:
+                    raise Lost("the other side has left")
+                view = view[count:]
+        except OSError as error:
+            if isinstance(error, Lost):
+                raise
+            raise Lost(str(error)) from error
+        return buffer
+
+    def _buffer(self, size: int) -> np.ndarray:
+        """Memory for an array. Fresh pages cost more than filling them: what nobody has any more is used again."""
+        if size < _LARGE:
+            return transfers.fresh((size,), np.uint8)
+        for kept in self._kept:
+            if kept.nbytes == size and sys.getrefcount(kept) == _ONLY_HERE:
+                return kept
+        made = transfers.fresh((size,), np.uint8)
+        self._kept.append(made)
+        del self._kept[:-_BUFFERS]
+        return made
+
+    def _signature(self, way: int, head: Any, body: Any) -> bytes:
+        count, self._counts[way] = self._counts[way], self._counts[way] + 1
+        made = hmac.new(self._key, b"%s %d " % (self._ways[way], count), "sha256")
+        made.update(head)
+        made.update(body)
+        return made.digest()
+
+
+def dumped(message: Any) -> tuple[bytes, list[memoryview]]:
+    """A message as a pickle, and the arrays that belong to it."""
+    buffers: list[pickle.PickleBuffer] = []
+    out = io.BytesIO()
+    _Pickler(out, protocol=5, buffer_callback=buffers.append).dump(message)
+    return out.getvalue(), [memoryview(b.raw()) for b in buffers]
+
+
+def connect(address: str, secret: str, timeout: float = _GREETING) -> Wire:
+    """A connection to a process of the job.
+
+    Args:
+      address: as 'host:port'.
+      secret: the job's.
+      timeout: how many seconds the other side may take to answer.
+
+    Raises:
+      Lost: when nobody answers.
+    """
+    try:
+        made = _on_this_machine(address) or socket.create_connection(parse(address), timeout)
+        channel = Channel(made, secret, False, timeout)
+        channel.send({"hello": "parameter server"})
+        if not channel.receive():
+            raise Lost(f"{address} does not answer")
+    except (OSError, Mistrusted) as error:
+        raise Lost(f"{address}: {error}") from error
+    return Wire(channel)
+
+
+def _on_this_machine(address: str) -> socket.socket | None:
+    """A connection that does not go through the network's layers, which takes half of the time; None where there is none."""
+    host, port = parse(address)
+    if not (is_loopback(host) and _LOCAL):
+        return None
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.connect(_NAME % port)
+        return made
+    except OSError:
+        made.close()
+        return None
+
+
+def _beside(listener: socket.socket) -> socket.socket | None:
+    """Listens for `_on_this_machine`, for who calls this port. The greeting is the same."""
+    host, port = listener.getsockname()[:2]
+    if not (is_loopback(host) and _LOCAL):
+        return None
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.bind(_NAME % port)
+        made.listen(128)
+        return made
+    except OSError:
+        made.close()
+        return None
+
+
+def accept(made: socket.socket, secret: str) -> Wire:
+    """The other end of `connect`.
+
+    Args:
+      made: the accepted connection.
+      secret: the job's.
+
+    Raises:
+      Lost: when the caller does not know the secret.
+    """
+    try:
+        channel = Channel(made, secret, True, _GREETING)
+        if not channel.receive():
+            raise Lost("the caller has left")
+        channel.send({"hello": "parameter server"})
+    except (OSError, Mistrusted) as error:
+        made.close()
+        raise Lost(str(error)) from error
+    return Wire(channel)
+
+
+class Caller:
+    """Calls methods of an object in another process, one at a time.
+
+    Args:
+      wire: the connection.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._lock = threading.Lock()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """What the method returns.
+
+        Args:
+          method: its name.
+          *args: its arguments.
+
+        Raises:
+          Lost: when the other side is gone; whether the call was done is not known.
+          Exception: what the method raised.
+        """
+        with self._lock:
+            self.wire.send((method, args))
+            kind, value = self.wire.receive()
+        if kind == "value":
+            return value
+        raise loaded_error(value)
+
+
+def answer(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Answers calls until the other side is gone.
+
+    Args:
+      wire: the connection.
+      methods: what may be called.
+    """
+    with contextlib.suppress(Lost):
+        while True:
+            method, args = wire.receive()
+            try:
+                reply = ("value", methods[method](*args))
+            except BaseException as error:
+                reply = ("error", dump_error(error))
+            wire.send(reply)
+    wire.close()
+
+
+def dump_error(
+    error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps
+) -> tuple[bytes, str]:
+    """An exception for another process, and its traceback's text.
+
+    Args:
+      error: the exception.
+      dumps: makes a pickle.
+    """
+    text = "".join(traceback.format_exception(error))
+    try:
+        data = dumps(error)
+        pickle.loads(data)
+    except Exception:
+        data = pickle.dumps(UnknownError(f"{type(error).__name__}: {error}"))
+    return data, text
+
+
+def loaded_error(dumped: tuple[bytes, str]) -> BaseException:
+    """An exception of another process, with its traceback there as the cause."""
+    error: BaseException = pickle.loads(dumped[0])
+    error.__cause__ = RemoteTraceback(dumped[1])
+    return error
+
+
+def accepting(listener: socket.socket, secret: str, serve: Callable[[Wire], None]) -> None:
+    """Serves every caller in a thread of its own, until the listener is closed.
+
+    Args:
+      listener: a socket that listens.
+      secret: the job's.
+      serve: called with each connection.
+    """
+
+    def one(made: socket.socket) -> None:
+        with contextlib.suppress(Lost):
+            serve(accept(made, secret))
+
+    def all_of(socket: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                made, _ = socket.accept()
+                threading.Thread(target=one, args=(made,), daemon=True).start()
+
+    local = _beside(listener)
+    if local is not None:
+        threading.Thread(target=all_of, args=(local,), daemon=True).start()
+    all_of(listener)
+    if local is not None:
+        end(local)
+
+
+def end(listener: socket.socket) -> None:
+    """Stops listening, also for who waits for a connection.
+
+    Args:
+      listener: a socket that listens.
+    """
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()

@@ -1,0 +1,382 @@
+"""A worker: runs closures on its own copies of the variables, and pushes what they wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
+from meshflow.core.tracing.trace import is_array_like
+from meshflow.core.values import nest
+from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parameter_server.compression import Compressor
+from meshflow.distribute.parameter_server.hosting import (
+    GradientBoxes,
+    HostedVariable,
+    Outbox,
+    Outboxes,
+    gradient_boxes,
+)
+from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish
+from meshflow.distribute.replica import entered
+
+__all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker"]
+
+
+class StateNeededError(BaseException):
+    """A closure uses an optimizer whose slots are not there yet: the coordinator makes them, and it is run again.
+
+    No `Exception`, so that the closure's own handlers let it pass.
+
+    Args:
+      optimizer: the optimizer, or in another process its key.
+      variables: the variables, or in another process their keys.
+    """
+
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        super().__init__("an optimizer has no slots yet")
+        self.optimizer, self.variables = optimizer, list(variables)
+
+
+@dataclass
+class Call:
+    """A closure for a worker.
+
+    Attributes:
+      number: its number, one for each closure of a coordinator.
+      function: what to call.
+      args: its arguments.
+      kwargs: its keyword arguments.
+      after: each server's clock when it was scheduled: the closure sees at least these changes.
+      floor: closures with smaller numbers are over.
+      states: by optimizer, the variables that it has slots of.
+      ended: iterators that are needed no more.
+    """
+
+    number: int
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    after: Sequence[int] = ()
+    floor: int = 0
+    states: Mapping[int, set[int]] = field(default_factory=dict)
+    ended: Sequence[int] = ()
+
+
+@dataclass
+class Outcome:
+    """What came of a closure.
+
+    Attributes:
+      value: the result, with NumPy arrays for tensors.
+      clocks: each server's clock.
+      staleness: of each push, how many changes came between.
+      repeated: whether some server had done the closure's writes before.
+      traffic: bytes that the worker has sent and received since the last outcome.
+    """
+
+    value: Any
+    clocks: list[int]
+    staleness: list[int]
+    repeated: bool = False
+    traffic: tuple[int, int] = (0, 0)
+
+
+class Worker:
+    """Runs closures one after the other.
+
+    Args:
+      number: the worker's number.
+      servers: the servers, each with `exchange`.
+      strategy: the strategy that closures find as the current one.
+      apart: whether servers are in other processes, and are asked at the same time.
+    """
+
+    def __init__(
+        self, number: int, servers: Sequence[Any], strategy: Any, apart: bool = False
+    ) -> None:
+        self.number = number
+        self.servers = servers
+        self._strategy = strategy
+        self._all: Callable[..., Any] = map
+        if apart and len(servers) > 1:
+            self._all = ThreadPoolExecutor(len(servers), "meshflow-exchange").map
+        # Each server's clock of what was pulled, and of what closures see.
+        self._clocks = [-1] * len(servers)
+        self._own_clocks = [-1] * len(servers)
+        self._arrived: deque[list[Change]] = deque()
+        self._values: dict[int, Any] = {}
+        self._known: list[set[int]] = [set() for _ in servers]
+        # What closures' arguments stand for here, such as iterators; see `remote_values`.
+        self.resources: dict[int, Any] = {}
+        self._counted = (0, 0)
+        # Memory of gradients that were sent, by shape and dtype.
+        self.spares: dict[Any, list[Any]] = {}
+        self._compress = Compressor(strategy.options.compression)
+        # Closures may overlap: one computes while another pushes what it wrote, and pulls.
+        self._computing, self._exchanging = threading.Lock(), threading.Lock()
+
+    def run(self, call: Call) -> Outcome:
+        """Runs a closure: pulls if it must, computes, pushes, and pulls for the next one.
+
+        Args:
+          call: the closure.
+
+        Raises:
+          StateNeededError: when an optimizer has no slots; nothing was pushed.
+          Exception: the closure's own; nothing was pushed.
+        """
+        with self._computing:
+            for key in call.ended:
+                self.resources.pop(key, None)
+            if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
+                self._exchange([None] * len(self.servers), call.floor)
+            clocks, running = self._settled(), Running(self, call)
+            with entered(self._strategy), _entered(running):
+                args, kwargs = nest.map_structure(self._own, (call.args, call.kwargs))
+                value = nest.map_structure(_on_host, call.function(*args, **kwargs))
+            pushes = running.pushes(call.number, clocks)
+            self._compress(pushes)
+            # What the closure saw may be changed in place from here on.
+            running.values.clear()
+        changes = self._exchange(pushes, call.floor)
+        sent = [push is not None for push in pushes]
+        del pushes
+        running.spare()
+        stale = [c.staleness for c, s in zip(changes, sent, strict=True) if s]
+        clocks = [c.clock for c in changes]
+        return Outcome(value, clocks, stale, any(c.repeated for c in changes), self._traffic())
+
+    def _traffic(self) -> tuple[int, int]:
+        """Bytes sent to servers and received from them since the last call."""
+        with self._exchanging:
+            counts = [getattr(server, "traffic", (0, 0)) for server in self.servers]
+            now = sum(c[0] for c in counts), sum(c[1] for c in counts)
+            before, self._counted = self._counted, now
+            return now[0] - before[0], now[1] - before[1]
+
+    def _own(self, leaf: Any) -> Any:
+        """What an argument stands for on this worker."""
+        of_worker = getattr(leaf, "_of_worker", None)
+        return leaf if of_worker is None else of_worker(self)
+
+    # ---- values ----------------------------------------------------------------------------
+
+    def value(self, variable: HostedVariable) -> Any:
+        """The own copy of a variable; pulled when it was never used before."""
+        found = self._values.get(variable.key)
+        if found is None:
+            number = variable.servers[0]
+            wish = Wish(unknown=(variable.key,))
+            change = _outside(self.servers[number].exchange, None, wish)
+            found = self._values[variable.key] = _on_device(change.values[variable.key])
+            # The clock stays: what else has changed since is pulled with everything.
+            self._known[number].add(variable.key)
+        return found
+
+    def _exchange(self, pushes: Sequence[Push | None], floor: int) -> list[Change]:
+        with self._exchanging:
+            wishes = [
+                Wish(clock, tuple(keys))
+                for clock, keys in zip(self._clocks, self._known, strict=True)
+            ]
+            changes = list(
+                self._all(self._ask, self.servers, pushes, wishes, [floor] * len(pushes))
+            )
+            self._clocks = [change.clock for change in changes]
+            self._arrived.append(changes)
+        return changes
+
+    @staticmethod
+    def _ask(server: Any, push: Push | None, wish: Wish, floor: int) -> Change:
+        change: Change = _outside(server.exchange, push, wish, floor)
+        return change
+
+    def _settled(self) -> list[int]:
+        """Takes what has arrived, while no closure computes; each server's clock of the values then."""
+        while self._arrived:
+            for number, change in enumerate(self._arrived.popleft()):
+                self._own_clocks[number] = change.clock
+                for key, value in change.values.items():
+                    if isinstance(value, Rows):
+                        _replace_rows(self._values, key, value)
+                    else:
+                        self._values[key] = _on_device(value)
+        return list(self._own_clocks)
+
+
+def _on_device(value: Any) -> Any:
+    return transfers.to_device(value) if isinstance(value, np.ndarray) else value
+
+
+def _replace_rows(values: dict[int, Any], key: int, rows: Rows) -> None:
+    """Replaces rows of an array, in place unless somebody else has it too."""
+    old = values.pop(key)
+    if sys.getrefcount(old) > 2:
+        old = transfers.duplicate(old)
+    # Few different numbers of rows, as a program is compiled for each: the last row is written again and again.
+    count = 1 << max(len(rows.indices) - 1, 0).bit_length()
+    padding = [(0, count - len(rows.indices))]
+    indices = np.pad(rows.indices, padding, mode="edge")
+    new = np.pad(rows.values, padding + [(0, 0)] * (rows.values.ndim - 1), mode="edge")
+    values[key] = _with_rows(old, indices, new)
+
+
+_with_rows = jax.jit(lambda old, indices, new: old.at[indices].set(new), donate_argnums=0)
+
+
+class Running:
+    """A closure that runs: the values it sees, and what it writes.
+
+    Attributes:
+      values: what it has read and written so far, as it sees it.
+      outboxes: what servers are to do, by outbox.
+    """
+
+    def __init__(self, worker: Worker, call: Call) -> None:
+        self._worker, self._call = worker, call
+        self.worker = worker.number
+        self.values: dict[int, Any] = {}
+        self.outboxes: dict[int, tuple[Outbox, Any]] = {}
+
+    def value(self, variable: HostedVariable) -> Any:
+        """The value that the closure sees."""
+        found = self.values.get(variable.key)
+        # Known twice, here and to the worker: a program that writes it is given a copy.
+        return (
+            self.values.setdefault(variable.key, self._worker.value(variable))
+            if found is None
+            else found
+        )
+
+    def outgoing(self, box: Outbox) -> Any:
+        """What the closure has written to an outbox; zeros at first."""
+        found = self.outboxes.get(id(box))
+        if found is None and box.spared:
+            spare = self._worker.spares.get((box._shape, box.dtype), [])
+            value = spare.pop() if spare else jnp.zeros(box._shape, box.dtype.dtype)
+            found = self.outboxes[id(box)] = box, value
+            del value
+        return jnp.zeros(box._shape, box.dtype.dtype) if found is None else found[1]
+
+    def spare(self) -> None:
+        """Gives back the memory of gradients, after they were sent."""
+        for box, value in self.outboxes.values():
+            if box.spared:
+                self._worker.spares.setdefault((box._shape, box.dtype), []).append(value)
+        self.outboxes.clear()
+
+    # ---- optimizers ------------------------------------------------------------------------
+
+    def need_state(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Checks that the servers have an optimizer's slots for variables.
+
+        Raises:
+          StateNeededError: when they have not.
+          FailedPreconditionError: for a variable that is on no server.
+        """
+        for variable in variables:
+            if not isinstance(variable, HostedVariable):
+                raise FailedPreconditionError(
+                    f"A closure trains the variable {variable.name}, which was not made in the scope of the "
+                    "ParameterServerStrategy. Make models, and layers' weights by `build`, in `strategy.scope()`."
+                )
+        known = self._call.states.get(getattr(optimizer, "_hosted_key", None) or 0, ())
+        if any(v.key not in known for v in variables):
+            raise StateNeededError(optimizer, variables)
+
+    def push(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """Notes gradients for servers to apply; called by `Optimizer.apply_gradients`."""
+        gradient_boxes(optimizer._hosted_key, pairs).put([g for g, _ in pairs])
+
+    # ---- what is sent ----------------------------------------------------------------------
+
+    def pushes(self, number: int, clocks: Sequence[int]) -> list[Push | None]:
+        """The message for each server; None where there is nothing to do.
+
+        Args:
+          number: the closure's number.
+          clocks: each server's clock of the values used.
+        """
+        pushes = [Push(number, clock) for clock in clocks]
+        written = {id(box.owner): box.owner for box, _ in self.outboxes.values()}
+        for owner in written.values():
+            if isinstance(owner, Outboxes):
+                self._put_writes(owner, pushes)
+            else:
+                self._put_step(owner, pushes)
+        return [p if p.sets or p.adds or p.steps else None for p in pushes]
+
+    def _sent(self, box: Outbox) -> Any:
+        found = self.outboxes.get(id(box))
+        return None if found is None else found[1]
+
+    def _put_writes(self, boxes: Outboxes, pushes: list[Push]) -> None:
+        key, added, is_set = boxes.variable.key, self._sent(boxes.added), self._sent(boxes.is_set)
+        for number in boxes.variable.servers:
+            if is_set is not None and int(is_set):
+                pushes[number].sets[key] = self._sent(boxes.value)
+            if added is not None:
+                pushes[number].adds[key] = added
+
+    def _put_step(self, boxes: GradientBoxes, pushes: list[Push]) -> None:
+        count = int(self._sent(boxes.count))
+        if count > 1:
+            raise InvalidArgumentError(
+                f"apply_gradients ran {count} times in one closure for {[v.name for v in boxes.variables]}: the later "
+                "steps would need what the servers make of the first. Schedule one closure for each step."
+            )
+        if not count:
+            return
+        for number, push in enumerate(pushes):
+            own = [
+                (v.key, _gradient([self._sent(b) for b in parts], v._shape))
+                for v, parts in zip(boxes.variables, boxes.boxes, strict=True)
+                if number in v.servers
+            ]
+            keys, gradients = tuple(k for k, _ in own), tuple(g for _, g in own)
+            push.steps.append(Step(boxes.optimizer, keys, gradients))
+
+
+def _gradient(parts: list[Any], shape: tuple[int, ...]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    values, numbers = parts[0], np.asarray(parts[1])
+    # Programs have as many rows for each shard as for the table; those of other shards are past its end.
+    here = numbers < shape[0]
+    return Rows(values, numbers) if here.all() else Rows(np.asarray(values)[here], numbers[here])
+
+
+def _on_host(leaf: Any) -> Any:
+    if hasattr(leaf, "_as_tensor"):
+        leaf = leaf._as_tensor()
+    if isinstance(leaf, Tensor):
+        return np.asarray(leaf.numpy())
+    return np.asarray(leaf) if is_array_like(leaf) else leaf
+
+
+@contextlib.contextmanager
+def _entered(running: Running | None) -> Iterator[None]:
+    saved, context.closure = context.closure, running
+    try:
+        yield
+    finally:
+        context.closure = saved
+
+
+def _outside(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a server, which in one process with the worker must not find the closure."""
+    with _entered(None):
+        return function(*args)

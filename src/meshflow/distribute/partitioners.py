@@ -1,0 +1,276 @@
+"""Rules by which parameter servers share a variable: into how many parts each of its axes is cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values import dtypes
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape, as_shape
+from meshflow.core.variables.sharded_variable import ShardedVariable, may_be_cut
+from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable_creation import scoped_name
+
+__all__ = [
+    "FixedShardsPartitioner",
+    "MaxSizePartitioner",
+    "MinSizePartitioner",
+    "Partitioner",
+]
+
+
+class Partitioner:
+    """The base of partitioners; a subclass, or any function with these arguments, says how a variable is cut.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Halves(tf.distribute.experimental.partitioners.Partitioner):
+      ...     def __call__(self, shape, dtype, axis=0):
+      ...         return [2] + [1] * (len(shape) - 1)
+      >>> Halves()(tf.TensorShape([10, 3]), tf.float32)
+      [2, 1]
+    """
+
+    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        """How many parts each axis is cut into.
+
+        Args:
+          shape: the variable's shape, fully known.
+          dtype: its dtype.
+          axis: the axis that may be cut; strategies ask for the first.
+
+        Returns:
+          A number for each axis, of which at most one is larger than 1.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define __call__.")
+
+
+class _OneAxis(Partitioner):
+    """Cuts the axis that is asked for."""
+
+    def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        """How many parts each axis is cut into; see `Partitioner`.
+
+        Args:
+          shape: the variable's shape.
+          dtype: its dtype.
+          axis: the axis that may be cut.
+        """
+        sizes = _sizes(shape, axis)
+        parts = self._parts(sizes, dtype, sizes[axis])
+        return [parts if i == axis else 1 for i in range(len(sizes))]
+
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        raise NotImplementedError
+
+
+class FixedShardsPartitioner(_OneAxis):
+    """The same number of parts for every variable, or as many as it has rows.
+
+    Args:
+      num_shards: the number of parts.
+
+    Example:
+      >>> import meshflow as tf
+      >>> partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(num_shards=2)
+      >>> partitioner(tf.TensorShape([10, 3]), tf.float32), partitioner(tf.TensorShape([1, 3]), tf.float32)
+      ([2, 1], [1, 1])
+    """
+
+    def __init__(self, num_shards: int) -> None:
+        self._num_shards = num_shards
+
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        return min(self._num_shards, rows)
+
+
+class MinSizePartitioner(_OneAxis):
+    """As many parts as possible, up to a number, of at least some size each.
+
+    Args:
+      min_shard_bytes: the smallest size of a part.
+      max_shards: the largest number of parts.
+      bytes_per_string: what an element of strings counts for.
+
+    Raises:
+      ValueError: for arguments that are not positive.
+
+    Example:
+      >>> import meshflow as tf
+      >>> partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+      ...     min_shard_bytes=4, max_shards=2)
+      >>> partitioner(tf.TensorShape([6, 1]), tf.float32)
+      [2, 1]
+    """
+
+    def __init__(
+        self,
+        min_shard_bytes: int = 256 << 10,
+        max_shards: int = 1,
+        bytes_per_string: int = 16,
+    ) -> None:
+        _check_positive(
+            min_shard_bytes=min_shard_bytes,
+            max_shards=max_shards,
+            bytes_per_string=bytes_per_string,
+        )
+        self._min_shard_bytes, self._max_shards = min_shard_bytes, max_shards
+        self._bytes_per_string = bytes_per_string
+
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        size = math.prod(sizes) * _bytes(dtype, self._bytes_per_string)
+        return max(1, min(-(-size // self._min_shard_bytes), self._max_shards, rows))
+
+
+class MaxSizePartitioner(_OneAxis):
+    """As few parts as possible of at most some size each.
+
+    Args:
+      max_shard_bytes: the largest size of a part; a row that is larger makes a part of its own.
+      max_shards: the largest number of parts, which comes first; None for any number.
+      bytes_per_string: what an element of strings counts for.
+
+    Raises:
+      ValueError: for arguments that are not positive.
+
+    Example:
+      >>> import meshflow as tf
+      >>> partitioner = tf.distribute.experimental.partitioners.MaxSizePartitioner(max_shard_bytes=4)
+      >>> partitioner(tf.TensorShape([6, 1]), tf.float32)
+      [6, 1]
+    """
+
+    def __init__(
+        self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16
+    ) -> None:
+        _check_positive(
+            max_shard_bytes=max_shard_bytes,
+            max_shards=1 if max_shards is None else max_shards,
+            bytes_per_string=bytes_per_string,
+        )
+        self._max_shard_bytes, self._max_shards = max_shard_bytes, max_shards
+        self._bytes_per_string = bytes_per_string
+
+    def _parts(self, sizes: list[int], dtype: Any, rows: int) -> int:
+        row = math.prod(sizes) // rows * _bytes(dtype, self._bytes_per_string) if rows else 0
+        rows_each = max(1, self._max_shard_bytes // row) if row else max(1, rows)
+        parts = -(-rows // rows_each)
+        return max(1, parts if self._max_shards is None else min(parts, self._max_shards))
+
+
+def shard_sizes(partitioner: Any, shape: Any, dtype: Any) -> list[int]:
+    """How many rows each part of a variable has: the first parts get the rows that are left over.
+
+    Args:
+      partitioner: a `Partitioner`, or a function with its arguments; None for one part.
+      shape: the variable's shape.
+      dtype: its dtype.
+
+    Returns:
+      The numbers of rows; one number for a variable that stays whole, none for a scalar.
+
+    Raises:
+      ValueError: when the partitioner's answer does not fit the shape: another number of axes, parts
+        along another axis than the first, or more parts than rows.
+    """
+    sizes = as_shape(shape).as_list()
+    if not sizes:
+        return []
+    if partitioner is None:
+        return [sizes[0]]
+    answer = partitioner(shape=TensorShape(sizes), dtype=dtypes.as_dtype(dtype))
+    named = f"variable_partitioner: {type(partitioner).__name__} cuts the shape {tuple(sizes)} into"
+    parts = list(answer) if isinstance(answer, (list, tuple)) else []
+    if len(parts) != len(sizes) or not all(_is_count(n) for n in parts):
+        raise InvalidValueError(
+            f"{named} {answer!r}, but must return a list with a positive number of parts for each of "
+            f"its {len(sizes)} axes."
+        )
+    if any(n > 1 for n in parts[1:]):
+        raise InvalidValueError(
+            f"{named} {answer!r} parts: only the first axis can be cut, the others must have 1 part."
+        )
+    if parts[0] > max(1, sizes[0]):
+        raise InvalidValueError(
+            f"{named} {parts[0]} parts, but it has only {sizes[0]} rows: ask for at most {sizes[0]}."
+        )
+    each, more = divmod(sizes[0], parts[0])
+    return [each + (i < more) for i in range(parts[0])]
+
+
+def create_in_shards(
+    create: Callable[..., Variable],
+    partitioner: Any,
+    around: Callable[[int, int], AbstractContextManager[Any]] | None = None,
+    **kwargs: Any,
+) -> Variable | ShardedVariable:
+    """Makes a variable, in shards where a partitioner says so.
+
+    The initial value is computed once, so it is that of a variable which stays whole.
+
+    Args:
+      create: makes one variable of the arguments of `tf.Variable`.
+      partitioner: see `shard_sizes`.
+      around: the context in which a shard is made, from its number and how many there are.
+      **kwargs: the arguments of `tf.Variable`.
+
+    Returns:
+      A variable, or a `ShardedVariable` of variables named `name/part_0`, `name/part_1` and so on.
+
+    Raises:
+      ValueError: see `shard_sizes`.
+    """
+    if partitioner is None or not may_be_cut() or kwargs.get("initial_value") is None:
+        return create(**kwargs)
+    given, dtype = kwargs["initial_value"], kwargs.get("dtype")
+    with init_scope():
+        value = convert_to_tensor(given() if callable(given) else given, dtype=dtype)
+    if isinstance(value._value, jax.core.Tracer):
+        return create(**{**kwargs, "initial_value": value})
+    sizes = shard_sizes(partitioner, value.shape, value.dtype)
+    if len(sizes) < 2:
+        return create(**{**kwargs, "initial_value": value})
+    name, rows, first, shards = kwargs.get("name") or "Variable", np.asarray(value), 0, []
+    for i, size in enumerate(sizes):
+        part = rows[first : first + size]
+        with nullcontext() if around is None else around(i, len(sizes)):
+            shards.append(create(**{**kwargs, "initial_value": part, "name": f"{name}/part_{i}"}))
+        first += size
+    return ShardedVariable(shards, scoped_name(name))
+
+
+def _is_count(value: Any) -> bool:
+    try:
+        return int(value) == value and value > 0
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_positive(**given: int) -> None:
+    for name, value in given.items():
+        if value < 1:
+            raise InvalidValueError(f"Argument `{name}` must be positive. Received: {value}")
+
+
+def _sizes(shape: Any, axis: int) -> list[int]:
+    sizes = as_shape(shape).as_list()
+    if None in sizes:
+        raise InvalidValueError(f"Cannot partition a variable of the unknown shape {shape}.")
+    if axis >= len(sizes):
+        raise InvalidValueError(
+            f"Cannot partition variable along axis {axis} when shape is only {tuple(sizes)}"
+        )
+    return sizes
+
+
+def _bytes(dtype: Any, bytes_per_string: int) -> int:
+    kind = dtypes.as_dtype(dtype)
+    return bytes_per_string if kind is dtypes.string else kind.size

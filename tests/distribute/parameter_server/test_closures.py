@@ -1,0 +1,319 @@
+"""Closures on workers of parameter servers, in one process: what they read, write, return and raise."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.distribute.parameter_server.cluster import WorkerLostError
+
+
+def strategy_of(workers=2, servers=2):
+    return tf.distribute.ParameterServerStrategy(engine="threads", workers=workers, servers=servers)
+
+
+def coordinated(strategy):
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def test_results_come_from_workers():
+    coordinator = coordinated(strategy_of())
+    results = [
+        coordinator.schedule(tf.function(lambda x: x * x), args=(tf.constant(i),)) for i in range(5)
+    ]
+    assert [int(v) for v in coordinator.fetch(results)] == [0, 1, 4, 9, 16]
+    assert isinstance(results[0].fetch(), np.ndarray)
+    assert isinstance(results[0].get(), tf.Tensor)
+    assert coordinator.done()
+
+
+def test_there_is_one_coordinator_for_a_strategy():
+    strategy = strategy_of()
+    assert coordinated(strategy) is coordinated(strategy)
+    with pytest.raises(ValueError, match=r"Only `tf.distribute.ParameterServerStrategy`"):
+        coordinated(tf.distribute.OneDeviceStrategy("CPU:0"))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_additions_of_all_closures_add_up(compiled):
+    strategy = strategy_of(workers=3)
+    with strategy.scope():
+        counter = tf.Variable(0, dtype=tf.int64)
+        total = tf.Variable([0.0, 0.0])
+    coordinator = coordinated(strategy)
+
+    def step(x):
+        counter.assign_add(1)
+        total.assign_sub(x)
+        total.assign_add([1.0, 0.0])
+
+    step = tf.function(step) if compiled else step
+    for i in range(30):
+        coordinator.schedule(step, args=(tf.constant([0.0, float(i)]),))
+    coordinator.join()
+    assert int(counter) == 30
+    np.testing.assert_array_equal(total.numpy(), [30.0, -435.0])
+
+
+def test_a_closure_sees_what_it_wrote_and_what_was_written_before_it_was_scheduled():
+    strategy = strategy_of(workers=2)
+    with strategy.scope():
+        v = tf.Variable(1.0)
+    coordinator = coordinated(strategy)
+
+    @tf.function
+    def step():
+        before = v.read_value()
+        v.assign_add(10.0)
+        return before, v.read_value()
+
+    for i in range(6):
+        v.assign(float(i))
+        assert [float(x) for x in coordinator.schedule(step).fetch()] == [i, i + 10.0]
+
+
+def test_assignments_set_and_later_additions_count():
+    strategy = strategy_of(workers=1)
+    with strategy.scope():
+        v = tf.Variable([1.0, 2.0])
+    coordinator = coordinated(strategy)
+
+    @tf.function
+    def step():
+        v.assign_add([100.0, 100.0])
+        v.assign([5.0, 6.0])
+        v.assign_add([1.0, 1.0])
+
+    coordinator.schedule(step)
+    coordinator.join()
+    np.testing.assert_array_equal(v.numpy(), [6.0, 7.0])
+
+
+def test_branches_loops_and_inner_functions_write_as_they_do_elsewhere():
+    strategy = strategy_of(workers=1)
+    with strategy.scope():
+        v, w = tf.Variable(0.0), tf.Variable(7.0)
+    coordinator = coordinated(strategy)
+
+    @tf.function
+    def inner():
+        v.assign_add(1.0)
+
+    @tf.function
+    def step(n, sets):
+        for _ in tf.range(n):
+            v.assign_add(2.0)
+        inner()
+        inner()
+        if sets:
+            w.assign(v)
+
+    coordinator.schedule(step, args=(tf.constant(3), tf.constant(False)))
+    coordinator.join()
+    assert (float(v), float(w)) == (8.0, 7.0)
+    coordinator.schedule(step, args=(tf.constant(0), tf.constant(True)))
+    coordinator.join()
+    assert (float(v), float(w)) == (10.0, 10.0)
+
+
+def test_rows_are_scattered():
+    strategy = strategy_of(workers=1)
+    with strategy.scope():
+        table = tf.Variable(np.zeros((4, 2), np.float32))
+    coordinator = coordinated(strategy)
+
+    @tf.function
+    def step():
+        table.scatter_add(tf.IndexedSlices(tf.ones([2, 2]), tf.constant([1, 1])))
+        table.scatter_sub(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3])))
+
+    coordinator.schedule(step)
+    coordinator.schedule(step)
+    coordinator.join()
+    np.testing.assert_array_equal(table.numpy()[:, 0], [0, 4, 0, -2])
+
+
+def test_every_worker_has_its_own_values():
+    coordinator = coordinated(strategy_of(workers=2))
+    values = tf.distribute.coordinator.PerWorkerValues([10, 20])
+    index = tf.distribute.coordinator.experimental_get_current_worker_index
+
+    def step(x):
+        return x == 10 * (index() + 1)
+
+    assert all(coordinator.fetch([coordinator.schedule(step, args=(values,)) for _ in range(6)]))
+    with pytest.raises(RuntimeError, match="worker index"):
+        index()
+
+
+def test_datasets_are_made_by_workers():
+    strategy = strategy_of(workers=2)
+    coordinator = coordinated(strategy)
+    made = []
+
+    @tf.function
+    def dataset_fn():
+        def of(context):
+            made.append((context.input_pipeline_id, threading.get_ident()))
+            return tf.data.Dataset.range(100).shard(
+                context.num_input_pipelines, context.input_pipeline_id
+            )
+
+        return strategy.distribute_datasets_from_function(of)
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+
+    @tf.function
+    def step(iterator):
+        return next(iterator)
+
+    seen = coordinator.fetch([coordinator.schedule(step, args=(iterator,)) for _ in range(20)])
+    assert len(set(map(int, seen))) == 20
+    assert len({t for _, t in made}) == len(made) <= 2
+    with pytest.raises(ValueError, match="schedule"):
+        next(iterator)
+
+
+# ---- errors --------------------------------------------------------------------------------
+
+
+def fails(message="oh no"):
+    raise ZeroDivisionError(message)
+
+
+def test_an_error_reaches_join_and_fetch_and_cancels_what_waits():
+    coordinator = coordinated(strategy_of(workers=1))
+    hold = threading.Event()
+    coordinator.schedule(hold.wait)
+    failed = coordinator.schedule(fails)
+    waiting = [coordinator.schedule(lambda: 1) for _ in range(5)]
+    hold.set()
+    with pytest.raises(ZeroDivisionError, match="oh no") as raised:
+        coordinator.join()
+    assert "fails" in [entry.name for entry in raised.traceback]
+    with pytest.raises(ZeroDivisionError):
+        failed.fetch()
+    for value in waiting:
+        with pytest.raises(tf.errors.CancelledError, match="another one has failed"):
+            value.fetch()
+    # It is raised once; afterwards work goes on.
+    coordinator.join()
+    assert coordinator.fetch(coordinator.schedule(lambda: 3)) == 3
+
+
+@pytest.mark.parametrize("ask", ["schedule", "done"])
+def test_an_error_is_raised_by_whoever_asks_next(ask):
+    coordinator = coordinated(strategy_of(workers=1))
+    failed = coordinator.schedule(fails)
+    with pytest.raises(ZeroDivisionError):
+        failed.fetch()
+    with pytest.raises(ZeroDivisionError):
+        coordinator.schedule(fails) if ask == "schedule" else coordinator.done()
+
+
+def test_a_closure_that_fails_has_written_nothing():
+    strategy = strategy_of(workers=1)
+    with strategy.scope():
+        v = tf.Variable(1.0)
+
+    def step():
+        v.assign_add(1.0)
+        fails()
+
+    coordinator = coordinated(strategy)
+    coordinator.schedule(step)
+    with pytest.raises(ZeroDivisionError):
+        coordinator.join()
+    assert float(v) == 1.0
+
+
+def test_results_that_are_not_there_yet_say_so():
+    coordinator = coordinated(strategy_of(workers=1))
+    hold = threading.Event()
+    coordinator.schedule(hold.wait)
+    value = coordinator.schedule(lambda: 1)
+    with pytest.raises(ValueError, match="call fetch"):
+        tf.add(value, 1)
+    with pytest.raises(ValueError, match="call fetch"):
+        value + 1
+    with pytest.raises(ValueError, match="is a RemoteValue"):
+        coordinator.schedule(lambda x: x, args=(value,))
+    with pytest.raises(TypeError, match="only accepts"):
+        coordinator.schedule(3)
+    assert "not ready" in repr(value)
+    hold.set()
+    assert coordinator.fetch(value) == 1
+    coordinator.join()
+
+
+# ---- once ----------------------------------------------------------------------------------
+
+
+class Dying:
+    """A cluster some of whose workers die, before or after a closure was run.
+
+    Args:
+      cluster: the cluster.
+      deaths: what happens to each call in turn; afterwards nothing does.
+    """
+
+    def __init__(self, cluster, deaths):
+        self.run_whole, self.deaths, self.died = cluster.run, list(deaths), 0
+        self.lock = threading.Lock()
+        cluster.run = self.run
+
+    def run(self, number, call):
+        with self.lock:
+            death = self.deaths.pop(0) if self.deaths else None
+        if death == "before":
+            raise WorkerLostError
+        outcome = self.run_whole(number, call)
+        if death == "after":
+            raise WorkerLostError
+        return outcome
+
+
+def test_a_closure_is_done_once_whenever_its_worker_dies(seed=0):
+    strategy = strategy_of(workers=3, servers=2)
+    with strategy.scope():
+        counter, other = tf.Variable(0), tf.Variable(0.0)
+        w = tf.Variable([0.0])
+        optimizer = tf.keras.optimizers.SGD(1.0)
+    coordinator = coordinated(strategy)
+    random = np.random.default_rng(seed)
+    Dying(strategy.cluster, random.choice(["before", "after", ""], 60, p=[0.25, 0.35, 0.4]))
+
+    @tf.function
+    def step():
+        counter.assign_add(1)
+        other.assign_add(1.0)
+        optimizer.apply_gradients([(tf.constant([1.0]), w)])
+
+    for _ in range(40):
+        coordinator.schedule(step)
+    coordinator.join()
+    assert (int(counter), float(other), float(w[0]), int(optimizer.iterations)) == (
+        40,
+        40.0,
+        -40.0,
+        40,
+    )
+
+
+def test_servers_forget_closures_that_are_over():
+    strategy = strategy_of(workers=2, servers=1)
+    with strategy.scope():
+        counter = tf.Variable(0)
+    coordinator = coordinated(strategy)
+
+    @tf.function
+    def step():
+        counter.assign_add(1)
+
+    for _ in range(200):
+        coordinator.schedule(step)
+    coordinator.join()
+    assert int(counter) == 200
+    coordinator.fetch(coordinator.schedule(step))
+    assert len(strategy.cluster.servers[0]._done) < 10

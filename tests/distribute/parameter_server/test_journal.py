@@ -1,0 +1,82 @@
+"""What a server writes down, and what it makes of it when it begins again."""
+
+import numpy as np
+import pytest
+
+from meshflow.distribute.parameter_server.journal import Journal
+from meshflow.distribute.parameter_server.messages import Push, Wish
+from meshflow.distribute.parameter_server.remote_server import ServerService
+
+
+def recovered(folder):
+    first, *records = Journal(folder).recover()
+    return first, records
+
+
+def test_records_come_back_in_order(tmp_path):
+    journal = Journal(tmp_path)
+    assert list(journal.recover()) == [None]
+    for i in range(3):
+        journal.append(("n", i, np.full(1000, i)))
+    first, records = recovered(tmp_path)
+    assert first is None
+    assert [(n, i, a.tolist()) for n, i, a in records] == [("n", i, [i] * 1000) for i in range(3)]
+
+
+def test_a_record_that_was_not_finished_is_left_out(tmp_path):
+    journal = Journal(tmp_path)
+    list(journal.recover())
+    journal.append("whole")
+    before = journal.size
+    journal.append(np.arange(100))
+    [log] = tmp_path.glob("log.*")
+    data = log.read_bytes()
+    for end in range(before, len(data)):
+        log.write_bytes(data[:end])
+        assert recovered(tmp_path)[1] == ["whole"]
+    again = Journal(tmp_path)
+    list(again.recover())
+    again.append("after")
+    assert recovered(tmp_path)[1] == ["whole", "after"]
+
+
+def test_a_snapshot_takes_the_place_of_records(tmp_path):
+    journal = Journal(tmp_path)
+    list(journal.recover())
+    journal.append("before")
+    journal.snapshot({"state": np.ones(3)})
+    assert journal.size == 0
+    journal.append("after")
+    first, records = recovered(tmp_path)
+    assert first["state"].tolist() == [1, 1, 1]
+    assert records == ["after"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
+
+
+@pytest.mark.parametrize("least", [0, 1 << 30])
+def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
+    monkeypatch.setattr(Journal, "least", least)
+
+    def service():
+        return ServerService(0, str(tmp_path)).methods()
+
+    server = service()
+    server["create"](1, np.zeros(4, np.float32), "v", None)
+    server["write"](1, np.ones(4, np.float32), True, 1)
+    for closure in range(20):
+        server["exchange"](
+            Push(closure, adds={1: np.full(4, closure, np.float32)}), Wish(), closure
+        )
+    clock, values = server["read"]((1,))
+    np.testing.assert_array_equal(values[1], np.full(4, 191.0))
+
+    server = service()
+    after, values = server["read"]((1,))
+    assert after == clock
+    np.testing.assert_array_equal(values[1], np.full(4, 191.0))
+    # What was done before is known, and is not done again.
+    assert server["exchange"](Push(19, adds={1: np.ones(4, np.float32)}), Wish(), 0).repeated
+    server["write"](1, np.ones(4, np.float32), True, 1)
+    np.testing.assert_array_equal(server["read"]((1,))[1][1], np.full(4, 191.0))
+    server["write"](1, np.ones(4, np.float32), True, 2)
+    np.testing.assert_array_equal(service()["read"]((1,))[1][1], np.full(4, 192.0))

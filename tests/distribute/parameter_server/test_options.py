@@ -1,0 +1,202 @@
+"""How closures are run: how far workers may be apart, who joins and leaves, what is sent, what is told."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.distribute.parameter_server.closure_queue import Gate
+from meshflow.distribute.parameter_server.compression import Compressor, whole
+from meshflow.distribute.parameter_server.messages import Push, Rows, Step
+
+
+def strategy_of(workers=2, servers=1, **options):
+    return tf.distribute.ParameterServerStrategy(
+        engine="threads", workers=workers, servers=servers, **options
+    )
+
+
+def coordinated(strategy):
+    return tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+def pushing(strategy):
+    with strategy.scope():
+        w, optimizer = tf.Variable(np.zeros(4, np.float32)), tf.keras.optimizers.SGD(1.0)
+
+    def step(gradient, pause=0.0):
+        time.sleep(pause)
+        optimizer.apply_gradients([(tf.constant(gradient, tf.float32), w)])
+
+    return w, step
+
+
+# ---- staleness -----------------------------------------------------------------------------
+
+
+def test_a_gate_keeps_workers_together():
+    gate, order = Gate(0), []
+    gate.enter(0)
+    gate.enter(1)
+    gate.leave(0, finished=True)
+
+    def again():
+        gate.enter(0)
+        order.append("second of 0")
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    time.sleep(0.05)
+    order.append("1 has finished")
+    gate.leave(1, finished=True)
+    thread.join(10)
+    assert order == ["1 has finished", "second of 0"]
+
+
+def test_a_worker_without_work_holds_nobody_back():
+    gate = Gate(0)
+    for _ in range(5):
+        gate.enter(0)
+        gate.leave(0, finished=True)
+    gate.enter(1)  # begins where the others are
+    gate.leave(1, finished=True)
+    gate.enter(0)
+
+
+@pytest.mark.parametrize("most", [0, 1, None])
+def test_staleness_is_bounded_and_told(most):
+    strategy = strategy_of(workers=3, max_staleness=most)
+    w, step = pushing(strategy)
+    coordinator = coordinated(strategy)
+    for i in range(30):
+        coordinator.schedule(step, args=([1.0] * 4, 0.002 * (i % 3)))
+    coordinator.join()
+    told = coordinator.statistics()
+    assert told["closures"] == 30
+    assert float(w[0]) == -30.0
+    if most is not None:
+        # Of two others, each may finish so many closures more, and the ones that they were at.
+        assert told["max_staleness"] <= 2 * (2 * most + 1)
+    assert told["staleness"] <= told["max_staleness"]
+
+
+# ---- workers -------------------------------------------------------------------------------
+
+
+def test_workers_join_and_leave():
+    strategy = strategy_of(workers=1)
+    w, step = pushing(strategy)
+    coordinator = coordinated(strategy)
+    index = tf.distribute.coordinator.experimental_get_current_worker_index
+
+    def seen():
+        step([1.0] * 4, 0.01)
+        return index()
+
+    for workers in (1, 3, 2):
+        coordinator.resize(workers)
+        values = [coordinator.schedule(seen) for _ in range(20)]
+        assert set(coordinator.fetch(values)) == set(range(workers))
+        assert coordinator.statistics()["workers"] == workers
+    assert float(w[0]) == -60.0
+    with pytest.raises(ValueError, match="at least 1"):
+        coordinator.resize(0)
+
+
+def test_a_straggler_is_run_by_another_worker_and_counts_once():
+    strategy = strategy_of(workers=2, backup_closures=True)
+    w, step = pushing(strategy)
+    coordinator = coordinated(strategy)
+    for _ in range(10):
+        coordinator.schedule(step, args=([1.0] * 4, 0.01))
+    coordinator.join()
+    slow, calls, lock = threading.Event(), [], threading.Lock()
+
+    def straggler():
+        with lock:
+            calls.append(len(calls))
+            first = calls == [0]
+        if first:
+            slow.wait(30)
+        step([1.0] * 4)
+
+    coordinator.schedule(straggler)
+    coordinator.join()  # while the first worker still waits
+    assert calls == [0, 1]
+    slow.set()
+    coordinator.fetch([coordinator.schedule(step, args=([0.0] * 4, 0.05)) for _ in range(4)])
+    assert float(w[0]) == -11.0
+
+
+# ---- what is sent --------------------------------------------------------------------------
+
+
+def test_half_of_the_bytes_do():
+    strategy = strategy_of(compression="bfloat16")
+    w, step = pushing(strategy)
+    coordinator = coordinated(strategy)
+    coordinator.schedule(step, args=([1.0, 0.1, -3.0, 1e-3],))
+    coordinator.join()
+    np.testing.assert_allclose(w.numpy(), [-1.0, -0.1, 3.0, -1e-3], rtol=4e-3)
+    assert w.numpy()[1] != np.float32(-0.1)
+
+
+def test_what_is_left_out_is_sent_later():
+    compress = Compressor(0.25)
+    gradient, total = np.array([4.0, 3.0, -2.0, 1.0], np.float32), np.zeros(4, np.float32)
+    for _ in range(40):
+        push = Push(0, steps=[Step(1, (7,), (gradient,))])
+        compress([push, None])
+        sent = whole(push.steps[0].gradients[0], (4,), np.float32)
+        assert np.count_nonzero(sent) == 1
+        total += sent
+    np.testing.assert_allclose(total / 40, gradient, atol=0.4)
+    rows = Rows(np.ones((2, 3), np.float32), np.array([0, 1]))
+    push = Push(0, steps=[Step(1, (7,), (rows,))])
+    compress([push])
+    assert push.steps[0].gradients[0] is rows
+
+
+@pytest.mark.parametrize("wrong", [0, 1.5, "float16", True])
+def test_unknown_compressions_are_refused(wrong):
+    with pytest.raises(ValueError, match="compression must be"):
+        strategy_of(compression=wrong)
+
+
+# ---- what is told --------------------------------------------------------------------------
+
+
+def test_schedule_waits_for_room():
+    strategy = strategy_of(workers=1, queue_size=2)
+    coordinator = coordinated(strategy)
+    hold = threading.Event()
+    for _ in range(3):
+        coordinator.schedule(hold.wait)
+    more = threading.Thread(target=lambda: coordinator.schedule(lambda: None))
+    more.start()
+    more.join(0.2)
+    assert more.is_alive()
+    hold.set()
+    more.join(10)
+    assert not more.is_alive()
+    coordinator.join()
+
+
+def test_a_line_tells_how_it_goes(capfd):
+    strategy = strategy_of(report_every=0.05)
+    coordinator = coordinated(strategy)
+    coordinator.schedule(lambda: time.sleep(0.3))
+    coordinator.join()
+    strategy.cluster.stop()
+    assert (
+        "steps/s, 2 workers, 0 queued, staleness 0.0 (at most 0), 0 retries"
+        in capfd.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("options", [{"max_staleness": -1}, {"queue_size": 0}, {"engine": "boats"}])
+def test_impossible_options_are_refused(options):
+    with pytest.raises(ValueError, match="ParameterServerStrategy: "):
+        tf.distribute.ParameterServerStrategy(**{"engine": "threads", **options})

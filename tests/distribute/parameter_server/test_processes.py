@@ -1,0 +1,193 @@
+"""Servers and workers in processes of their own: what survives when they are killed."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from tests.helpers import rounds
+
+import meshflow as tf
+
+
+def started(workers=2, servers=1, silence=3.0):
+    strategy = tf.distribute.ParameterServerStrategy(
+        engine="processes", workers=workers, servers=servers
+    )
+    strategy.cluster._silence = silence
+    return strategy
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    made = started()
+    yield made
+    processes = made.cluster._launcher.processes.values()
+    made.cluster.stop()
+    assert all(p.poll() is not None for p in processes)
+
+
+@pytest.fixture
+def coordinator(strategy):
+    made = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    yield made
+    # Whoever was killed has been replaced for the next test.
+    made.join()
+
+
+def pid(strategy, kind, number):
+    return strategy.cluster._launcher.processes[kind, number].pid
+
+
+def counting(strategy):
+    with strategy.scope():
+        counter = tf.Variable(0)
+        w = tf.Variable(np.zeros(1000, np.float32))
+        optimizer = tf.keras.optimizers.SGD(1.0, momentum=0.5)
+
+    @tf.function
+    def add(x):
+        counter.assign_add(1)
+        optimizer.apply_gradients([(x, w)])
+        return tf.reduce_sum(x)
+
+    def step(x, pause=0.0):
+        time.sleep(pause)
+        return add(x)
+
+    return counter, w, optimizer, step
+
+
+def test_closures_run_in_other_processes(strategy, coordinator):
+    pids = coordinator.fetch([coordinator.schedule(os.getpid) for _ in range(4)])
+    assert os.getpid() not in pids
+    index = tf.distribute.coordinator.experimental_get_current_worker_index
+    seen = coordinator.fetch([coordinator.schedule(lambda: index()) for _ in range(8)])
+    assert set(seen) <= {0, 1}
+
+
+def test_training_matches_a_program_of_its_own(strategy, coordinator):
+    counter, w, optimizer, step = counting(strategy)
+    for i in range(10):
+        coordinator.schedule(step, args=(tf.fill([1000], float(i)),))
+        coordinator.join()
+    v, own = tf.Variable(np.zeros(1000, np.float32)), tf.keras.optimizers.SGD(1.0, momentum=0.5)
+    for i in range(10):
+        own.apply_gradients([(tf.fill([1000], float(i)), v)])
+    np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-6)
+    assert (int(counter), int(optimizer.iterations)) == (10, 10)
+    np.testing.assert_allclose(
+        optimizer.get_slot(w, "momentum").numpy(), own.get_slot(v, "momentum").numpy(), rtol=1e-6
+    )
+
+
+def test_rows_of_tables_are_pulled_as_rows(strategy, coordinator):
+    with strategy.scope():
+        table = tf.Variable(np.zeros((20000, 16), np.float32))
+        optimizer = tf.keras.optimizers.Adagrad(0.1)
+
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, ids) + 1.0)
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+        return tf.reduce_sum(table)
+
+    ids = tf.constant(np.arange(32))
+    for _ in range(4):
+        coordinator.schedule(step, args=(ids,))
+        coordinator.join()
+    before = strategy.cluster.servers[0].traffic
+    sums = [coordinator.schedule(step, args=(ids,)) for _ in range(20)]
+    last = coordinator.fetch(sums)[-1]
+    assert strategy.cluster.servers[0].traffic[1] - before[1] < 100_000
+    own = tf.Variable(np.zeros((20000, 16), np.float32))
+    rule = tf.keras.optimizers.Adagrad(0.1)
+    for _ in range(24):
+        rule.apply_gradients([(tf.IndexedSlices(tf.ones([32, 16]), ids, [20000, 16]), own)])
+    np.testing.assert_allclose(table.numpy(), own.numpy(), rtol=1e-5)
+    assert last < 0
+
+
+def test_datasets_are_made_in_the_workers(strategy, coordinator):
+    def dataset():
+        return tf.data.Dataset.range(5).map(lambda x: x * 2).repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+
+    @tf.function
+    def step(iterator):
+        return next(iterator)
+
+    seen = coordinator.fetch([coordinator.schedule(step, args=(iterator,)) for _ in range(12)])
+    assert set(map(int, seen)) <= {0, 2, 4, 6, 8}
+
+
+def test_errors_have_the_traceback_of_the_worker(strategy, coordinator):
+    def inner_function_of_closure():
+        raise KeyError("not here")
+
+    coordinator.schedule(lambda: inner_function_of_closure())
+    with pytest.raises(KeyError, match="not here") as raised:
+        coordinator.join()
+    assert "inner_function_of_closure" in str(raised.value.__cause__)
+
+
+def test_what_cannot_be_sent_is_named(strategy, coordinator):
+    lock = threading.Lock()
+    coordinator.schedule(lambda: lock.locked())
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"'lock'.*cannot be sent to a worker"):
+        coordinator.join()
+    stranger = tf.Variable(1.0, name="stranger")
+    coordinator.schedule(lambda: stranger + 1.0)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="stranger:0"):
+        coordinator.join()
+
+
+def test_killed_workers_are_replaced_and_nothing_counts_twice(strategy, coordinator):
+    counter, _w, optimizer, step = counting(strategy)
+    x = tf.ones([1000])
+    coordinator.schedule(step, args=(x,))
+    coordinator.join()
+    for _ in range(30):
+        coordinator.schedule(step, args=(x, 0.05))
+    random = np.random.default_rng(0)
+    for _ in range(rounds(2, 20)):
+        time.sleep(0.3)
+        os.kill(pid(strategy, "worker", int(random.integers(2))), signal.SIGKILL)
+    coordinator.join()
+    assert (int(counter), int(optimizer.iterations)) == (31, 31)
+    assert strategy.cluster.counters["preemptions"] >= 1
+
+
+def test_a_killed_server_comes_back_with_all_it_had_done(strategy, coordinator):
+    counter, w, optimizer, step = counting(strategy)
+    x = tf.ones([1000])
+    total = 0
+    for turn in range(rounds(2, 10)):
+        for _ in range(20):
+            coordinator.schedule(step, args=(x, 0.01))
+        total += 20
+        time.sleep(0.15 * (turn + 1))
+        os.kill(pid(strategy, "ps", 0), signal.SIGKILL)
+        coordinator.join()
+        assert (int(counter), int(optimizer.iterations)) == (total, total)
+    v, own = tf.Variable(np.zeros(1000, np.float32)), tf.keras.optimizers.SGD(1.0, momentum=0.5)
+    for _ in range(total):
+        own.apply_gradients([(x, v)])
+    np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-5)
+
+
+def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
+    counter, _w, _optimizer, step = counting(strategy)
+    coordinator.schedule(step, args=(tf.ones([1000]),))
+    coordinator.join()
+    stopped = pid(strategy, "worker", 1)
+    os.kill(stopped, signal.SIGSTOP)
+    for _ in range(10):
+        coordinator.schedule(step, args=(tf.ones([1000]),))
+    coordinator.join()
+    assert int(counter) == 11
+    assert pid(strategy, "worker", 1) != stopped
