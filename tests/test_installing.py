@@ -72,7 +72,9 @@ class Environment:
         bare = ["--without-pip"] if installer == "uv" else []
         run(sys.executable, "-m", "venv", *bare, folder, folder=folder.parent)
         uv = (sys.executable, "-m", "uv", "pip", "install", "--python", self.python)
-        self.installer = (self.python, "-m", "pip", "install") if installer == "pip" else uv
+        # Left to itself pip tries versions that do not suit each other for very long; what uv finds is tried beside it.
+        pip = (self.python, "-m", "pip", "install", "--constraint", ROOT / "requirements.lock")
+        self.installer = pip if installer == "pip" else uv
 
     def install(self, *arguments, **environment):
         """Runs the installer."""

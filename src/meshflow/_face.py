@@ -24,7 +24,8 @@ from meshflow.core.values.convert import (
     register_tensor_conversion_function,
 )
 from meshflow.core.variables.critical_section import CriticalSection
-from meshflow.core.gradients.custom_gradient import custom_gradient, no_gradient, recompute_grad
+from meshflow.core.gradients.custom_gradient import custom_gradient, no_gradient
+from meshflow.core.gradients.recompute import recompute_grad
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import device
 from meshflow.core.values.dtypes import (

@@ -40,18 +40,31 @@ def test_groups_are_read_in_every_notation(text, groups):
     assert groups_of(text, 4).tolist() == groups
 
 
+# Names and attributes as XLA prints them: none tells what a computation is for.
 PROGRAM = """
 %sum (a: f32[], b: f32[]) -> f32[] {
   ROOT %add = f32[] add(%a, %b)
 }
-%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+%region_0.1 (p: (s32[], f32[8])) -> (s32[], f32[8]) {
   %all-reduce = f32[8]{0} all-reduce(%x), replica_groups=[2,2]<=[4], to_apply=%sum, metadata={op_name="jit(f)/while/body/psum"}
 }
-%condition (p: (s32[], f32[8])) -> pred[] {
+%region_1.2 (p: (s32[], f32[8])) -> pred[] {
   ROOT %less = pred[] compare(%i, %n)
 }
+%little (p: f32[2]) -> f32[2] {
+  %all-reduce.1 = f32[2]{0} all-reduce(%x), replica_groups={{0,1},{2,3}}, to_apply=%sum
+  ROOT %all-reduce.2 = f32[2]{0} all-reduce(%x), replica_groups={{0,1},{2,3}}, to_apply=%sum
+}
+%much (p: f32[10]) -> f32[10] {
+  ROOT %all-reduce.3 = f32[10]{0} all-reduce(%x), replica_groups={{0,1},{2,3}}, to_apply=%sum
+}
+%nothing (p: f32[10]) -> f32[10] {
+  ROOT %copy = f32[10]{0} copy(%p)
+}
 ENTRY %main (p: f32[8]) -> f32[8] {
-  %loop = (s32[], f32[8]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  %loop = (s32[], f32[8]) while(%t), condition=%region_1.2, body=%region_0.1, backend_config={"known_trip_count":{"n":"5"}}
+  %one = f32[2] conditional(%c, %y, %y), true_computation=%nothing, false_computation=%little
+  %two = f32[10] conditional(%k, %y, %y, %y), branch_computations={%nothing, %much, %little}
   %gather = (bf16[4], bf16[16]) all-gather-start(%y), replica_groups=[1,4]<=[4], dimensions={0}
   %alone = f32[4] all-reduce(%y), replica_groups={{0},{1},{2},{3}}, to_apply=%sum
   %scatter = f32[4] reduce-scatter(%y), replica_groups={{0,2},{1,3}}, to_apply=%sum
@@ -66,12 +79,54 @@ def test_collectives_of_a_program():
     rows = [(c.kind, c.bytes, c.sent, c.axes, c.group, c.times) for c in found]
     assert rows == [
         ("all-reduce", 32, 32, ("y",), 2, 5),
+        ("all-reduce", 8, 8, ("y",), 2, 1),
+        ("all-reduce", 8, 8, ("y",), 2, 1),
+        ("all-reduce", 40, 40, ("y",), 2, 1),
         ("all-gather", 32, 24, ("x", "y"), 4, 1),
         ("reduce-scatter", 32, 16, ("x",), 2, 1),
         ("all-to-all", 8, 4, ("y",), 2, 1),
         ("collective-permute", 24, 24, ("x",), 2, 1),
     ]
     assert found[0].source == "while/body/psum"
+
+
+def test_collectives_of_loops_and_branches_as_the_compiler_prints_them(mesh):
+    def inwards(x):
+        """Sums over the batch, which every device gets: 4 numbers."""
+        return dtensor.relayout(tf.reduce_sum(x, 0), Layout.replicated(mesh, 1))
+
+    @tf.function
+    def loops(x):
+        total = tf.zeros([4])
+        for _ in tf.range(3):
+            for _ in tf.range(7):
+                total += inwards(x * (1.0 + total))
+        return total
+
+    @tf.function
+    def branches(x, choice):
+        return tf.switch_case(
+            choice,
+            [
+                lambda: tf.zeros([4]),
+                lambda: inwards(tf.sin(inwards(x) * x)),
+                lambda: inwards(x),
+            ],
+        )
+
+    @tf.function
+    def either(x, yes):
+        return tf.cond(yes, lambda: inwards(x), lambda: tf.zeros([4]))
+
+    x = dtensor.copy_to_mesh(tf.ones([8, 4]), Layout(["batch", U], mesh))
+    scalar = Layout.replicated(mesh, 0)
+    found = dtensor.explain(loops, x)
+    assert found.count("all-reduce", "batch") == 3 * 7
+    assert found.bytes("all-reduce", "batch") == 3 * 7 * 16
+    found = dtensor.explain(branches, x, dtensor.copy_to_mesh(1, scalar))
+    assert (found.count(), found.bytes()) == (2, 2 * 16)
+    found = dtensor.explain(either, x, dtensor.copy_to_mesh(True, scalar))
+    assert (found.count(), found.bytes()) == (1, 16)
 
 
 def mlp(*units):

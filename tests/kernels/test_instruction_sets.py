@@ -12,7 +12,7 @@ from capabilities import needs
 from meshflow.kernels import descriptors, library
 
 ROOT = Path(__file__).parents[2]
-MARKED = ["-m", "isa", "tests/kernels", "tests/passes/test_fusing.py"]
+MARKED = ["-m", "isa", "tests/kernels", "tests/passes"]
 EVERYTHING = ["tests/kernels", "tests/passes", "tests/dtensor/test_parallelism.py"]
 TILES = ("test_tiles", "test_kernel_gradient", "test_tile_model")
 

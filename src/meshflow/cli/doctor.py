@@ -11,7 +11,7 @@ import jax
 
 from meshflow import kernels
 from meshflow.kernels import descriptors, installation
-from meshflow.kernels.library import Library, emulates_tiles, limit, wanted
+from meshflow.kernels.library import OWN, Library, emulates_tiles, limit, wanted
 
 Rows = list[tuple[str, ...]]
 _SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "asimd", "bf16")
@@ -62,7 +62,7 @@ def serving() -> dict[str, dict[str, str]]:
                 name = library.implementation(plan, (precision,) * 3)
                 if name is None and library.implementation(plan, ("float32",) * 3):
                     name = "in float32"
-            ours = name is not None and name.startswith("meshflow")
+            ours = name is not None and name.startswith(OWN)
             found[what][precision] = "XLA" if name is None else name if ours else f"oneDNN {name}"
     return found
 

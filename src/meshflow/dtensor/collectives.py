@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,8 +26,10 @@ _INSTRUCTION = re.compile(
 _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _CALLED = re.compile(
-    r"\b(?:body|condition|calls|to_apply|branch_computations|called_computations)=\{?(%?[\w.\-]+(?:, ?%?[\w.\-]+)*)"
+    r"\b(body|condition|calls|to_apply|called_computations|branch_computations|true_computation"
+    r"|false_computation)=(\{[^}]*\}|%?[\w.\-]+)"
 )
+_BRANCHES = ("branch_computations", "true_computation", "false_computation")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
@@ -42,7 +44,8 @@ class Collective:
       sent: bytes that each device sends, by the ring algorithm.
       axes: the mesh dimensions it crosses.
       group: how many devices take part together.
-      times: how often it runs in one call; a loop of unknown length counts as one.
+      times: how often it runs in one call; a loop of unknown length counts as one, and of the
+        branches of a condition the one counts that sends most.
       source: the operation it was made for.
     """
 
@@ -66,42 +69,42 @@ def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
     Returns:
       A list of `Collective`s; those among one device are left out.
     """
-    found = []
-    for line, times in _lines(text):
-        match = _INSTRUCTION.match(line)
-        if match is None or not times:
-            continue
-        kind, groups = match[2], groups_of(line, math.prod(mesh.values()))
-        if kind == "collective-permute":
-            groups = groups[groups[:, 0] != groups[:, 1]]
-        if not len(groups) or groups.shape[1] < 2:
-            continue
-        shapes = _SHAPE.findall(match[1])
-        if match[3] and kind == "all-gather":
-            shapes = shapes[len(shapes) // 2 :]
-        elif match[3] and kind == "collective-permute":
-            shapes = shapes[1:2]
-        size = sum(_size(dtype, dims) for dtype, dims in shapes)
-        group = groups.shape[1]
-        if kind == "reduce-scatter":
-            size *= group
-        axes = _crossed(groups, mesh)
-        if kind == "collective-permute":
-            group = math.prod(mesh[a] for a in axes)
-        source = re.search(r'op_name="([^"]*)"', line)
-        found.append(
-            Collective(
-                kind,
-                ", ".join(f"{d}[{n}]" for d, n in shapes),
-                size,
-                _sent(kind, size, group),
-                axes,
-                group,
-                times,
-                _purpose(source[1]) if source else "",
-            )
-        )
-    return found
+    computations, entry = _computations(text, mesh)
+    times = _executions(computations, entry)
+    return [
+        replace(collective, times=times[name, number])
+        for name, computation in computations.items()
+        for number, collective in enumerate(computation.collectives)
+        if times[name, number]
+    ]
+
+
+def _collective(line: str, mesh: dict[str, int]) -> Collective | None:
+    """The collective of an instruction; None for another, and for one that sends nothing."""
+    match = _INSTRUCTION.match(line)
+    if match is None:
+        return None
+    kind, groups = match[2], groups_of(line, math.prod(mesh.values()))
+    if kind == "collective-permute":
+        groups = groups[groups[:, 0] != groups[:, 1]]
+    if not len(groups) or groups.shape[1] < 2:
+        return None
+    shapes = _SHAPE.findall(match[1])
+    if match[3] and kind == "all-gather":
+        shapes = shapes[len(shapes) // 2 :]
+    elif match[3] and kind == "collective-permute":
+        shapes = shapes[1:2]
+    size = sum(_size(dtype, dims) for dtype, dims in shapes)
+    group = groups.shape[1]
+    if kind == "reduce-scatter":
+        size *= group
+    axes = _crossed(groups, mesh)
+    if kind == "collective-permute":
+        group = math.prod(mesh[a] for a in axes)
+    source = re.search(r'op_name="([^"]*)"', line)
+    shape = ", ".join(f"{d}[{n}]" for d, n in shapes)
+    purpose = _purpose(source[1]) if source else ""
+    return Collective(kind, shape, size, _sent(kind, size, group), axes, group, 1, purpose)
 
 
 def _purpose(name: str) -> str:
@@ -190,35 +193,68 @@ def _named_groups(mesh: str, dims: str | None, order: str | None, axes: str) -> 
     return ids.reshape(shape).transpose(*others, *grouped).reshape(-1, members)
 
 
-def _lines(text: str) -> Iterator[tuple[str, int]]:
-    """All instructions, with the number of times each runs."""
-    bodies: dict[str, list[str]] = {}
+@dataclass
+class _Computation:
+    """What counts of a computation: its collectives, and the computations that it runs.
+
+    Attributes:
+      collectives: its own, each once.
+      calls: for each call how often it runs, and its alternatives, one of which runs each time.
+    """
+
+    collectives: list[Collective] = field(default_factory=list)
+    calls: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def read(self, line: str, mesh: dict[str, int]) -> None:
+        """Takes in an instruction."""
+        collective = _collective(line, mesh)
+        if collective is not None:
+            self.collectives.append(collective)
+        trips = _TRIPS.search(line)
+        times = int(trips[1]) if trips else 1
+        branches: list[str] = []
+        for attribute, names in _CALLED.findall(line):
+            called = re.findall(r"[\w.\-]+", names)
+            if attribute in _BRANCHES:
+                branches += called
+            else:
+                self.calls += [(times, [name]) for name in called]
+        if branches:
+            self.calls.append((1, branches))
+
+
+def _computations(text: str, mesh: dict[str, int]) -> tuple[dict[str, _Computation], str]:
+    """The computations of a program by name, and the name of the one that it starts with."""
+    found: dict[str, _Computation] = {}
     entry, current = "", ""
     for line in text.splitlines():
         head = _COMPUTATION.match(line)
         if head:
             current = head[2]
-            bodies[current] = []
+            found[current] = _Computation()
             entry = current if head[1] else entry
         elif current:
-            bodies[current].append(line)
-    times = dict.fromkeys(bodies, 0)
-
-    def visit(name: str, count: int) -> None:
-        times[name] += count
-        for line in bodies[name]:
-            trips = _TRIPS.search(line)
-            for called in _CALLED.findall(line):
-                for inner in called.replace("%", "").replace(" ", "").split(","):
-                    if inner in bodies and _runs(bodies[inner], bodies):
-                        visit(inner, count * (int(trips[1]) if trips else 1))
-
-    visit(entry, 1) if entry else None
-    for name, lines in bodies.items():
-        for line in lines:
-            yield line, times[name]
+            found[current].read(line, mesh)
+    return found, entry
 
 
-def _runs(lines: Sequence[str], bodies: dict[str, list[str]]) -> bool:
-    """Whether a computation can hold collectives: reductions' sums and fusions cannot."""
-    return any(_INSTRUCTION.match(x) or _CALLED.search(x) for x in lines)
+def _executions(computations: dict[str, _Computation], entry: str) -> Counter[tuple[str, int]]:
+    """How often each collective (computation, number in it) runs in one call of the program."""
+    done: dict[str, Counter[tuple[str, int]]] = {}
+
+    def traffic(counts: Counter[tuple[str, int]]) -> tuple[int, int]:
+        sent = (computations[n].collectives[i].sent * times for (n, i), times in counts.items())
+        return sum(sent), counts.total()
+
+    def run(name: str) -> Counter[tuple[str, int]]:
+        if name in done or name not in computations:
+            return done.get(name, Counter())
+        own = computations[name]
+        counts = Counter((name, number) for number in range(len(own.collectives)))
+        for times, alternatives in own.calls:
+            for key, inner in max(map(run, alternatives), key=traffic).items():
+                counts[key] += times * inner
+        done[name] = counts
+        return counts
+
+    return run(entry)

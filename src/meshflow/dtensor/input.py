@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch, ahead
-from meshflow.placement.layout import UNSHARDED, Layout, put
+from meshflow.placement.layout import UNSHARDED, Layout, dimensions_of, put
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["DTensorDataset", "TFDataServiceConfig"]
@@ -46,7 +47,7 @@ class DTensorDataset:
       global_batch_size: examples in a batch, for all devices together.
       dataset_already_batched: the dataset gives batches for one replica, all of one size; those of
         all replicas are put together.
-      batch_dim: the mesh dimension that batches are split over, on which all layouts must agree;
+      batch_dim: the mesh dimension (or several, "data+model") that batches are split over, on which all layouts must agree;
         None when batches are not split.
       prefetch: how many batches a thread makes ahead.
       tf_data_service_config: must be None.
@@ -91,7 +92,8 @@ class DTensorDataset:
         self._mesh, self._layouts, self._prefetch = mesh, layouts, prefetch
         nest.assert_same_structure(dataset.element_spec, layouts)
         specs, flat = nest.flatten(dataset.element_spec), nest.flatten(layouts)
-        replicas = 1 if batch_dim is None else mesh.dim_size(batch_dim)
+        split = () if batch_dim is None else dimensions_of(batch_dim, mesh)
+        replicas = math.prod(mesh.dim_size(name) for name in split)
         size = int(global_batch_size)
         if size % replicas:
             raise InvalidValueError(

@@ -16,6 +16,8 @@ FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, TURNED = range(5)
 PACK, PACKED = 16, 32
 # Added to a computation that the calling thread does alone.
 INLINE = 64
+# Bits of a computation; above them is the code that has to do it.
+_BITS = 8
 # What may follow a forward convolution or a product while its result is written.
 STEPS = {"add": 0, "scale": 1, "plus": 2, "gate": 3, "relu": 4, "gelu": 5, "gelu_tanh": 6}
 
@@ -118,13 +120,21 @@ def matmul(left: View, right: View, result: View) -> list[int] | None:
 
 
 def kind(plan: Sequence[int]) -> int:
-    """Which computation a plan is of, whichever thread does it."""
-    return plan[0] & ~INLINE
+    """Which computation a plan is of, whichever thread and code does it."""
+    return plan[0] & ~INLINE & (1 << _BITS) - 1
 
 
 def inline(plan: Sequence[int]) -> list[int]:
     """The plan of the same computation, done by the calling thread alone."""
     return [plan[0] | INLINE, *plan[1:]]
+
+
+def by(plan: Sequence[int], implementation: str) -> list[int]:
+    """The plan of the same computation, done by code of this name and no other."""
+    fingerprint = 2166136261
+    for byte in implementation.encode():
+        fingerprint = (fingerprint ^ byte) * 16777619 % (1 << 32)
+    return [plan[0] | fingerprint << _BITS, *plan[1:]]
 
 
 def result(plan: Sequence[int]) -> list[int]:

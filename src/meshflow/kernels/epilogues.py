@@ -86,6 +86,7 @@ class Code(NamedTuple):
       out: of the result, as the handler gives it.
       spatial: dimensions in which the kernel is turned round first.
       after: steps that are left to XLA.
+      rounded: to what the kernel is rounded first; None where the handler does so.
     """
 
     plan: tuple[int, ...]
@@ -93,9 +94,11 @@ class Code(NamedTuple):
     out: np.dtype
     spatial: tuple[int, ...] = ()
     after: tuple[str, ...] = ()
+    rounded: np.dtype | None = None
 
     def kernel(self, w: Any) -> Any:
         """A kernel as the handler takes it."""
+        w = w if self.rounded is None else w.astype(self.rounded)
         return (jax.lax.rev(w, self.spatial) if self.spatial else w).astype(self.types[1])
 
 
@@ -193,7 +196,7 @@ def _by_handler(plan: Sequence[int], operands: Any, out: Any, steps: Sequence[st
     for i, step in zip(itertools.count(2), reading):
         types[i] = np.dtype("float32") if step in VECTORS else types[i]
     name = loaded.implementation(plan, [t.name for t in types])
-    if name is None or not name.startswith("meshflow"):
+    if name is None or not name.startswith(library.OWN):
         return None
     # XLA adds a vector where the result is read: no reason to take it in pieces.
     if name.startswith(library.PIECES) and all(step == "add" for step in steps):
@@ -204,13 +207,15 @@ def _by_handler(plan: Sequence[int], operands: Any, out: Any, steps: Sequence[st
 def _alone(image: Any, kernel: Any, out: Any, parameters: dict[str, Any]) -> Code | None:
     """How a convolution that nothing surrounds would be computed."""
     rounded = jax.ShapeDtypeStruct(kernel.shape, image.dtype)
+    if lowerings.padding_before(image, rounded, out, parameters) is not None:
+        return None
     found = lowerings.code(image, rounded, out, parameters)
     if found is None or descriptors.kind(found[0]) == descriptors.KERNEL_GRADIENT:
         return None
     plan, (types, result) = found
     turned = descriptors.kind(plan) == descriptors.INPUT_GRADIENT
     spatial = tuple(parameters["dimension_numbers"].rhs_spec[2:]) if turned else ()
-    return Code(tuple(plan), tuple(types), result, spatial)
+    return Code(tuple(plan), tuple(types), result, spatial, rounded=np.dtype(image.dtype))
 
 
 def _result(*avals: Any, steps: Any, turned: Any, packed: Any, **parameters: Any) -> Any:

@@ -189,10 +189,4 @@ inline bool slow(const std::string& implementation) {
   return implementation.rfind("ref", 0) == 0 || implementation.find("gemm:ref") == 0;
 }
 
-// Code that sums the last places of a batch in another order where a row of the result is shorter than that: a part
-// of a batch would not have the bits of the whole. `ROWS` of lowerings.py has the same number.
-inline bool depends_on_place(const std::string& implementation, int64_t columns) {
-  return implementation == "brgconv:avx2" && columns < 7;
-}
-
 }  // namespace meshflow

@@ -52,7 +52,7 @@ def fast(operands: Any, results: Any, parameters: dict[str, Any]) -> Any:
             continue
         full = descriptors.totalled(plan)
         name = loaded.implementation(full, types)
-        if name is not None and name.startswith("meshflow"):
+        if name is not None and name.startswith(library.OWN):
             shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in results]
             return lambda *arrays: lowerings.run(full, arrays, shapes)
     return None

@@ -25,6 +25,8 @@ CROSS_ENTROPY = "meshflow_cross_entropy"
 RUNNING_SUMS = "meshflow_running_sums"
 # Every handler of XLA's foreign function interface, by the name of its symbol.
 HANDLERS = (TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS)
+# What the names of our own code begin with.
+OWN = "meshflow"
 # The name of the code that filters in tiles of 2 x 2 places of the result.
 WINOGRAD = "meshflow:winograd"
 # What the name of code begins with that finishes results piece by piece.

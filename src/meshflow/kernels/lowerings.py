@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,8 +23,8 @@ from meshflow.environment.jax_internals import (
 )
 from meshflow.kernels import descriptors, library, partitioning, sizes
 
-# The shortest rows of a result that code is used for, as depends_on_place in kernel.h says.
-ROWS = {"brgconv:avx2": 7}
+# The widest padding of rows, and no more than half a window, that is left to oneDNN.
+_PADDING = 1
 
 
 def run(
@@ -49,6 +49,18 @@ def element_types(plan: Sequence[int], types: Sequence[np.dtype], result: np.dty
         if all(n in library.TYPES for n in names) and loaded.implementation(plan, names):
             return candidate[:-1], candidate[-1]
     return None
+
+
+class Whole(NamedTuple):
+    """How a convolution is computed of which devices have parts.
+
+    Attributes:
+      computation: the plan's first number.
+      implementation: the name of the code.
+    """
+
+    computation: int
+    implementation: str
 
 
 def convolution_plans(
@@ -125,7 +137,7 @@ def geometry(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def convolution(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
+    left: Any, right: Any, out: Any, parameters: dict[str, Any], whole: Whole | None = None
 ) -> Any:
     """A function of the two operands that runs by oneDNN, or None.
 
@@ -134,12 +146,18 @@ def convolution(
       right: the kernel's.
       out: the result's.
       parameters: those of the primitive.
-      computation: which computation a part of a larger convolution has to be; default the fastest,
-        and none where the work is small.
+      whole: of what the convolution is a part; default of nothing: it is done by the fastest code,
+        and by none of ours where the work is small.
     """
-    if computation is None and not sizes.worth_a_call(work(left, right, out, parameters)):
+    if whole is None and not sizes.worth_a_call(work(left, right, out, parameters)):
         return None
-    found = code(left, right, out, parameters, computation)
+    padded = padding_before(left, right, out, parameters, whole)
+    if padded is not None:
+        image, rest, config = padded
+        inner = convolution(image, right, out, rest, whole)
+        pad = lambda x: jax.lax.pad(x, np.zeros((), x.dtype), config)
+        return None if inner is None else lambda x, w: inner(pad(x), w)
+    found = code(left, right, out, parameters, whole)
     if found is None:
         return None
     plan, ((left_type, right_type), out_type) = found
@@ -159,19 +177,58 @@ def convolution(
 
 
 def code(
-    left: Any, right: Any, out: Any, parameters: dict[str, Any], computation: int | None = None
+    left: Any, right: Any, out: Any, parameters: dict[str, Any], whole: Whole | None = None
 ) -> Any:
     """The plan that a convolution runs by, with its element types, or None."""
     for plan in placed_plans(left, right, out, parameters):
-        if computation is not None:
-            if descriptors.kind(plan) != descriptors.kind([computation]):
+        candidates = [plan]
+        if whole is not None:
+            if descriptors.kind(plan) != descriptors.kind([whole.computation]):
                 continue
-            # A part is computed where the whole would be.
-            plan = [computation, *plan[1:]]
-        chosen = element_types(plan, (left.dtype, right.dtype), out.dtype)
-        if chosen is not None:
-            return plan, chosen
+            # A part is computed where the whole would be, and by its code as far as that has the part's sizes.
+            plan = [whole.computation, *plan[1:]]
+            candidates = [descriptors.by(plan, whole.implementation), plan]
+        for candidate in candidates:
+            chosen = element_types(candidate, (left.dtype, right.dtype), out.dtype)
+            if chosen is not None:
+                return candidate, chosen
     return None
+
+
+def padding_before(
+    left: Any, right: Any, out: Any, parameters: dict[str, Any], whole: Whole | None = None
+) -> Any:
+    """How an image is padded before a convolution, which is left with less padding; None where it is not.
+
+    oneDNN divides the rows of a result among threads. Next to wide padding at the ends of a row it sums the elements
+    of the window in another order than elsewhere: a part of an image would not have the bits of the whole.
+
+    Returns:
+      The padded image's shape and dtype, the parameters that are left, and the padding as `jax.lax.pad` takes it.
+    """
+    numbers, padding = parameters["dimension_numbers"], list(parameters["padding"])
+    window = (right.shape[numbers.rhs_spec[-1]] - 1) * parameters["rhs_dilation"][-1]
+    most = min(window // 2, _PADDING)
+    widths = [max(0, n - most) for n in padding[-1]]
+    found = code(left, right, out, parameters, whole) if any(widths) else None
+    if found is None or descriptors.kind(found[0]) != descriptors.FORWARD:
+        return None
+    by = implementation(found) if whole is None else whole.implementation
+    if parameters["feature_group_count"] > 1 or by.startswith(library.OWN):
+        return None
+    padding[-1] = tuple(n - width for n, width in zip(padding[-1], widths, strict=True))
+    axis, shape, config = numbers.lhs_spec[-1], list(left.shape), [(0, 0, 0)] * left.ndim
+    shape[axis] += sum(widths)
+    config[axis] = (*widths, 0)
+    image = jax.ShapeDtypeStruct(shape, left.dtype)
+    return image, {**parameters, "padding": tuple(padding)}, config
+
+
+def implementation(found: Any) -> str:
+    """The name of the code that is meant by what `code` returns."""
+    loaded, (plan, (types, out_type)) = library.load(), found
+    names = [np.dtype(t).name for t in (*types, out_type)]
+    return (loaded.implementation(plan, names) if loaded is not None else None) or ""
 
 
 def placed_plans(left: Any, right: Any, out: Any, parameters: dict[str, Any]) -> list[list[int]]:
@@ -334,18 +391,19 @@ def _code_of_parts(
     types = [np.dtype(a.dtype).name for a in (left, right, out)]
     if loaded is None or not set(types) <= set(library.TYPES):
         return partitioning.Code()
+    padded = padding_before(left, right, out, parameters)
+    if padded is not None:
+        left, parameters, _ = padded
     found = code(left, right, out, parameters)
     if found is None or not sizes.worth_a_call(work(left, right, out, parameters)):
         return partitioning.Code()
-    plan, (inner, out_type) = found
-    name = loaded.implementation(plan, [np.dtype(t).name for t in (*inner, out_type)])
+    plan, name = found[0], implementation(found)
     tile = 2 if descriptors.kind(plan) == descriptors.FORWARD and name == library.WINOGRAD else 1
     # oneDNN's code for 16 bits takes other blocks of channels where there are 2 places only.
     least = 1 if types[0] == "float32" else 3
-    columns = ROWS.get(name or "", 1)
-    choose = functools.partial(convolution, computation=plan[0])
+    choose = functools.partial(convolution, whole=Whole(plan[0], name))
     text = f"{plan[0]} {name} {tile} {least} {loaded.version()}"
-    return partitioning.Code(choose, tile, least, columns, text)
+    return partitioning.Code(choose, tile, least, text)
 
 
 def widen_sums() -> None:

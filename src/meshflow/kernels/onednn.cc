@@ -30,10 +30,26 @@ enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmu
 enum Packing { kPack = 16, kPacked = 32 };
 // Added to a computation that the calling thread does alone.
 constexpr int64_t kInline = 64;
+// Above that: which code has to do it, as `fingerprint` of its name; 0 for the first that is fast.
+constexpr int kCodeShift = 8;
+
+uint32_t fingerprint(const std::string& name) {
+  uint32_t hash = 2166136261u;
+  for (unsigned char c : name) hash = (hash ^ c) * 16777619u;
+  return hash;
+}
+
+// Goes on to the code that is asked for; false where there is none.
+template <typename Descriptor>
+bool settled(Descriptor& d, uint32_t code) {
+  while (code && fingerprint(d.impl_info_str()) != code)
+    if (!d.next_impl()) return false;
+  return true;
+}
 
 // Convolutions: plan = computation, spatial rank, groups, then dims and strides of image, kernel and
 // result, the strides, dilations (minus one) and paddings, whether with the gradient of a bias, steps.
-void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::vector<Type>& types) {
+void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& plan, const std::vector<Type>& types) {
   bool turned = computation == kTurned;
   if (turned) computation = kForward;
   size_t n = plan.next();
@@ -56,12 +72,17 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
   if (bias) b = memory::desc({y_dims[1]}, types[3], Dims{1});
 
   bool gradient = computation == kKernelGradient, forward = computation == kForward;
+  auto taken = [&](bool made) {
+    if (!made || !code || fingerprint(kernel.implementation) == code) return made;
+    kernel = Kernel();
+    return false;
+  };
   if (!grouped && !bias && (forward || gradient) &&
-      by_winograd(kernel, gradient, x, w, y, strides, dilations, low, steps, turned))
+      taken(by_winograd(kernel, gradient, x, w, y, strides, dilations, low, steps, turned)))
     return;
-  if (gradient && !grouped && by_tiles(kernel, x, w, y, strides, dilations, low, bias ? &b : nullptr)) return;
-  if (forward && !grouped && by_tiles(kernel, x, w, y, strides, dilations, low, steps, turned)) return;
-  if (!steps.empty() && !turned && by_images(kernel, x, w, y, strides, dilations, low, high, steps)) return;
+  if (gradient && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, bias ? &b : nullptr))) return;
+  if (forward && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, steps, turned))) return;
+  if (!steps.empty() && !turned && taken(by_images(kernel, x, w, y, strides, dilations, low, high, steps))) return;
   if (turned || !steps.empty()) throw std::invalid_argument("there is no fast code with these steps");
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);
@@ -75,7 +96,7 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
       if (computation == kForward) {
         dnnl::convolution_forward::primitive_desc d(
             cpu(), dnnl::prop_kind::forward_training, direct, dx, any_w, dy, strides, dilations, low, high, attr);
-        while (depends_on_place(d.impl_info_str(), y_dims.back()) && d.next_impl()) {}
+        if (!settled(d, code)) continue;
         if (!own && slow(d.impl_info_str())) continue;
         kernel.add(DNNL_ARG_SRC, x, d.src_desc(), false);
         kernel.add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
@@ -110,6 +131,7 @@ void convolution(Kernel& kernel, int64_t computation, Reader& plan, const std::v
       kernel = Kernel();
     }
   }
+  throw std::invalid_argument("there is no code as asked for");
 }
 
 // Matrix products: plan = rank, then dims and strides of left, right and result, steps; the last two
@@ -162,6 +184,8 @@ Kernel packer(Plan plan) {
 Kernel built(Plan plan, std::vector<Type> types) {
   if (plan.empty()) throw std::invalid_argument("the plan is too short");
   bool on_caller = plan[0] & kInline, packed = plan[0] & kPacked;
+  auto code = static_cast<uint32_t>(plan[0] >> kCodeShift);
+  plan[0] &= (int64_t{1} << kCodeShift) - 1;
   if (on_caller) plan[0] -= kInline;
   if (packed) {
     plan[0] -= kPacked;
@@ -176,7 +200,7 @@ Kernel built(Plan plan, std::vector<Type> types) {
     if (computation == kMatmul) {
       matmul(kernel, reader, types);
     } else {
-      convolution(kernel, computation, reader, types);
+      convolution(kernel, computation, code, reader, types);
     }
   };
   // Where it will run, as oneDNN divides the work by its number of threads.

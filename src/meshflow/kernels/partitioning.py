@@ -182,14 +182,12 @@ class Code:
         or None; None for XLA's.
       tile: how many rows and columns of the result it computes together.
       least: with fewer rows or columns than that it computes other sums.
-      columns: the same for columns alone.
       text: tells it from other code.
     """
 
     choose: Callable[..., Any] | None = None
     tile: int = 1
     least: int = 1
-    columns: int = 1
     text: str = ""
 
 
@@ -279,8 +277,7 @@ def plan(
         over_kernel = kernel > result
         split = kernel if over_kernel else result
         axes = x[at] or (k[kernel_at] if over_kernel else y[out_at])
-        least = max(code.least, code.columns if i == len(x_shape) - 3 else 1)
-        if not over_kernel and split < least * parts(axes):
+        if not over_kernel and split < code.least * parts(axes):
             continue
         axes = take(axes, split)
         if not axes:

@@ -1,9 +1,10 @@
-"""`Layout`: which mesh dimension each axis of a tensor is split over."""
+"""`Layout`: which mesh dimensions each axis of a tensor is split over."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,19 +20,20 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.placement.mesh import Mesh, mesh_of
 from meshflow.placement.protos import LayoutProto, ShardingSpecProto
 
-__all__ = ["MATCH", "UNSHARDED", "Layout", "layout_of", "place", "place_like"]
+__all__ = ["MATCH", "UNSHARDED", "Layout", "dimensions_of", "layout_of", "place", "place_like"]
 
 UNSHARDED = "unsharded"
 MATCH = "match"
 
 
 class Layout:
-    """How a tensor lies on a mesh: for each axis a mesh dimension or `UNSHARDED`.
+    """How a tensor lies on a mesh: for each axis a mesh dimension, several of them, or `UNSHARDED`.
 
     Layouts that split alike are equal: a mesh dimension of size 1 splits nothing.
 
     Args:
-      sharding_specs: one entry per axis of the tensor.
+      sharding_specs: one entry per axis of the tensor. An axis split over several mesh dimensions has
+        "data+model" or ("data", "model"): over the first, and each of these parts over the second.
       mesh: the mesh.
 
     Raises:
@@ -45,22 +47,21 @@ class Layout:
       1
     """
 
-    def __init__(self, sharding_specs: Sequence[str], mesh: Mesh) -> None:
+    def __init__(self, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> None:
         if not isinstance(mesh, Mesh):
             raise InvalidValueError(f"Layout: mesh is not a valid Mesh object, got {mesh!r}.")
-        specs = [str(s) for s in sharding_specs]
-        for spec in specs:
-            if spec in (UNSHARDED, MATCH):
-                continue
-            if specs.count(spec) > 1:
+        specs = [_spec(s) for s in sharding_specs]
+        used = [name for spec in specs for name in dimensions_of(spec, mesh)]
+        for name in used:
+            if used.count(name) > 1:
                 raise InvalidValueError(
-                    f"Mesh dimensions must be unique. Mesh dimension {spec} was repeated in sharding specs "
+                    f"Mesh dimensions must be unique. Mesh dimension {name} was repeated in sharding specs "
                     f"{specs}; it can split one axis of a tensor only."
                 )
-            if spec not in mesh:
+            if name not in mesh:
                 raise InvalidValueError(
-                    f"{spec}: A dimension sharding must either be a valid mesh dimension or "
-                    f"UNSHARDED; the mesh has the dimensions {mesh.dim_names}."
+                    f"{name}: A dimension sharding must either be a valid mesh dimension, several of them joined by "
+                    f"'+', or UNSHARDED; the mesh has the dimensions {mesh.dim_names}, the sharding specs are {specs}."
                 )
         self.sharding_specs = specs
         self.mesh = mesh
@@ -215,8 +216,12 @@ class Layout:
             raise InvalidValueError(
                 f"num_shards: axis {idx} of a layout of rank {self.rank}: {self.sharding_specs}."
             )
-        spec = self.sharding_specs[idx]
-        return 1 if spec in (UNSHARDED, MATCH) else self.mesh.dim_size(spec)
+        return math.prod(self.mesh.dim_size(d) for d in self._dimensions[idx])
+
+    @functools.cached_property
+    def _dimensions(self) -> list[tuple[str, ...]]:
+        """For each axis the mesh dimensions that it is split over."""
+        return [dimensions_of(spec, self.mesh) for spec in self.sharding_specs]
 
     def is_fully_replicated(self) -> bool:
         """Whether every device has the whole tensor."""
@@ -256,8 +261,15 @@ class Layout:
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
         """For each device of the mesh, which part of the tensor it has, per axis."""
+
+        def part(place: dict[str, int], dimensions: tuple[str, ...]) -> int:
+            number = 0
+            for name in dimensions:
+                number = number * self.mesh.dim_size(name) + place[name]
+            return number
+
         return [
-            tuple(0 if s == UNSHARDED else place[s] for s in self.sharding_specs)
+            tuple(part(place, dimensions) for dimensions in self._dimensions)
             for place in self.mesh.unravel_index().values()
         ]
 
@@ -291,9 +303,11 @@ class Layout:
             )
         for axis, size in enumerate(shape):
             if int(size) % self.num_shards(axis):
+                names = self._dimensions[axis]
+                of = "mesh dimension" if len(names) == 1 else "the mesh dimensions"
                 raise InvalidArgumentError(
                     f"Axis {axis} of the {what} has size {size}, which does not divide into the "
-                    f"{self.num_shards(axis)} parts of mesh dimension '{self.sharding_specs[axis]}' "
+                    f"{self.num_shards(axis)} parts of {of} {' and '.join(map(repr, names))} "
                     f"(shape {tuple(shape)}, layout {self.sharding_specs}). Pad it with tf.pad to a "
                     f"multiple of {self.num_shards(axis)}, or leave the axis unsharded."
                 )
@@ -305,18 +319,23 @@ class Layout:
     @functools.cached_property
     def _sharding(self) -> jax.sharding.NamedSharding:
         # What XLA is to leave as it is has no other name in a function.
-        words = {UNSHARDED: None, MATCH: jax.sharding.PartitionSpec.UNCONSTRAINED}
-        spec = [words.get(s, s) for s in self.sharding_specs]
+        free = jax.sharding.PartitionSpec.UNCONSTRAINED
+        spec = [
+            free if s == MATCH else d[0] if len(d) == 1 else d or None
+            for s, d in zip(self.sharding_specs, self._dimensions, strict=True)
+        ]
         return jax.sharding.NamedSharding(self.mesh.jax_mesh, jax.sharding.PartitionSpec(*spec))
 
     def constrain(self, tensor: Tensor) -> Tensor:
         """The tensor moved into this layout; a variable with a layout calls it on every write."""
         return place(tensor, self)
 
-    def _splits(self) -> list[str]:
+    def _splits(self) -> list[Any]:
         """The specs without mesh dimensions of size 1, which split nothing and which XLA forgets."""
-        parts = enumerate(self.sharding_specs)
-        return [s if s == MATCH or self.num_shards(i) > 1 else UNSHARDED for i, s in parts]
+        return [
+            MATCH if spec == MATCH else tuple(d for d in dimensions if self.mesh.dim_size(d) > 1)
+            for spec, dimensions in zip(self.sharding_specs, self._dimensions, strict=True)
+        ]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -333,6 +352,20 @@ class Layout:
 
     def __reduce__(self) -> Any:
         return Layout, (self.sharding_specs, self.mesh)
+
+
+def _spec(entry: Any) -> str:
+    """The text of an entry of `sharding_specs`."""
+    return (
+        "+".join(map(str, entry)) or UNSHARDED if isinstance(entry, (tuple, list)) else str(entry)
+    )
+
+
+def dimensions_of(spec: str, mesh: Mesh) -> tuple[str, ...]:
+    """The mesh dimensions that an axis with a sharding spec is split over, the coarsest first."""
+    if spec in (UNSHARDED, MATCH):
+        return ()
+    return (spec,) if spec in mesh else tuple(spec.split("+"))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -427,6 +460,6 @@ def layout_of(tensor: Any) -> Layout | None:
     specs = []
     for _, entry in zip(range(value.ndim), entries, strict=False):
         names = (entry,) if isinstance(entry, str) else tuple(entry or ())
-        specs.append(names[0] if len(names) == 1 else UNSHARDED)
+        specs.append(_spec(names))
     mesh = mesh_of(sharding.mesh)
     return Layout([] if mesh.is_single_device() else specs, mesh)

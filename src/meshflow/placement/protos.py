@@ -40,7 +40,7 @@ class MeshProto:
 
 @dataclass
 class ShardingSpecProto:
-    """The mesh dimension of one axis: `sharding_spec`."""
+    """The mesh dimension of one axis, or several joined by "+": `sharding_spec`."""
 
     sharding_spec: str
 

@@ -1,4 +1,4 @@
-"""`custom_gradient` and `recompute_grad`: saying how a function is differentiated."""
+"""`custom_gradient`: saying how a function is differentiated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshflow.core.dispatch.recorded import is_differentiable
 from meshflow.core.gradients.nodes import FunctionNode, whole
 from meshflow.core.gradients.tape import GradientTape, no_tapes
 from meshflow.core.runtime.context import context
-from meshflow.core.tracing.trace import Traced, is_array_like, trace
+from meshflow.core.tracing.trace import Traced, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
@@ -169,51 +169,6 @@ def _vjp_call(forward: Traced, backward: Traced, count: int, captured: int) -> C
 
     call.defvjp(run_forward, run_backward)
     return lambda operands, _: call(*operands)
-
-
-def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Computes a function again for its gradient instead of keeping intermediate values.
-
-    Args:
-      f: a function of tensors; other arguments (numbers, None, objects) reach it as they are.
-
-    Returns:
-      A function with the same values and gradients that needs less memory in training.
-
-    Example:
-      >>> import meshflow as tf
-      >>> f = tf.recompute_grad(lambda x: tf.sin(x) ** 2)
-      >>> x = tf.Variable(0.0)
-      >>> with tf.GradientTape() as tape:
-      ...     y = f(x)
-      >>> tape.gradient(y, x).numpy().item()
-      0.0
-    """
-
-    @functools.wraps(f)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        leaves = nest.flatten(args)
-        tensors = [leaf for leaf in leaves if is_array_like(leaf)]
-
-        def rerun(*symbolic: Any) -> Any:
-            supply = iter(symbolic)
-            full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
-            return f(*nest.pack_sequence_as(args, full), **kwargs)
-
-        tensors = [convert_to_tensor(t) for t in tensors]
-        traced = trace(rerun, tuple(tensors))
-        again = jax.checkpoint(traced.arrays)
-        op = Op(
-            f"recomputed_{traced.name}",
-            lambda operands, _: again(*operands),
-            heavy=True,
-            whole=True,
-        )
-        outputs = apply(op, (tensors, traced.captured_tensors()))
-        traced.assign(outputs[traced.count :])
-        return traced.rebuild(outputs[: traced.count])
-
-    return wrapped
 
 
 def no_gradient(op_type: str) -> None:

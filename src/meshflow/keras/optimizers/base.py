@@ -24,11 +24,11 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replica import sum_over_replicas
+from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, device_and_dtype
 from meshflow.keras.optimizers.hyper import check_number
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
-from meshflow.keras.optimizers.state import State
 from meshflow.ops import array, math
 
 # Threads may share an optimizer: none may find a variable known whose slots another is still making.
@@ -37,7 +37,7 @@ _building = threading.RLock()
 __all__ = ["Optimizer"]
 
 
-class Optimizer(UpdateHooks, State):
+class Optimizer(UpdateHooks, GradientAccumulation):
     """Base class of optimizers.
 
     Args:
@@ -48,6 +48,8 @@ class Optimizer(UpdateHooks, State):
       use_ema: whether a moving average of each variable is kept.
       ema_momentum: its momentum.
       ema_overwrite_frequency: every so many steps the average replaces the variable.
+      gradient_accumulation_steps: variables are updated every so many steps only, by the average of these
+        steps' gradients; `iterations` counts updates. As in Keras 3 an integer of at least 2.
       **kwargs: `learning_rate`, `clipnorm`, `clipvalue`, `global_clipnorm`, `decay`, `lr`;
         `mesh` is the mesh over which the step number is replicated; slots follow their variables.
         `jit_compile` and `is_legacy_optimizer` are accepted and ignored.
@@ -81,9 +83,11 @@ class Optimizer(UpdateHooks, State):
         use_ema: bool = False,
         ema_momentum: float = 0.99,
         ema_overwrite_frequency: int | None = None,
+        gradient_accumulation_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
         self._name = name or type(self).__name__
+        self.gradient_accumulation_steps = check_steps(gradient_accumulation_steps, self._name)
         self.clipnorm = kwargs.pop("clipnorm", None)
         self.clipvalue = kwargs.pop("clipvalue", None)
         self.global_clipnorm = kwargs.pop("global_clipnorm", None)
@@ -99,7 +103,7 @@ class Optimizer(UpdateHooks, State):
             raise TypeError(
                 f"Unexpected keyword argument passed to optimizer {self._name}: {', '.join(sorted(kwargs))}. "
                 "Allowed kwargs are learning_rate, lr, decay, clipnorm, clipvalue, global_clipnorm, "
-                "weight_decay, use_ema, ema_momentum, ema_overwrite_frequency."
+                "weight_decay, use_ema, ema_momentum, ema_overwrite_frequency, gradient_accumulation_steps."
             )
         if self._initial_decay < 0:
             raise ValueError(f"decay cannot be less than 0. Received: decay={self._initial_decay}.")
@@ -150,6 +154,8 @@ class Optimizer(UpdateHooks, State):
             for var in new:
                 with init_scope():
                     self.add_slot(var, "average", var.numpy())
+        if self.gradient_accumulation_steps:
+            self._make_accumulators(new)
         self._run_build_hooks()
 
     def _create_all_weights(self, var_list: Sequence[Variable]) -> None:
@@ -319,13 +325,25 @@ class Optimizer(UpdateHooks, State):
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)
-            pairs = list(self._transform_gradients(pairs))
-            if closure is None:
-                self._step(pairs)
-            else:
+            if closure is not None:
                 # Parameter servers hold the variables, and take the step.
-                closure.push(self, pairs)
+                if self.gradient_accumulation_steps:
+                    raise NotImplementedError(
+                        f"Optimizer {self._name}: gradient_accumulation_steps is not available under "
+                        "ParameterServerStrategy, whose servers apply each worker's gradients at once. Use larger batches."
+                    )
+                closure.push(self, list(self._transform_gradients(pairs)))
+                return self.iterations
+            with alone():
+                if self.gradient_accumulation_steps:
+                    self._accumulate(pairs, self._run_update)
+                else:
+                    self._run_update(pairs)
         return self.iterations
+
+    def _run_update(self, pairs: list[tuple[Any, Variable]]) -> None:
+        """One update of variables by their gradients, which are summed over replicas."""
+        self._step(list(self._transform_gradients(pairs)))
 
     def _step(self, pairs: list[tuple[Any, Variable]]) -> None:
         """The part of `apply_gradients` that changes variables."""
@@ -433,6 +451,8 @@ class Optimizer(UpdateHooks, State):
         for key in ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay"):
             if getattr(self, key) is not None:
                 config[key] = getattr(self, key)
+        if self.gradient_accumulation_steps:
+            config["gradient_accumulation_steps"] = self.gradient_accumulation_steps
         if self.use_ema:
             for key in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
                 config[key] = getattr(self, key)

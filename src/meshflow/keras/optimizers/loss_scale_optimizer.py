@@ -76,6 +76,7 @@ class LossScaleOptimizer(Optimizer):
             *("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator"),
             *("gradient_transformers", "weight_decay", "use_ema", "ema_momentum"),
             *("ema_overwrite_frequency", "iterations", "learning_rate", "lr"),
+            "gradient_accumulation_steps",
         )
     )
 
@@ -295,10 +296,12 @@ class LossScaleOptimizer(Optimizer):
         def apply() -> None:
             self._optimizer.apply_gradients(pairs, name, experimental_aggregate_gradients=False)
 
+        # A step that is left out of an average is as if it had not been.
+        accumulates = bool(getattr(self._optimizer, "gradient_accumulation_steps", None))
         if not isinstance(finite._value, jax.core.Tracer):
             if bool(finite):
                 apply()
-            else:
+            elif not accumulates:
                 self.iterations.assign_add(1)
             return
         # Both outcomes in one program: the update, and a choice that XLA fuses into it. Where an update touches some
@@ -306,7 +309,7 @@ class LossScaleOptimizer(Optimizer):
         steps = self.iterations
         state = {id(v): v for v in (*variables, *self._optimizer.variables)}
         for i, (gradient, variable) in enumerate(pairs):
-            if not isinstance(gradient, IndexedSlices):
+            if accumulates or not isinstance(gradient, IndexedSlices):
                 continue
             by_rows = self._optimizer._changed_by_rows(variable)
             if by_rows:
@@ -318,7 +321,7 @@ class LossScaleOptimizer(Optimizer):
         before = {key: v.value() for key, v in state.items()}
         apply()
         for key, variable in state.items():
-            if variable is not steps:
+            if accumulates or variable is not steps:
                 variable.assign(array.where(finite, variable.value(), before[key]))
 
     def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:

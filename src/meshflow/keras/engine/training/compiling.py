@@ -16,6 +16,7 @@ from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.engine.training.training_steps import TrainingSteps
 from meshflow.keras.mixed_precision.policy import Policy
 from meshflow.keras.optimizers import loss_scale
+from meshflow.keras.optimizers.accumulation import accumulate_over
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, scale_settings
 
 
@@ -70,6 +71,7 @@ class Compiling(TrainingSteps):
         run_eagerly: bool | None = None,
         steps_per_execution: int | str | None = None,
         jit_compile: bool | None = None,
+        gradient_accumulation_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
         """Sets how the model is trained.
@@ -83,12 +85,15 @@ class Compiling(TrainingSteps):
           run_eagerly: whether steps run as plain Python.
           steps_per_execution: how many batches one call of the compiled program processes.
           jit_compile: accepted; steps are always compiled by XLA.
+          gradient_accumulation_steps: weights are updated every so many batches, by the average of their
+            gradients, as with the optimizer's argument of this name.
           **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, into how many shares data are divided so
             that evaluation sees each batch exactly once, or 'auto'; `auto_scale_loss` is accepted.
 
         Raises:
           TypeError: for an unknown keyword.
-          ValueError: when `steps_per_execution` is not positive.
+          ValueError: when `steps_per_execution` is not positive, or `gradient_accumulation_steps` is below 2 or
+            not what the optimizer was made with.
 
         Example:
           >>> import meshflow as tf
@@ -123,6 +128,9 @@ class Compiling(TrainingSteps):
         self.optimizer = _get_optimizers(
             optimizer, lambda o: scaled_for(self.dtype_policy, optimizers.get(o))
         )
+        if gradient_accumulation_steps is not None:
+            for one in nest.flatten(self.optimizer):
+                accumulate_over(one, gradient_accumulation_steps)
         if isinstance(loss, LossesContainer):
             self.compiled_loss = loss
         else:

@@ -1,0 +1,111 @@
+"""`recompute_grad`: time for memory, by computing a function again for its gradient."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op, is_inexact, of_wanted
+from meshflow.core.tracing.trace import is_array_like, trace
+from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+
+__all__ = ["recompute_grad"]
+
+# Always zero. A floating constant is an input of every program, so that no compiler knows it; being no
+# one's data it is the same on all devices, and those that compute again do so together.
+_ZERO = Tensor(np.zeros([], np.float32))
+
+
+def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Computes a function again for its gradient instead of keeping intermediate values.
+
+    Args:
+      f: a function of tensors; other arguments (numbers, None, objects) reach it as they are.
+
+    Returns:
+      A function with the same values and gradients that needs less memory in training.
+
+    Example:
+      >>> import meshflow as tf
+      >>> f = tf.recompute_grad(lambda x: tf.sin(x) ** 2)
+      >>> x = tf.Variable(0.0)
+      >>> with tf.GradientTape() as tape:
+      ...     y = f(x)
+      >>> tape.gradient(y, x).numpy().item()
+      0.0
+    """
+
+    @functools.wraps(f)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        leaves = nest.flatten(args)
+        tensors = [leaf for leaf in leaves if is_array_like(leaf)]
+
+        def rerun(*symbolic: Any) -> Any:
+            supply = iter(symbolic)
+            full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
+            return f(*nest.pack_sequence_as(args, full), **kwargs)
+
+        tensors = [convert_to_tensor(t) for t in tensors]
+        traced = trace(rerun, tuple(tensors))
+        op = Op(f"recomputed_{traced.name}", _recomputed(traced.arrays), heavy=True, whole=True)
+        outputs = apply(op, (tensors, traced.captured_tensors(), _ZERO))
+        traced.assign(outputs[traced.count :])
+        return traced.rebuild(outputs[: traced.count])
+
+    return wrapped
+
+
+def _recomputed(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The array function of an op that runs `run` again for its gradient."""
+    if jax.default_backend() == "cpu":
+        again = _again_in_a_branch(run)
+        return lambda operands, _: again(*operands)
+    checkpointed = jax.checkpoint(run)
+    return lambda operands, _: checkpointed(*operands[:2])
+
+
+def _again_in_a_branch(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` whose gradient computes it again in a branch of its own.
+
+    XLA for CPUs drops the barriers of `jax.checkpoint`, and then takes the second run for the first.
+    It never merges what stands in a branch with what stands outside.
+    """
+
+    @jax.custom_vjp
+    def call(arguments: Any, captures: Any, zero: Any) -> Any:
+        return run(arguments, captures)
+
+    def forward(arguments: Any, captures: Any, zero: Any) -> Any:
+        def nothing() -> Any:
+            return [
+                jax.numpy.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)
+            ]
+
+        # In a branch too: otherwise what depends on no argument, as random numbers of all blocks, is made at once.
+        outputs = jax.lax.cond(zero < 0, nothing, lambda: run(arguments, captures))
+        return outputs, (arguments, captures, zero)
+
+    def backward(inputs: Any, cotangents: Any) -> Any:
+        leaves, tree = jax.tree.flatten(inputs)
+        wanted = tuple(is_inexact(leaf) for leaf in leaves[:-1])
+        function, chosen = of_wanted(run, wanted, inputs[:2])
+        arriving = [c for c in cotangents if is_inexact(c)]
+
+        def again() -> list[Any]:
+            _, pullback, _ = jax.vjp(function, *chosen, has_aux=True)
+            return list(pullback(arriving))
+
+        # The branch never taken gives what lies on the devices as the gradients do.
+        supply = iter(jax.lax.cond(inputs[2] < 0, lambda: chosen, again))
+        gradients = [next(supply) if w else None for w in wanted]
+        return jax.tree.unflatten(tree, [*gradients, None])
+
+    call.defvjp(forward, backward)
+    return call
