@@ -224,3 +224,12 @@ def test_what_cannot_be_hosted_is_named():
         tf.Variable([1.0], shape=tf.TensorShape([None]), name="grows")
     with pytest.raises(ValueError, match="at least 1"):
         strategy_of(workers=0)
+
+
+def test_accumulation_is_refused():
+    strategy = strategy_of()
+    with strategy.scope():
+        v = tf.Variable(1.0)
+        optimizer = tf.keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    with pytest.raises(NotImplementedError, match="gradient_accumulation_steps"):
+        failing(lambda: optimizer.apply_gradients([(tf.constant(1.0), v)]), strategy)

@@ -329,8 +329,8 @@ class Optimizer(UpdateHooks, GradientAccumulation):
                 # Parameter servers hold the variables, and take the step.
                 if self.gradient_accumulation_steps:
                     raise NotImplementedError(
-                        f"Optimizer {self._name}: gradient_accumulation_steps is not available under "
-                        "ParameterServerStrategy, whose servers apply each worker's gradients at once. Use larger batches."
+                        f"Optimizer {self._name}: gradient_accumulation_steps is not available with parameter "
+                        "servers, whose workers do not wait for each other. Use larger batches."
                     )
                 closure.push(self, list(self._transform_gradients(pairs)))
                 return self.iterations
@@ -346,12 +346,11 @@ class Optimizer(UpdateHooks, GradientAccumulation):
         self._step(list(self._transform_gradients(pairs)))
 
     def _step(self, pairs: list[tuple[Any, Variable]]) -> None:
-        """The part of `apply_gradients` that changes variables."""
-        with alone():
-            self._apply(pairs)
-            self.iterations.assign_add(1)
-            if self.use_ema:
-                self._update_averages([v for _, v in pairs])
+        """The part of `apply_gradients` that changes variables; what parameter servers do."""
+        self._apply(pairs)
+        self.iterations.assign_add(1)
+        if self.use_ema:
+            self._update_averages([v for _, v in pairs])
 
     def apply(self, gradients: Any, trainable_variables: Any = None) -> Any:
         """Keras 3's `apply_gradients`.
