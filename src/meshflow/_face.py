@@ -241,7 +241,6 @@ if TYPE_CHECKING:
     from meshflow import (
         audio,
         autodiff,
-        compat,
         data,
         distribute,
         dtypes,
@@ -266,6 +265,7 @@ if TYPE_CHECKING:
         types,
     )
     from meshflow.core import autograph
+    from meshflow.legacy import compat
     from meshflow.data.optional import OptionalSpec
     from meshflow.io.tensors import make_ndarray, make_tensor_proto
     from meshflow.keras import initializers, losses, metrics, optimizers
@@ -291,7 +291,6 @@ _LAZY = (
         "audio",
         "autodiff",
         "autograph",
-        "compat",
         "data",
         "distribute",
         "dtypes",
@@ -314,6 +313,8 @@ _ELSEWHERE = {
     "make_ndarray": "meshflow.io.tensors",
     "make_tensor_proto": "meshflow.io.tensors",
 }
+# The surface of earlier years.
+_LEGACY = ("compat",)
 _KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
 # TensorFlow's older names of Keras initializers.
 _KERAS_INITIALIZERS = {
@@ -327,12 +328,14 @@ _KERAS_INITIALIZERS = {
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "find", "importlib", "Any", "TYPE_CHECKING", "core", "ops"}
-    | {*_LAZY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
+    | {*_LAZY, *_LEGACY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
 )
 
 
 def find(name: str) -> Any:
     """A name that is loaded when it is first used."""
+    if name in _LEGACY:
+        return importlib.import_module(f"meshflow.legacy.{name}")
     if name in _KERAS_MODULES:
         return importlib.import_module(f"meshflow.keras.{name}")
     if name in _KERAS_INITIALIZERS:

@@ -1,5 +1,8 @@
 """`tf.keras`: layers, models, training."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from meshflow.keras import (
     activations,
     applications,
@@ -17,16 +20,17 @@ from meshflow.keras import (
     mixed_precision,
     models,
     optimizers,
-    preprocessing,
     regularizers,
     saving,
     utils,
-    wrappers,
 )
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.version import KERAS_VERSION as __version__
+
+if TYPE_CHECKING:
+    from meshflow.legacy import preprocessing, wrappers
 
 __all__ = [
     "Input",
@@ -55,3 +59,10 @@ __all__ = [
     "utils",
     "wrappers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # What is of earlier years loads when it is first used.
+    if name in ("preprocessing", "wrappers"):
+        return importlib.import_module(f"meshflow.legacy.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,13 @@
 """`tf.keras.preprocessing.image`."""
 
-from meshflow.keras.preprocessing.affine import (
+from meshflow.keras.utils.images import (
+    array_to_img,
+    img_to_array,
+    load_img,
+    save_img,
+    smart_resize,
+)
+from meshflow.legacy.preprocessing.affine import (
     apply_affine_transform,
     apply_brightness_shift,
     apply_channel_shift,
@@ -11,16 +18,9 @@ from meshflow.keras.preprocessing.affine import (
     random_shift,
     random_zoom,
 )
-from meshflow.keras.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
-from meshflow.keras.preprocessing.generator import ImageDataGenerator
-from meshflow.keras.preprocessing.iterators import Iterator, NumpyArrayIterator
-from meshflow.keras.utils.images import (
-    array_to_img,
-    img_to_array,
-    load_img,
-    save_img,
-    smart_resize,
-)
+from meshflow.legacy.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
+from meshflow.legacy.preprocessing.generator import ImageDataGenerator
+from meshflow.legacy.preprocessing.iterators import Iterator, NumpyArrayIterator
 
 __all__ = [
     "DataFrameIterator",

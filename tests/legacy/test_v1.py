@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from meshflow.compat import renamed
 
 import meshflow as tf
-from meshflow.compat import renamed
 
 v1 = tf.compat.v1
 

@@ -10,12 +10,12 @@ import operator as _operator
 from types import SimpleNamespace as _SimpleNamespace
 from typing import Any
 
-from meshflow.compat import renamed as _renamed
-from meshflow.compat.surface import tf as _tf
 from meshflow.core.config.session_config import ConfigProto, GPUOptions
 from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
 from meshflow.io import protos as _protos
 from meshflow.io.records import read_records as _read_records
+from meshflow.legacy.compat import renamed as _renamed
+from meshflow.legacy.compat.surface import tf as _tf
 from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
 

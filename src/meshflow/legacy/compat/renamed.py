@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from meshflow.compat.surface import tf as _tf
+from meshflow.legacy.compat.surface import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 
 __all__ = [

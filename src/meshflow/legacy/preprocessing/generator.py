@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from meshflow.keras import settings
-from meshflow.keras.preprocessing.affine import (
+from meshflow.legacy.preprocessing.affine import (
     apply_affine_transform,
     apply_brightness_shift,
     apply_channel_shift,
 )
-from meshflow.keras.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
-from meshflow.keras.preprocessing.iterators import NumpyArrayIterator
+from meshflow.legacy.preprocessing.file_iterators import DataFrameIterator, DirectoryIterator
+from meshflow.legacy.preprocessing.iterators import NumpyArrayIterator
 
 __all__ = ["ImageDataGenerator"]
 

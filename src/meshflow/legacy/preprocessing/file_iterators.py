@@ -12,8 +12,8 @@ from meshflow.files import gfile
 from meshflow.files.listing import files_below, folders_in
 from meshflow.files.paths import text
 from meshflow.keras import settings
-from meshflow.keras.preprocessing.iterators import FORMATS, Images
 from meshflow.keras.utils.images import img_to_array, load_img
+from meshflow.legacy.preprocessing.iterators import FORMATS, Images
 
 __all__ = ["DataFrameIterator", "DirectoryIterator"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.compat import v1, v2
+from meshflow.legacy.compat import v1, v2
 
 __all__ = [
     "as_bytes",

@@ -1,11 +1,11 @@
 """`tf.keras.preprocessing`: data from folders and arrays."""
 
-from meshflow.keras.preprocessing import image, sequence, text
 from meshflow.keras.utils.directories import (
     image_dataset_from_directory,
     text_dataset_from_directory,
 )
 from meshflow.keras.utils.timeseries import timeseries_dataset_from_array
+from meshflow.legacy.preprocessing import image, sequence, text
 
 __all__ = [
     "image",

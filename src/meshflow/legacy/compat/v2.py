@@ -1,6 +1,6 @@
 """`tf.compat.v2`: the package itself."""
 
-from meshflow.compat.surface import tf as _tf
+from meshflow.legacy.compat.surface import tf as _tf
 
 # Lets its namespaces be imported by their paths.
 __path__: list[str] = []
