@@ -162,21 +162,6 @@ def test_parts_of_ended_processes_are_cleared(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(["a.txt", os.path.basename(mine)])
 
 
-def test_a_folder_is_looked_through_once(tmp_path, monkeypatch):
-    """Of all names, as looking takes as long as there are files."""
-    seen = []
-    scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: seen.append(path) or scandir(path))
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    left = tmp_path / f"other.txt.{parts._machine()}-{ended.pid}-0.part"
-    left.touch()
-    for i in range(5):
-        tf.io.write_file(str(tmp_path / f"{i}.txt"), "new")
-    assert seen == [str(tmp_path)]
-    assert sorted(os.listdir(tmp_path)) == [f"{i}.txt" for i in range(5)]
-
-
 def test_errors_name_the_path(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     below = str(tmp_path / "file" / "a")

@@ -12,9 +12,6 @@ import time
 _COUNT = itertools.count()
 # Of a process on another machine nothing is known; what it has not touched for so long is left over.
 _FORGOTTEN = 24 * 3600.0
-# Folders that this process has looked through, with its number: a forked one looks for itself. At most so many.
-_LOOKED: set[tuple[int, str]] = set()
-_MOST = 10_000
 
 
 def part_name(path: str) -> str:
@@ -29,29 +26,9 @@ def clear_parts(path: str) -> None:
       path: what they wanted to write.
     """
     folder, name = os.path.split(os.path.abspath(path))
-    _clear(folder, f"{name}.")
-
-
-def clear_parts_once(folder: str) -> None:
-    """Deletes what processes that ended left in a local folder, the first time that this process asks.
-
-    Looking for each file that is written would take longer than writing it where a folder has thousands.
-
-    Args:
-      folder: its absolute path.
-    """
-    key = (os.getpid(), folder)
-    if key not in _LOOKED:
-        _clear(folder, "")
-        if len(_LOOKED) >= _MOST:
-            _LOOKED.clear()
-        _LOOKED.add(key)
-
-
-def _clear(folder: str, beginning: str) -> None:
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if entry.name.startswith(beginning) and _is_left(entry):
+            if entry.name.startswith(f"{name}.") and _is_left(entry):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:

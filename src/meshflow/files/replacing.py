@@ -3,7 +3,7 @@
 On a disk what is written lies beside its target, under a name that ends in `.part`, is flushed, and renamed.
 Stores have no rename, but an object appears when its last byte has come: a file is written here and put,
 and of a folder the file that makes it whole is put last. What a killed process left is cleared by
-the next one that writes to the same place, of files by the next one that writes any to their folder.
+the next one that writes to the same place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from meshflow.core.runtime import errors
 from meshflow.files import gfile
-from meshflow.files.parts import clear_parts, clear_parts_once, part_name
+from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import full_disk_named, named_errors, parent, remote, text
 
 # What is replaced, on a disk, and what replaces it, in a store, for the moment of the change.
@@ -61,7 +61,7 @@ class Replacement:
             else:
                 self._folder = os.path.dirname(os.path.abspath(self._target))
                 os.makedirs(self._folder, exist_ok=True)
-                clear_parts_once(self._folder)
+                clear_parts(self._target)
                 self._part = part_name(self._target)
             encoding = encoding if "b" in mode else encoding or "utf-8"
             self.file: IO[Any] = open(self._part, mode, encoding=encoding)  # noqa: SIM115
