@@ -174,7 +174,7 @@ def set_learning_phase(value: int) -> None:
       >>> tf.keras.backend.set_learning_phase(1)
       >>> tf.keras.backend.in_train_phase("train", "test")
       'train'
-      >>> tf.keras.backend.set_learning_phase(0)
+      >>> tf.keras.backend.clear_session()
     """
     _phases[-1] = _checked_phase(value)
 
