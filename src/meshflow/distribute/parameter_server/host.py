@@ -13,37 +13,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from meshflow.distribute.addresses import is_loopback, listening, parse, route_to, with_port
 from meshflow.distribute.channel import own_secret
 from meshflow.distribute.parameter_server.remote_server import RemoteServer, ServerService
+from meshflow.distribute.parameter_server.roles import ROLE, Role
 from meshflow.distribute.parameter_server.serving import Serving
 from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, answer, connect, end
 from meshflow.distribute.parameter_server.worker_service import WorkerService
 
-__all__ = ["Role", "main", "run", "serve", "served"]
-
-# The role of a process that `main` runs, as JSON.
-ROLE = "MESHFLOW_PARAMETER_SERVER"
-
-
-class Role(NamedTuple):
-    """What a process of a cluster is.
-
-    Attributes:
-      kind: "worker" or "ps".
-      number: its number among them.
-      coordinator: where the coordinator is, as 'host:port'.
-      servers: how many parameter servers there are.
-      folder: where a parameter server keeps its journal; None for none.
-    """
-
-    kind: str
-    number: int
-    coordinator: str
-    servers: int
-    folder: str | None = None
+__all__ = ["main", "run", "serve", "served"]
 
 
 def serve(role: Role, secret: str) -> None:

@@ -72,7 +72,20 @@ def wanted_servers() -> tuple[int, ...] | None:
     return _placing.servers
 
 
-class HostedVariable(Variable):
+class _Described(Variable):
+    """A variable that is known by its description, without asking for its value."""
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self._static_shape.as_list())
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._shape)
+
+
+class HostedVariable(_Described):
     """A variable whose value is on a parameter server; made by `tf.Variable` in the strategy's scope.
 
     Attributes:
@@ -115,15 +128,6 @@ class HostedVariable(Variable):
         first, self._first = self._first, None
         self.key, self.servers, self._home = key, tuple(servers), home
         return first
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return tuple(self._static_shape.as_list())
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._shape)
 
     @property
     def device(self) -> str:
@@ -191,7 +195,7 @@ class HostedVariable(Variable):
         return f"<tf.Variable '{self.name}' shape={self._static_shape} dtype={self._dtype.name}>"
 
 
-class Outbox(Variable):
+class Outbox(_Described):
     """What a closure wrote for a server: of the closure that runs in the thread.
 
     Args:
@@ -224,15 +228,6 @@ class Outbox(Variable):
     @_value.setter
     def _value(self, value: Any) -> None:
         context.closure.outboxes[id(self)] = self, value
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return tuple(self._static_shape.as_list())
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._shape)
 
 
 class Outboxes:

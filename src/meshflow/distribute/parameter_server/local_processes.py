@@ -8,39 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from meshflow.distribute.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
+from meshflow.distribute.parameter_server.roles import HOST, ROLE, role_of
 
 __all__ = ["LocalProcesses"]
-
-# The module that such a process runs. It is named, and not imported, as it needs the strategy that launches it.
-HOST = "meshflow.distribute.parameter_server.host"
-# What `host` reads its role from.
-_ROLE = "MESHFLOW_PARAMETER_SERVER"
-
-
-def role_of(
-    kind: str, number: int, coordinator: str, servers: int, folder: Folder | None
-) -> dict[str, Any]:
-    """What a process is, as `host.Role` takes it.
-
-    Args:
-      kind: "worker" or "ps".
-      number: its number among them.
-      coordinator: where the coordinator is.
-      servers: how many parameter servers there are.
-      folder: where servers keep their journals; None for none.
-    """
-    own = str(folder.of_server(number)) if kind == "ps" and folder else None
-    return {
-        "kind": kind,
-        "number": number,
-        "coordinator": coordinator,
-        "servers": servers,
-        "folder": own,
-    }
 
 
 class LocalProcesses:
@@ -66,7 +39,7 @@ class LocalProcesses:
             env={
                 **os.environ,
                 SECRET: secret,
-                _ROLE: json.dumps(role),
+                ROLE: json.dumps(role._asdict()),
                 "PYTHONPATH": os.pathsep.join(paths),
             },
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Change", "Largest", "Push", "Rows", "Step", "Wish"]
+__all__ = ["Change", "Largest", "Push", "Rows", "Step", "Wish", "rounded_up"]
 
 
 class Rows(NamedTuple):
@@ -94,3 +94,8 @@ class Change:
     values: dict[int, Any]
     staleness: int = 0
     repeated: bool = False
+
+
+def rounded_up(rows: int) -> int:
+    """The power of two that holds some rows: a program is compiled for each number of them."""
+    return 1 << max(rows - 1, 0).bit_length()

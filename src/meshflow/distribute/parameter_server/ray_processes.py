@@ -9,7 +9,7 @@ from typing import Any
 
 from meshflow.distribute.channel import SECRET
 from meshflow.distribute.parameter_server.journal import Folder
-from meshflow.distribute.parameter_server.local_processes import HOST, role_of
+from meshflow.distribute.parameter_server.roles import HOST, Role, role_of
 from meshflow.distribute.ray import connected
 from meshflow.environment import extras
 
@@ -22,10 +22,9 @@ _SENT = ("JAX_", "XLA_", "MESHFLOW_", "TF_")
 class _Host:
     """The actor: a process for a server or a worker."""
 
-    def work(self, role: dict[str, Any], secret: str) -> None:
+    def work(self, role: Role, secret: str) -> None:
         """Works until the coordinator ends, and the process with it."""
-        host = importlib.import_module(HOST)
-        host.run(host.Role(**role), secret)
+        importlib.import_module(HOST).run(role, secret)
 
 
 class RayProcesses:

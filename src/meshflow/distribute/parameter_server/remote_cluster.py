@@ -76,6 +76,11 @@ class _Life:
         self.wires: list[Wire] = []
         self.idle: list[Wire] = []
 
+    def close(self) -> None:
+        """Ends all connections."""
+        for wire in (self.control.wire, *self.wires):
+            wire.close()
+
 
 class RemoteCluster(Cluster):
     """Servers and workers in processes that a launcher begins.
@@ -210,8 +215,7 @@ class RemoteCluster(Cluster):
             self._changed.notify_all()
             if self.stopped or (kind == "worker" and number in self._retired):
                 return
-        for wire in (life.control.wire, *life.wires):
-            wire.close()
+        life.close()
         what = "worker" if kind == "worker" else "parameter server"
         _log.warning("%s %d is gone; another one takes its place.", what.capitalize(), number)
         self.count("preemptions" if kind == "worker" else "server_restarts")
@@ -313,8 +317,7 @@ class RemoteCluster(Cluster):
             self._retired.add(number)
             life = self._lives.pop(("worker", number), None)
         if life is not None:
-            for wire in (life.control.wire, *life.wires):
-                wire.close()
+            life.close()
         self._launcher.kill("worker", number)
 
     def _living(self, number: int) -> _Life:
@@ -379,8 +382,7 @@ class RemoteCluster(Cluster):
             lives = list(self._lives.values())
         end(self._listener)
         for life in lives:
-            for wire in (life.control.wire, *life.wires):
-                wire.close()
+            life.close()
         for server in self.servers:
             server.close()
         self._launcher.stop()

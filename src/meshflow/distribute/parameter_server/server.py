@@ -16,13 +16,19 @@ from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parameter_server.compression import whole
-from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish
+from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish, rounded_up
 
 __all__ = ["Held", "ParameterServer"]
 
 
 class Held(Variable):
-    """A variable as its server has it: a subclass, so that no strategy's scope makes it another."""
+    """A variable as its server has it: a subclass, so that no strategy's scope makes it another.
+
+    Attributes:
+      key: its number, the same in all processes.
+    """
+
+    key: int
 
 
 class _History:
@@ -94,9 +100,9 @@ class ParameterServer:
         """
         with writing:
             array = transfers.duplicate(value) if not isinstance(value, np.ndarray) else value
-            self._variables[key] = Held(
-                Tensor(array), trainable=False, name=name, constraint=constraint
-            )
+            held = Held(Tensor(array), trainable=False, name=name, constraint=constraint)
+            held.key = key
+            self._variables[key] = held
             self._histories[key] = _History(np.shape(value)[0] if np.ndim(value) else 0)
             self._note([(key, None)])
 
@@ -203,7 +209,7 @@ class ParameterServer:
                 self._floor = floor
                 self._done = {c for c in self._done if c >= floor}
             if push is not None:
-                repeated = push.closure in self._done or push.closure < self._floor
+                repeated = self.knows(push.closure)
                 if not repeated:
                     staleness = sum(1 for at in self._pushed if at > push.clock)
                     self._apply(push)
@@ -233,16 +239,14 @@ class ParameterServer:
             program = self._programs[kind] = Function(
                 self._program(kind), autograph=False, name="parameter_server_step"
             )
-        arrays = [
+        gradients = [
             [
-                [
-                    _padded(g, self._held(k)) if type(g) is Rows else g
-                    for g, k in zip(s.gradients, s.keys, strict=True)
-                ]
-                for s in push.steps
+                _padded(g, self._held(k)) if type(g) is Rows else g
+                for g, k in zip(s.gradients, s.keys, strict=True)
             ]
+            for s in push.steps
         ]
-        program(*arrays, list(push.sets.values()), list(push.adds.values()))
+        program(gradients, list(push.sets.values()), list(push.adds.values()))
         changes: list[tuple[int, Any]] = [(key, None) for key in (*push.sets, *push.adds)]
         for step in push.steps:
             changes.extend(self._changes_of(step))
@@ -276,14 +280,13 @@ class ParameterServer:
         """What a step changed: variables, slots and the optimizer's own, with their rows or None for all."""
         optimizer = self._optimizers[step.optimizer]
         changes: list[tuple[int, Any]] = []
-        keys = {id(v): key for key, v in self._variables.items()}
         for key, gradient in zip(step.keys, step.gradients, strict=True):
             held = self._held(key)
             by_rows = optimizer._changed_by_rows(held) if type(gradient) is Rows else []
             rows = np.asarray(gradient.indices).reshape(-1) if by_rows else None
             slots = optimizer._slots.get(optimizer._var_key(held), {}).values()
-            changes.extend((keys[id(v)], rows) for v in (held, *slots) if id(v) in keys)
-        changes.append((keys[id(optimizer.iterations)], None))
+            changes.extend((v.key, rows) for v in (held, *slots) if isinstance(v, Held))
+        changes.append((optimizer.iterations.key, None))
         return changes
 
 
@@ -292,7 +295,7 @@ def _padded(rows: Rows, held: Held) -> list[Any]:
 
     Those added are past the variable's end, where updates do nothing.
     """
-    more = (1 << max(0, len(rows.indices) - 1).bit_length()) - len(rows.indices)
+    more = rounded_up(len(rows.indices)) - len(rows.indices)
     values, numbers = np.asarray(rows.values), np.asarray(rows.indices)
     width = [(0, 0)] * (values.ndim - 1)
     return [

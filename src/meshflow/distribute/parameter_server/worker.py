@@ -29,7 +29,7 @@ from meshflow.distribute.parameter_server.hosting import (
     Outboxes,
     gradient_boxes,
 )
-from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish
+from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish, rounded_up
 from meshflow.distribute.replica import entered
 
 __all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker"]
@@ -227,8 +227,7 @@ def _replace_rows(values: dict[int, Any], key: int, rows: Rows) -> None:
     if sys.getrefcount(old) > 2:
         old = transfers.duplicate(old)
     # Few different numbers of rows, as a program is compiled for each: the last row is written again and again.
-    count = 1 << max(len(rows.indices) - 1, 0).bit_length()
-    padding = [(0, count - len(rows.indices))]
+    padding = [(0, rounded_up(len(rows.indices)) - len(rows.indices))]
     indices = np.pad(rows.indices, padding, mode="edge")
     new = np.pad(rows.values, padding + [(0, 0)] * (rows.values.ndim - 1), mode="edge")
     values[key] = _with_rows(old, indices, new)
