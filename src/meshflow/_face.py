@@ -313,9 +313,11 @@ _ELSEWHERE = {
     "make_ndarray": "meshflow.io.tensors",
     "make_tensor_proto": "meshflow.io.tensors",
 }
-# The surface of earlier years.
-_LEGACY = ("compat",)
-_KERAS_MODULES = ("initializers", "losses", "metrics", "optimizers")
+# Modules whose paths are not their names.
+_MOVED = {
+    "compat": "meshflow.legacy.compat",
+    **{n: f"meshflow.keras.{n}" for n in ("initializers", "losses", "metrics", "optimizers")},
+}
 # TensorFlow's older names of Keras initializers.
 _KERAS_INITIALIZERS = {
     "constant_initializer": "Constant",
@@ -328,16 +330,14 @@ _KERAS_INITIALIZERS = {
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
     - {"annotations", "find", "importlib", "Any", "TYPE_CHECKING", "core", "ops"}
-    | {*_LAZY, *_LEGACY, *_KERAS_MODULES, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
+    | {*_LAZY, *_MOVED, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
 )
 
 
 def find(name: str) -> Any:
     """A name that is loaded when it is first used."""
-    if name in _LEGACY:
-        return importlib.import_module(f"meshflow.legacy.{name}")
-    if name in _KERAS_MODULES:
-        return importlib.import_module(f"meshflow.keras.{name}")
+    if name in _MOVED:
+        return importlib.import_module(_MOVED[name])
     if name in _KERAS_INITIALIZERS:
         initializers = importlib.import_module("meshflow.keras.initializers")
         return getattr(initializers, _KERAS_INITIALIZERS[name])

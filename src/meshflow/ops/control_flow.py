@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.autograph.status import convert_if_enabled
+from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.dispatch.operation import Op

@@ -31,10 +31,15 @@ are always computed. A list may not grow in a staged loop.
 from __future__ import annotations
 
 from meshflow.core.autograph import conversion, runtime
-from meshflow.core.autograph.conversion import convert, resolve, to_code, to_graph
+from meshflow.core.autograph.conversion import (
+    convert,
+    convert_if_enabled,
+    resolve,
+    to_code,
+    to_graph,
+)
 from meshflow.core.autograph.status import (
     Feature,
-    convert_if_enabled,
     do_not_convert,
     is_enabled,
     set_loop_options,

@@ -21,7 +21,6 @@ _runtime: list[ModuleType] = []
 def use_runtime(module: ModuleType) -> None:
     """Has converted code call the functions of `module`."""
     _runtime[:] = [module]
-    status.convert_with(resolve)
 
 
 def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,6 +80,14 @@ def resolve(fn: Any) -> Any:
         converted = _function(call)
         return fn if converted is call else MethodType(converted, fn)
     return fn
+
+
+def convert_if_enabled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Converts a function of the user's when AutoGraph is on in this thread.
+
+    For the parts of Meshflow that call back: layers, `tf.map_fn`, strategies.
+    """
+    return resolve(fn) if status.is_enabled() else fn
 
 
 def _function(fn: FunctionType) -> FunctionType:

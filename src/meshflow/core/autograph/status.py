@@ -42,24 +42,6 @@ def switched(enabled: bool) -> Iterator[None]:
         _status.enabled = saved
 
 
-_convert: list[Callable[..., Any]] = []
-
-
-def convert_with(resolve: Callable[..., Any]) -> None:
-    """Has `convert_if_enabled` convert by `resolve`."""
-    _convert[:] = [resolve]
-
-
-def convert_if_enabled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Converts a function of the user's when AutoGraph is on in this thread.
-
-    For the parts of Meshflow that call back: layers, `tf.map_fn`, strategies.
-    """
-    if not _status.enabled:
-        return fn
-    return _convert[0](fn)
-
-
 class Feature(enum.Enum):
     """Optional features of TensorFlow's AutoGraph; accepted where TensorFlow takes them, and ignored."""
 

@@ -11,7 +11,7 @@ from meshflow.core.values.convert import constant
 from meshflow.core.values.shapes import TensorShape
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.keywords import take_layouts
+from meshflow.keras.engine.layer.keywords import for_cell
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import output_size, sizes
 from meshflow.keras.layers.core import weight_config
@@ -253,10 +253,6 @@ class _ConvLSTM(RNN):
         recurrent_dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        shared: dict[str, Any] = {
-            **{name: kwargs[name] for name in ("dtype", "trainable") if name in kwargs},
-            **take_layouts(type(self), kwargs),
-        }
         cell = ConvLSTMCell(
             self.rank,
             filters,
@@ -280,7 +276,7 @@ class _ConvLSTM(RNN):
             kernel_constraint=kernel_constraint,
             recurrent_constraint=recurrent_constraint,
             bias_constraint=bias_constraint,
-            **shared,
+            **for_cell(type(self), kwargs),
         )
         super().__init__(
             cell,

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshflow.keras import regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.keywords import take_layouts
+from meshflow.keras.engine.layer.keywords import for_cell
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
 from meshflow.keras.layers.recurrent import RNN
@@ -27,10 +27,8 @@ class _CellLayer(RNN):
             kwargs["input_shape"] = (length, kwargs.pop("input_dim"))
         elif kwargs.get("input_dim") is not None:
             kwargs["input_shape"] = (None, kwargs.pop("input_dim"))
-        shared = {name: kwargs[name] for name in ("dtype", "trainable") if name in kwargs}
         implementation = kwargs.pop("implementation", 2)
-        layouts = take_layouts(type(self), kwargs)
-        cell = {**cell, **shared, **layouts, "implementation": implementation}
+        cell = {**cell, **for_cell(type(self), kwargs), "implementation": implementation}
         super().__init__(cell_class(**cell), **run, **kwargs)
         self.input_spec = [InputSpec(ndim=3)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.autograph.status import convert_if_enabled
+from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.autograph.status import convert_if_enabled
+from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.runtime.context import as_stored, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest

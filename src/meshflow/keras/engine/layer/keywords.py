@@ -92,6 +92,20 @@ def check_layouts(layer: Any) -> None:
         )
 
 
+def for_cell(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a recurrent layer's cell gets of its keywords: dtype and trainability, which both have, and the layouts.
+
+    Args:
+      cls: the layer's class.
+      kwargs: its keywords, from which the layouts are removed.
+
+    Raises:
+      TypeError: for a layout of a weight that the class does not have.
+    """
+    shared = {key: value for key, value in kwargs.items() if key in ("dtype", "trainable")}
+    return {**shared, **take_layouts(cls, kwargs)}
+
+
 def copy_layouts(source: Any, target: Any) -> None:
     """Gives a copy of a layer the layouts of the original, which configurations do not hold."""
     for one, other in zip(source._flatten_layers(), target._flatten_layers(), strict=True):

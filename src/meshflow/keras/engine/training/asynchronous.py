@@ -76,6 +76,11 @@ def data_handler(model: Any, mode: str, x: Any, y: Any = None, **settings: Any) 
     return ScheduledSteps(model, strategy, mode, x, y, settings)
 
 
+def _is_dataset(x: Any) -> bool:
+    """Whether inputs are a dataset, or a function that makes one for each worker."""
+    return isinstance(x, DatasetCreator) or hasattr(x, "element_spec")
+
+
 class WorkerInput:
     """The batches of one worker; iterated there.
 
@@ -90,11 +95,7 @@ class WorkerInput:
         self._x, self._y = x, y
         self._settings = {name: settings[name] for name in known if name in settings}
         # Workers see the same arrays in orders of their own.
-        shuffled = (
-            settings.get("shuffle")
-            and not hasattr(x, "element_spec")
-            and not isinstance(x, DatasetCreator)
-        )
+        shuffled = settings.get("shuffle") and not _is_dataset(x)
         self._seed = int(host_generator().integers(2**31)) if shuffled else 0
 
     def handler(self) -> DataHandler:
@@ -239,11 +240,7 @@ class ScheduledSteps(_Scheduled):
     ) -> None:
         data = WorkerInput(x, y, settings)
         self.steps = settings.get("steps_per_epoch")
-        if (
-            self.steps is None
-            and not isinstance(x, DatasetCreator)
-            and not hasattr(x, "element_spec")
-        ):
+        if self.steps is None and not _is_dataset(x):
             self.steps = data.handler().steps
         if self.steps is None:
             raise InvalidValueError(

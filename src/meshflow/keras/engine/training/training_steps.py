@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.autograph.status import convert_if_enabled
+from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
