@@ -1,0 +1,60 @@
+"""`tf.lite.experimental`: what is in a converted model, LiteRT's delegates, and its operators' times."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from meshflow.environment import extras
+from meshflow.lite.interpreter import interpreter_module
+
+__all__ = ["Analyzer", "load_delegate"]
+
+
+class Analyzer:
+    """Shows what a converted model is made of."""
+
+    @staticmethod
+    def analyze(
+        model_path: Any = None, model_content: bytes | None = None, gpu_compatibility: bool = False
+    ) -> None:
+        """Prints the operators and tensors of a model.
+
+        Args:
+          model_path: a .tflite file.
+          model_content: its content, in place of the file.
+          gpu_compatibility: whether to say which operators GPUs' delegate has.
+
+        Raises:
+          ValueError: when neither or both are given.
+          ImportError: without the extra `lite`.
+        """
+        if (model_path is None) == (model_content is None):
+            raise ValueError("Analyzer.analyze needs either model_path or model_content.")
+        analyzer = extras.load(
+            "ai_edge_litert._pywrap_analyzer_wrapper",
+            "lite",
+            "tf.lite needs LiteRT, the package ai-edge-litert",
+        )
+        given = model_content if model_path is None else os.fspath(model_path)
+        print(analyzer.ModelAnalyzer(given, model_path is not None, gpu_compatibility))
+
+
+def load_delegate(library: str, options: Any = None) -> Any:
+    """A delegate of LiteRT, which runs some operators on other devices.
+
+    Args:
+      library: path of its library.
+      options: its options.
+
+    Raises:
+      ImportError: without the extra `lite`.
+    """
+    return interpreter_module().load_delegate(library, options)
+
+
+def __getattr__(name: str) -> Any:
+    """LiteRT's enumeration, loaded when it is first used."""
+    if name == "OpResolverType":
+        return interpreter_module().OpResolverType
+    raise AttributeError(f"module 'meshflow.lite.experimental' has no attribute {name!r}")
