@@ -40,7 +40,7 @@ class Analyzer:
         print(analyzer.ModelAnalyzer(given, model_path is not None, gpu_compatibility))
 
 
-def load_delegate(library: str, options: Any = None) -> Any:
+def load_delegate(library: str, options: Any = None) -> object:
     """A delegate of LiteRT, which runs some operators on other devices.
 
     Args:
