@@ -5,39 +5,18 @@ The functions are in the modules `elementwise`, `shaping`, `products`, `loops`; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.deployment.equations import Equation, Program, Value
+from meshflow.deployment import lowering
+from meshflow.deployment.lowering import Refused, is_number, joined
 from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
 
 __all__ = ["Lowering", "Refused", "is_number", "kept_dtype", "lowers"]
 
-Handler = Callable[["Lowering", Equation], "Tensor | list[Tensor]"]
-_HANDLERS: dict[str, Handler] = {}
 _COMPUTED_IN = {"bfloat16": "float32", "float16": "float32", "float64": "float32"}
-
-
-class Refused(Exception):
-    """A primitive cannot be converted; the message says why."""
-
-
-def lowers(*names: str) -> Callable[[Handler], Handler]:
-    """Says which primitives a function converts."""
-
-    def remember(handler: Handler) -> Handler:
-        _HANDLERS.update(dict.fromkeys(names, handler))
-        return handler
-
-    return remember
-
-
-def is_number(size: Any) -> bool:
-    """Whether a size is known."""
-    return isinstance(size, (int, np.integer))
 
 
 def kept_dtype(dtype: Any) -> np.dtype:
@@ -46,7 +25,7 @@ def kept_dtype(dtype: Any) -> np.dtype:
     return np.dtype(_COMPUTED_IN.get(dtype.name, dtype))
 
 
-class Lowering:
+class Lowering(lowering.Lowering):
     """Writes a program's operators into a subgraph.
 
     Args:
@@ -54,74 +33,22 @@ class Lowering:
       subgraph: where operators go.
     """
 
+    runtime, caller = "LiteRT", "tf.lite"
+    handlers: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, graph: Graph, subgraph: Subgraph) -> None:
+        super().__init__()
         self.graph, self.subgraph = graph, subgraph
-        self._tensors: dict[Value, Tensor] = {}
-        self._constants: dict[Any, tuple[np.ndarray, Tensor]] = {}
         self._sizes: dict[str, Tensor] = {}
-        self._scope = ""
 
-    # ---- programs --------------------------------------------------------------------------
-
-    def run(self, program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The results of a program.
-
-        Args:
-          program: the program.
-          inputs: its inputs, tensors of this subgraph.
-
-        Raises:
-          UnimplementedError: for a primitive that cannot be converted, naming it, its layer and why.
-        """
-        self._tensors.update(zip(program.inputs, inputs, strict=True))
-        for equation in program.equations:
-            self._convert(equation)
-        return [self.full(value) for value in program.outputs]
-
-    def _convert(self, equation: Equation) -> None:
-        self._scope = equation.scope
-        handler = _HANDLERS.get(equation.name)
-        try:
-            if handler is None:
-                raise Refused("LiteRT has no operator for it, nor is it made of others here")
-            results = handler(self, equation)
-        except Refused as error:
-            where = f"of layer {equation.scope!r}" if equation.scope else "outside of layers"
-            shapes = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in equation.inputs)
-            raise UnimplementedError(
-                f"tf.lite: the primitive {equation.name!r} {where} with operands {shapes} cannot be converted: {error}."
-            ) from None
-        results = results if isinstance(results, list) else [results]
-        self._tensors.update(zip(equation.outputs, results, strict=True))
-
-    # ---- tensors ---------------------------------------------------------------------------
-
-    def least(self, value: Value) -> Tensor:
-        """A value's tensor, without what broadcasting repeats."""
-        value = value.least
-        if value.known is not None:
-            return self.constant(value.known)
-        return self._tensors[value]
-
-    def full(self, value: Value) -> Tensor:
-        """A value's tensor in its whole shape."""
-        if value not in self._tensors:
-            tensor = self.least(value)
-            if tensor.shape == value.shape:
-                return tensor
-            self._tensors[value] = self.broadcast(tensor, value.shape)
-        return self._tensors[value]
-
-    def constant(self, array: Any) -> Tensor:
+    def make_constant(self, array: np.ndarray) -> Tensor:
         """A tensor of known elements."""
-        given = np.asarray(array)
-        small = given.size < 64
-        key = (given.dtype.str, given.shape, given.tobytes()) if small else id(given)
-        if key not in self._constants:
-            made = given.astype(kept_dtype(given.dtype), copy=False)
-            # With what it was made of, whose identity nothing else may get meanwhile.
-            self._constants[key] = given, Tensor(made.shape, made.dtype, data=made)
-        return self._constants[key][1]
+        made = array.astype(kept_dtype(array.dtype), copy=False)
+        return Tensor(made.shape, made.dtype, data=made)
+
+    def arithmetic(self, name: str, one: Tensor, other: Tensor) -> Tensor:
+        """Arithmetic of sizes."""
+        return self.binary(_ARITHMETIC[name], one, other)
 
     def emit(
         self,
@@ -177,15 +104,7 @@ class Lowering:
             "PACK", parts, [len(shape)], np.int32, "PackOptions", valuesCount=len(parts), axis=0
         )
 
-    def size(self, size: Any) -> Tensor:
-        """A size as a scalar of int32."""
-        if is_number(size):
-            return self.constant(np.int32(size))
-        names = size._get_vars()
-        found = size._evaluate({name: _Number(self, self._variable(name)) for name in names})
-        return found.tensor if isinstance(found, _Number) else self.constant(np.int32(found))
-
-    def _variable(self, name: str) -> Tensor:
+    def variable_size(self, name: str) -> Tensor:
         """The size that a symbol stands for, from an input that has it."""
         if name not in self._sizes:
             for tensor in self.subgraph.inputs:
@@ -309,54 +228,8 @@ class Lowering:
         return self.emit("PADV2", [tensor, sizes, number], shape, tensor.dtype, "PadV2Options")
 
 
-class _Number:
-    """A size that is computed, for arithmetic of symbols."""
-
-    def __init__(self, lowering: Lowering, tensor: Tensor) -> None:
-        self._lowering, self.tensor = lowering, tensor
-
-    def _with(self, code: str, other: Any, swapped: bool = False) -> _Number:
-        other = other.tensor if isinstance(other, _Number) else self._lowering.size(int(other))
-        pair = (other, self.tensor) if swapped else (self.tensor, other)
-        return _Number(self._lowering, self._lowering.binary(code, *pair))
-
-    def __add__(self, other: Any) -> _Number:
-        return self._with("ADD", other)
-
-    def __sub__(self, other: Any) -> _Number:
-        return self._with("SUB", other)
-
-    def __rsub__(self, other: Any) -> _Number:
-        return self._with("SUB", other, True)
-
-    def __mul__(self, other: Any) -> _Number:
-        return self._with("MUL", other)
-
-    def __floordiv__(self, other: Any) -> _Number:
-        return self._with("FLOOR_DIV", other)
-
-    def __rfloordiv__(self, other: Any) -> _Number:
-        return self._with("FLOOR_DIV", other, True)
-
-    def __mod__(self, other: Any) -> _Number:
-        return self._with("FLOOR_MOD", other)
-
-    def __pow__(self, power: int) -> _Number:
-        found = self
-        for _ in range(power - 1):
-            found = found * self
-        return found
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-def joined(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
-    """The shape that two shapes broadcast to."""
-    rank = max(len(one), len(other))
-    pairs = zip([1] * (rank - len(one)) + [*one], [1] * (rank - len(other)) + [*other], strict=True)
-    return tuple(b if is_number(a) and a == 1 else a for a, b in pairs)
-
-
+lowers = Lowering.lowers
+_ARITHMETIC = {"add": "ADD", "sub": "SUB", "mul": "MUL", "floordiv": "FLOOR_DIV", "mod": "FLOOR_MOD"}  # fmt: skip
 _TESTS = {"EqualOptions", "NotEqualOptions", "LessOptions", "LessEqualOptions", "GreaterOptions", "GreaterEqualOptions"}  # fmt: skip
 _BINARY: dict[str, tuple[str, dict[str, Any]]] = {
     "ADD": ("AddOptions", {}), "SUB": ("SubOptions", {}), "MUL": ("MulOptions", {}), "DIV": ("DivOptions", {}),

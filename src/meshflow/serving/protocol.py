@@ -58,11 +58,11 @@ def columns(body: Any, specs: Specs) -> tuple[dict[str, np.ndarray], bool]:
     rows = body["instances"]
     if not isinstance(rows, list) or not rows:
         raise BadRequest("Values in 'instances' key are expected to be a non-empty list.")
-    named = [isinstance(row, Mapping) and not _is_bytes(row) for row in rows]
-    if not any(named):
+    objects = [isinstance(row, Mapping) and not _is_bytes(row) for row in rows]
+    if not any(objects):
         name = _only(specs, "instances")
         arrays = {name: _array(name, rows, specs[name])}
-    elif not all(named):
+    elif not all(objects):
         raise BadRequest("'instances' holds both objects with named values and plain values.")
     else:
         for i, row in enumerate(rows):
