@@ -12,6 +12,7 @@ from rich.table import Table
 
 from meshflow._version import __version__
 from meshflow.cli import doctor as examination
+from meshflow.cli import profile
 from meshflow.cli.launch import Job
 from meshflow.cli.serve import serve
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 
 
 app.command()(serve)
+app.add_typer(profile.app, name="profile")
 
 
 @app.callback(invoke_without_command=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from meshflow.environment import extras
 from meshflow.lite.interpreter import interpreter_module
+from meshflow.profiler.deployed import DeployedProfile, profile_model
 
-__all__ = ["Analyzer", "load_delegate"]
+__all__ = ["Analyzer", "load_delegate", "profile"]
 
 
 class Analyzer:
@@ -38,6 +40,23 @@ class Analyzer:
         )
         given = model_content if model_path is None else os.fspath(model_path)
         print(analyzer.ModelAnalyzer(given, model_path is not None, gpu_compatibility))
+
+
+def profile(
+    model_path: Any, inputs: Mapping[str, Any] | None = None, runs: int = 50, batch: int = 1
+) -> DeployedProfile:
+    """The times of a .tflite file's operators; see `tf.profiler.profile_model`.
+
+    Args:
+      model_path: the file.
+      inputs: arrays by the names of inputs; default zeros.
+      runs: how often it is run after the first call.
+      batch: rows of zeros, where the model leaves their number open.
+
+    Raises:
+      ImportError: without the extra `lite`.
+    """
+    return profile_model(model_path, inputs, runs, batch)
 
 
 def load_delegate(library: str, options: Any = None) -> object:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.deployment.equations import Equation
+from meshflow.deployment.gathering import Rows, placed, read
 from meshflow.lite.graph import Tensor
 from meshflow.lite.lowering import Lowering, Refused, is_number, lowers
 
@@ -121,51 +122,24 @@ def _top_k(l: Lowering, e: Equation) -> list[Tensor]:
 
 @lowers("gather")
 def _gather(l: Lowering, e: Equation) -> Tensor:
-    d, sizes = e.params["dimension_numbers"], e.params["slice_sizes"]
     value, indices = l.full(e.inputs[0]), l.full(e.inputs[1])
-    shape = value.shape
-    whole = [i for i, n in enumerate(sizes) if n is shape[i] or n == shape[i]]
-    if d.operand_batching_dims or d.start_indices_batching_dims:
+    how = read(e, value.shape, indices.shape)
+    if how == "along":
         return _along(l, e, value, indices)
-    if len(indices.shape) == 1:
+    if not isinstance(how, Rows):
         return _block(l, e, value, indices)
-    indexed = list(d.start_index_map)
-    if any(i not in whole and i not in indexed for i in range(len(shape))):
-        raise Refused(f"it takes parts of size {sizes} of a tensor of shape {list(shape)}")
-    if sorted(d.collapsed_slice_dims) != sorted(indexed) or any(sizes[i] != 1 for i in indexed):
-        raise Refused("LiteRT gathers single rows only, not ranges of them")
-    if len(indexed) == 1:
-        found = _rows(l, value, l.reshape(indices, indices.shape[:-1]), indexed[0])
+    numbers = l.cast(indices, np.int32)
+    if len(how.axes) == 1:
+        axis = how.axes[0]
+        line = l.reshape(numbers, indices.shape[:-1])
+        shape = [*value.shape[:axis], *line.shape, *value.shape[axis + 1 :]]
+        found = l.emit("GATHER", [value, line], shape, value.dtype, "GatherOptions", axis=axis)
     else:
-        rest = [i for i in range(len(shape)) if i not in indexed]
-        value = l.transpose(value, [*indexed, *rest])
-        outcome = [*indices.shape[:-1], *(shape[i] for i in rest)]
-        found = l.emit("GATHER_ND", [value, l.cast(indices, np.int32)], outcome, value.dtype, "GatherNdOptions")  # fmt: skip
-        return _placed(l, found, d.offset_dims, len(indices.shape) - 1, 0)
-    return _placed(l, found, d.offset_dims, len(indices.shape) - 1, indexed[0])
-
-
-def _rows(l: Lowering, value: Tensor, indices: Tensor, axis: int) -> Tensor:
-    shape = [*value.shape[:axis], *indices.shape, *value.shape[axis + 1 :]]
-    inputs = [value, l.cast(indices, np.int32)]
-    return l.emit("GATHER", inputs, shape, value.dtype, "GatherOptions", axis=axis)
-
-
-def _placed(l: Lowering, found: Tensor, offsets: Any, batch: int, axis: int) -> Tensor:
-    """The dimensions of what was gathered in the order that is asked for.
-
-    Those of the indices come together at `axis`, those of the slices around them.
-    """
-    rank = len(found.shape)
-    of_indices = list(range(axis, axis + batch))
-    of_slices = [i for i in range(rank) if i not in of_indices]
-    order = [0] * rank
-    for place, source in zip(offsets, of_slices, strict=True):
-        order[place] = source
-    free = (i for i in range(rank) if i not in offsets)
-    for place, source in zip(free, of_indices, strict=True):
-        order[place] = source
-    return l.transpose(found, order)
+        rest = [i for i in range(len(value.shape)) if i not in how.axes]
+        value, axis = l.transpose(value, [*how.axes, *rest]), 0
+        shape = [*indices.shape[:-1], *value.shape[len(how.axes) :]]
+        found = l.emit("GATHER_ND", [value, numbers], shape, value.dtype, "GatherNdOptions")
+    return l.transpose(found, placed(len(found.shape), how.offsets, len(indices.shape) - 1, axis))
 
 
 def _block(l: Lowering, e: Equation, value: Tensor, indices: Tensor) -> Tensor:
@@ -185,13 +159,7 @@ def _block(l: Lowering, e: Equation, value: Tensor, indices: Tensor) -> Tensor:
 
 def _along(l: Lowering, e: Equation, value: Tensor, indices: Tensor) -> Tensor:
     """Elements along one dimension, another for each place of leading dimensions."""
-    d, sizes = e.params["dimension_numbers"], e.params["slice_sizes"]
-    batch = len(d.operand_batching_dims)
-    leading = tuple(range(batch))
-    if d.operand_batching_dims != leading or d.start_indices_batching_dims != leading or d.start_index_map != (batch,) or d.collapsed_slice_dims != (batch,):  # fmt: skip
-        raise Refused("LiteRT gathers along a dimension behind those it goes through only")
-    if any(n not in (1, value.shape[i]) for i, n in enumerate(sizes) if i >= batch):
-        raise Refused("it takes parts of rows")
+    batch = len(e.params["dimension_numbers"].operand_batching_dims)
     indices = l.cast(l.reshape(indices, indices.shape[:-1]), np.int32)
     shape = [*indices.shape, *value.shape[batch + 1 :]]
     found = l.emit("GATHER", [value, indices], shape, value.dtype, "GatherOptions", axis=batch, batchDims=batch)  # fmt: skip
