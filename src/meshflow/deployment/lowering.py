@@ -69,6 +69,22 @@ class Lowering:
         """A tensor repeated where it has size 1."""
         raise NotImplementedError
 
+    def reshape(self, tensor: Any, shape: Sequence[Any]) -> Any:
+        """A tensor's elements in another shape."""
+        raise NotImplementedError
+
+    def transpose(self, tensor: Any, order: Sequence[int]) -> Any:
+        """A tensor with its dimensions in another order."""
+        raise NotImplementedError
+
+    def slice(self, tensor: Any, starts: Any, limits: Any, strides: Any = None) -> Any:
+        """Elements between bounds; the limit of a size that varies is the size itself."""
+        raise NotImplementedError
+
+    def cast(self, tensor: Any, dtype: Any) -> Any:
+        """A tensor in another dtype."""
+        raise NotImplementedError
+
     def arithmetic(self, name: str, one: Any, other: Any) -> Any:
         """'add', 'sub', 'mul', 'floordiv' or 'mod' of two tensors."""
         raise NotImplementedError
@@ -98,7 +114,7 @@ class Lowering:
 
     def _convert(self, equation: Equation) -> None:
         self._scope = equation.scope
-        handler = self.handlers.get(equation.name)
+        handler = self.handlers.get(equation.name, _COMMON.get(equation.name))
         try:
             if handler is None:
                 raise Refused(
@@ -191,3 +207,39 @@ class _Number:
         return found
 
     __radd__, __rmul__ = __add__, __mul__
+
+
+# ---- primitives that are one method of every runtime's --------------------------------------
+
+
+def _reshape(l: Lowering, e: Equation) -> Any:
+    value, order = l.full(e.inputs[0]), e.params.get("dimensions")
+    if e.name == "reshape" and order is not None:
+        value = l.transpose(value, order)
+    return l.reshape(value, e.outputs[0].shape)
+
+
+def _transpose(l: Lowering, e: Equation) -> Any:
+    return l.transpose(l.full(e.inputs[0]), e.params["permutation"])
+
+
+def _slice(l: Lowering, e: Equation) -> Any:
+    p = e.params
+    return l.slice(l.full(e.inputs[0]), p["start_indices"], p["limit_indices"], p["strides"])
+
+
+def _broadcast(l: Lowering, e: Equation) -> Any:
+    return l.broadcast(l.least(e.inputs[0]), e.outputs[0].shape)
+
+
+def _size(l: Lowering, e: Equation) -> Any:
+    return l.cast(l.size(e.params["dim"]), e.outputs[0].dtype)
+
+
+_COMMON: dict[str, Callable[[Any, Equation], Any]] = {
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
+    "transpose": _transpose,
+    "slice": _slice,
+    "broadcast": _broadcast,
+    "dim_as_value": _size,
+}

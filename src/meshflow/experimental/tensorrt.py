@@ -284,7 +284,7 @@ def _calibrated(content: bytes, samples: Callable[[], Iterable[Any]]) -> bytes:
     session = Session(content, providers_for(None))
     feeds = iter([_feed(session, sample) for sample in samples()])
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined]
         """Gives one sample after the other."""
 
         def get_next(self) -> Any:

@@ -217,16 +217,6 @@ def _softmax(l: Lowering, e: Equation) -> Tensor:
     return l.transpose(found, np.argsort(order).tolist())
 
 
-@lowers("broadcast")
-def _broadcast(l: Lowering, e: Equation) -> Tensor:
-    return l.broadcast(l.least(e.inputs[0]), e.outputs[0].shape)
-
-
-@lowers("dim_as_value")
-def _size(l: Lowering, e: Equation) -> Tensor:
-    return l.cast(l.size(e.params["dim"]), e.outputs[0].dtype)
-
-
 @lowers("iota")
 def _iota(l: Lowering, e: Equation) -> Tensor:
     value: Value = e.outputs[0]

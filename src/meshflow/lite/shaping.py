@@ -14,18 +14,6 @@ from meshflow.lite.lowering import Lowering, Refused, is_number, lowers
 __all__: list[str] = []
 
 
-@lowers("reshape", "squeeze", "expand_dims")
-def _reshape(l: Lowering, e: Equation) -> Tensor:
-    if e.params.get("dimensions") is not None and e.name == "reshape":
-        raise Refused("it reorders dimensions, too")
-    return l.reshape(l.full(e.inputs[0]), e.outputs[0].shape)
-
-
-@lowers("transpose")
-def _transpose(l: Lowering, e: Equation) -> Tensor:
-    return l.transpose(l.full(e.inputs[0]), e.params["permutation"])
-
-
 @lowers("concatenate")
 def _concatenate(l: Lowering, e: Equation) -> Tensor:
     parts = [l.full(v) for v in e.inputs]
@@ -36,12 +24,6 @@ def _concatenate(l: Lowering, e: Equation) -> Tensor:
 def _stack(l: Lowering, e: Equation) -> Tensor:
     parts = [l.full(v) for v in e.inputs]
     return l.emit("PACK", parts, e.outputs[0].shape, parts[0].dtype, "PackOptions", valuesCount=len(parts), axis=e.params["axis"])  # fmt: skip
-
-
-@lowers("slice")
-def _slice(l: Lowering, e: Equation) -> Tensor:
-    p = e.params
-    return l.slice(l.full(e.inputs[0]), p["start_indices"], p["limit_indices"], p["strides"])
 
 
 @lowers("pad")

@@ -42,7 +42,8 @@ def _binary(l: Lowering, e: Equation) -> Tensor:
 
 @lowers(*_TESTS)
 def _test(l: Lowering, e: Equation) -> Tensor:
-    found = l.binary(_TESTS[e.name], *map(l.least, e.inputs), dtype=np.bool_)
+    one, other = map(l.least, e.inputs)
+    found = l.binary(_TESTS[e.name], one, other, np.bool_)
     return l.unary("Not", found) if e.name == "ne" else found
 
 
@@ -142,16 +143,6 @@ def _gelu(l: Lowering, e: Equation) -> Tensor:
 def _softmax(l: Lowering, e: Equation) -> Tensor:
     value = l.full(e.inputs[0])
     return l.emit("Softmax", [value], value.shape, value.dtype, axis=int(e.params["axis"]))
-
-
-@lowers("broadcast")
-def _broadcast(l: Lowering, e: Equation) -> Tensor:
-    return l.broadcast(l.least(e.inputs[0]), e.outputs[0].shape)
-
-
-@lowers("dim_as_value")
-def _size(l: Lowering, e: Equation) -> Tensor:
-    return l.cast(l.size(e.params["dim"]), e.outputs[0].dtype)
 
 
 @lowers("iota")

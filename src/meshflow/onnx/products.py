@@ -27,7 +27,7 @@ def _convolution(l: Lowering, e: Equation) -> Tensor:
     shape = [e.outputs[0].shape[i] for i in d.out_spec]
     steps = [int(s) for s in p["window_strides"]]
     about: dict[str, Any] = {"dilations": [int(s) for s in p["rhs_dilation"]], "group": int(p["feature_group_count"])}  # fmt: skip
-    pads = [tuple(map(int, q)) for q in p["padding"]]
+    pads: list[Any] = [tuple(map(int, q)) for q in p["padding"]]
     if max(p["lhs_dilation"]) > 1:
         y = _transposed(l, x, kernel, shape, p, pads)
     else:

@@ -13,16 +13,6 @@ from meshflow.onnx.lowering import Lowering, Refused, Tensor, is_number, lowers
 __all__: list[str] = []
 
 
-@lowers("reshape", "squeeze", "expand_dims")
-def _reshape(l: Lowering, e: Equation) -> Tensor:
-    return l.reshape(l.full(e.inputs[0]), e.outputs[0].shape)
-
-
-@lowers("transpose")
-def _transpose(l: Lowering, e: Equation) -> Tensor:
-    return l.transpose(l.full(e.inputs[0]), e.params["permutation"])
-
-
 @lowers("concatenate")
 def _concatenate(l: Lowering, e: Equation) -> Tensor:
     parts = [l.full(v) for v in e.inputs]
@@ -35,12 +25,6 @@ def _stack(l: Lowering, e: Equation) -> Tensor:
     one = [1 if i == axis else d for i, d in enumerate(shape)]
     parts = [l.reshape(l.full(v), one) for v in e.inputs]
     return l.emit("Concat", parts, shape, parts[0].dtype, axis=axis)
-
-
-@lowers("slice")
-def _slice(l: Lowering, e: Equation) -> Tensor:
-    p = e.params
-    return l.slice(l.full(e.inputs[0]), p["start_indices"], p["limit_indices"], p["strides"])
 
 
 @lowers("pad")
