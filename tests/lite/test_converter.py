@@ -181,6 +181,24 @@ def test_accuracy_of_a_converted_cnn_is_within_a_thousandth(digits, settings, sm
     assert ("DEQUANTIZE" in _codes(content)) == (settings in (_half, _static))
 
 
+@pytest.mark.parametrize("kind", [tf.int8, tf.uint8], ids=str)
+def test_integers_go_in_and_out_of_a_model_with_floats_inside(kind):
+    model = MODELS["sequences"]()
+    x = np.random.default_rng(0).normal(size=(20, 6, 5)).astype(np.float32)
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = DEFAULT
+    converter.representative_dataset = lambda: ([row[None]] for row in x)
+    converter.inference_input_type = converter.inference_output_type = kind
+    run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner()
+    (given,), (result,) = run.get_input_details().values(), run.get_output_details().values()
+    (scale, zero), (out_scale, out_zero) = given["quantization"], result["quantization"]
+    limits = np.iinfo(kind.as_numpy_dtype)
+    integers = np.clip(np.round(x / scale) + zero, limits.min, limits.max).astype(given["dtype"])
+    found = (_of(run, integers).astype(np.float32) - out_zero) * out_scale
+    assert given["dtype"] is result["dtype"] is kind.as_numpy_dtype
+    np.testing.assert_allclose(found, model(x).numpy(), atol=0.15)
+
+
 def test_concrete_functions_are_signatures():
     scale = tf.Variable([2.0, 3.0])
 

@@ -126,14 +126,15 @@ class TFLiteConverter:
         samples, integers, strict = self._settings()
         graph = model_of(self._signatures())
         if samples is not None:
-            left = quantize(graph, ranges(graph, samples))
+            found = ranges(graph, samples)
+            left = quantize(graph, found)
             if strict and left:
                 raise UnimplementedError(
                     f"tf.lite: {', '.join(left)} have no operators on 8-bit integers, which TFLITE_BUILTINS_INT8 asks "
                     "for alone: add TFLITE_BUILTINS to target_spec.supported_ops to leave them float32."
                 )
             int8_weights(graph)
-            with_integer_ends(graph, *integers)
+            with_integer_ends(graph, found, *integers)
         elif self.optimizations:
             types = [as_dtype(t).name for t in self.target_spec.supported_types]
             (float16_weights if "float16" in types else int8_weights)(graph)

@@ -222,53 +222,79 @@ def _fixed(code: str) -> Quantization:
     return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
 
 
-def with_integer_ends(graph: Graph, inputs: Any, outputs: Any) -> None:
+def with_integer_ends(
+    graph: Graph, ranges: dict[Tensor, tuple[float, float]], inputs: Any, outputs: Any
+) -> None:
     """Makes inputs and outputs of quantized signatures integers, too.
 
     Args:
       graph: of `quantize`.
+      ranges: of the tensors of the float model.
       inputs, outputs: float32 (as they are), int8 or uint8.
     """
     for _, number, _, _ in graph.signatures:
         subgraph = graph.subgraphs[number]
+        how = {t: _affine(*ranges[t]) for t in [*subgraph.inputs, *subgraph.outputs] if t in ranges}
         if np.dtype(inputs) != np.float32:
-            subgraph.inputs = [_opened(subgraph, t, np.dtype(inputs)) for t in subgraph.inputs]
+            subgraph.inputs = [_opened(subgraph, t, np.dtype(inputs), how) for t in subgraph.inputs]
         if np.dtype(outputs) != np.float32:
-            subgraph.outputs = [_closed(subgraph, t, np.dtype(outputs)) for t in subgraph.outputs]
+            subgraph.outputs = [_closed(subgraph, t, np.dtype(outputs), how) for t in subgraph.outputs]  # fmt: skip
         subgraph.drop_unused()
 
 
-def _as(tensor: Tensor, like: Tensor, dtype: np.dtype) -> Tensor:
-    """A tensor under the name of another, of integers as `tensor`'s, or of bytes 128 above them."""
-    assert tensor.quantization is not None
-    how = tensor.quantization
+def _bytes(how: Quantization, like: Tensor, dtype: np.dtype) -> Tensor:
+    """A tensor under the name of another, of integers, or of bytes 128 above them."""
     more = 128 if dtype == np.uint8 else 0
-    return Tensor(like.shape, dtype, like.name, None, Quantization(how.scales, how.zero_points + more))  # fmt: skip
+    about = Quantization(how.scales, how.zero_points + more)
+    return Tensor(like.shape, dtype, like.name, None, about)
 
 
-def _opened(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype) -> Tensor:
-    for operator in subgraph.operators:
-        if operator.code == "QUANTIZE" and operator.inputs == [tensor]:
-            if dtype == np.int8:
-                subgraph.operators.remove(operator)
-                operator.outputs[0].name = tensor.name
-                return operator.outputs[0]
-            made = _as(operator.outputs[0], tensor, dtype)
+def _opened(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Tensor:
+    """An input as integers, and as numbers for operators that read these."""
+    if tensor not in how:
+        return tensor
+    readers = [o for o in subgraph.operators if tensor in o.inputs]
+    operator = next((o for o in readers if o.code == "QUANTIZE"), None)
+    if operator is not None and dtype == np.int8:
+        subgraph.operators.remove(operator)
+        made = operator.outputs[0]
+        made.name = tensor.name
+    else:
+        same = None if operator is None else operator.outputs[0].quantization
+        made = _bytes(same or how[tensor], tensor, dtype)
+        if operator is not None:
             operator.inputs = [made]
-            return made
-    return tensor
+    for other in readers:
+        if other.code == "SHAPE":
+            other.inputs = [made]
+    if any(tensor in o.inputs for o in subgraph.operators):
+        tensor.name += "/numbers"
+        # LiteRT makes numbers of int8 everywhere, of bytes not.
+        before = made
+        if dtype == np.uint8:
+            before = _bytes(how[tensor], tensor, np.dtype(np.int8))
+        subgraph.operators.insert(0, Operator("DEQUANTIZE", [before], [tensor], {}, 2))
+        if before is not made:
+            subgraph.operators.insert(0, Operator("QUANTIZE", [made], [before], {}, 2))
+    return made
 
 
-def _closed(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype) -> Tensor:
-    for operator in subgraph.operators:
-        if operator.code == "DEQUANTIZE" and operator.outputs == [tensor]:
-            source = operator.inputs[0]
-            assert source is not None
-            if dtype == np.int8:
-                subgraph.operators.remove(operator)
-                source.name = tensor.name
-                return source
-            made = _as(source, tensor, dtype)
-            operator.code, operator.outputs, operator.version = "QUANTIZE", [made], 2
-            return made
-    return tensor
+def _closed(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Tensor:
+    """A result as integers."""
+    if tensor not in how:
+        return tensor
+    operator = subgraph.makers().get(tensor)
+    source = None if operator is None or operator.code != "DEQUANTIZE" else operator.inputs[0]
+    if source is not None and dtype == np.int8:
+        source.name = tensor.name
+        return source
+    if source is None:
+        source = _bytes(how[tensor], tensor, np.dtype(np.int8))
+        tensor.name += "/numbers"
+        subgraph.operators.append(Operator("QUANTIZE", [tensor], [source], {}, 1))
+        if dtype == np.int8:
+            return source
+    assert source.quantization is not None
+    made = _bytes(source.quantization, source, dtype)
+    subgraph.operators.append(Operator("QUANTIZE", [source], [made], {}, 2))
+    return made
