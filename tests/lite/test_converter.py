@@ -248,6 +248,17 @@ def test_a_saved_keras_model_is_converted(tmp_path):
     np.testing.assert_allclose(_of(run, x), model(x).numpy(), atol=1e-6)
 
 
+def test_a_function_that_was_saved_compiled_is_refused(tmp_path):
+    module = tf.Module()
+    module.double = tf.function(lambda x: x * 2.0, input_signature=[tf.TensorSpec([None, 3])])
+    tf.saved_model.save(module, str(tmp_path / "m"), {"double": module.double})
+    with pytest.raises(ValueError, match=r"no signature 'half', only \['double'\]"):
+        tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m"), signature_keys=["half"])
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m"), ["double"])
+    with pytest.raises(tf.errors.UnimplementedError, match="convert before saving"):
+        converter.convert()
+
+
 def test_what_cannot_be_converted_names_the_primitive_and_the_layer():
     model = _sequential((4,), L.Lambda(lambda x: tf.sort(x), name="sorter"))
     converter = tf.lite.TFLiteConverter.from_keras_model(model)

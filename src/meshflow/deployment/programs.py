@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from meshflow.core.functions.concrete_function import Signed
+from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.tracing.trace import Slot, Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.deployment.equations import Program, flattened
 from meshflow.deployment.idioms import with_idioms
+from meshflow.saved_model import load
 from meshflow.saved_model.programs import traced_for_export
 
-__all__ = ["Deployable", "of_concrete_function", "of_model"]
+__all__ = ["Deployable", "of_concrete_function", "of_model", "of_saved_model"]
 
 
 @dataclasses.dataclass
@@ -81,9 +82,35 @@ def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
             return later._call_python(converted, args, kwargs)
 
         traced = traced_for_export(call, args, kwargs)
+    elif isinstance(function, ConcreteFunction):
+        traced = function.traced
     else:
-        traced = function._any_traced
+        traced = traced_for_export(function, args, kwargs)
     return _deployable(name or "serving_default", traced, _specs(args, kwargs))
+
+
+def of_saved_model(
+    folder: Any, load_model: Callable[..., Any], name: str = "serving_default"
+) -> Deployable:
+    """What a signature of a saved model computes.
+
+    Args:
+      folder: of `Model.save` or `tf.saved_model.save`.
+      load_model: `tf.keras.models.load_model`: a model of layers gives more than its saved functions.
+      name: the signature's.
+
+    Raises:
+      OSError: when nothing was saved there.
+      ValueError: for a signature that is not there.
+    """
+    if name == "serving_default":
+        model = load_model(folder, compile=False)
+        if model._saved_signatures():
+            return of_model(model)
+    signatures = load(folder).signatures
+    if name not in signatures:
+        raise ValueError(f"{folder} has no signature {name!r}, only {sorted(signatures)}.")
+    return of_concrete_function(signatures[name], name)
 
 
 def _specs(args: Any, kwargs: Any) -> list[TensorSpec]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor
-from meshflow.deployment.programs import of_model
+from meshflow.deployment.programs import of_saved_model
 from meshflow.keras.models import load_model
 from meshflow.onnx.exporting import exported
 from meshflow.onnx.lowering import onnx
@@ -65,12 +65,12 @@ ConversionParams = TrtConversionParams
 
 
 class Converter:
-    """Converts a Keras model that `Model.save` wrote into a folder, for TensorRT.
+    """Converts a saved model for TensorRT.
 
     Args:
       input_saved_model_dir: the folder.
       input_saved_model_tags: accepted.
-      input_saved_model_signature_key: accepted: a model's prediction is converted.
+      input_saved_model_signature_key: the signature; default 'serving_default', a model's prediction.
       use_dynamic_shape: accepted: the batch size stays open.
       dynamic_shape_profile_strategy: accepted: engines cover from the least to the greatest shape of `build`.
       conversion_params: a `ConversionParams`.
@@ -98,6 +98,7 @@ class Converter:
         if input_saved_model_dir is None:
             raise ValueError("Converter: input_saved_model_dir is missing.")
         self._folder = Path(input_saved_model_dir)
+        self._signature = input_saved_model_signature_key or "serving_default"
         self._params = (conversion_params or TrtConversionParams())._replace(**params)
         mode = str(self._params.precision_mode).upper()
         if mode not in ("FP32", "FP16", "INT8"):
@@ -130,7 +131,7 @@ class Converter:
             )
         if calibration_input_fn is not None and not calibrated:
             raise ValueError("Should not specify calibration_input_fn because INT8 calibration is not needed.")  # fmt: skip
-        content = exported(of_model(load_model(str(self._folder), compile=False)))
+        content = exported(of_saved_model(str(self._folder), load_model, self._signature))
         if calibration_input_fn is not None:
             content = _calibrated(content, calibration_input_fn)
         self._content = content

@@ -9,7 +9,8 @@ import numpy as np
 
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.dtypes import as_dtype, float32
-from meshflow.deployment.programs import Deployable, of_concrete_function, of_model
+from meshflow.deployment.programs import Deployable, of_concrete_function, of_model, of_saved_model
+from meshflow.keras.models import load_model
 from meshflow.lite.calibration import ranges
 from meshflow.lite.graph import written
 from meshflow.lite.integers import quantize, with_integer_ends
@@ -92,28 +93,21 @@ class TFLiteConverter:
         signature_keys: Sequence[str] | None = None,
         tags: Any = None,
     ) -> TFLiteConverter:
-        """A converter of a model that `Model.save` wrote into a folder.
+        """A converter of signatures of a saved model.
 
         Args:
-          saved_model_dir: the folder.
-          signature_keys: ['serving_default'], the signature of a model's prediction, or None for it.
+          saved_model_dir: the folder, of `Model.save` or `tf.saved_model.save`.
+          signature_keys: names of signatures; default ['serving_default'].
           tags: accepted.
 
         Raises:
           OSError: when nothing was saved there.
-          ValueError: for a folder without a Keras model, or another signature.
+          ValueError: for a signature that is not there.
         """
-        from meshflow.keras.models import load_model  # noqa: PLC0415 - models know converters' formats
-
         del tags
-        wanted = list(signature_keys or ["serving_default"])
-        if wanted != ["serving_default"]:
-            raise ValueError(
-                f"signature_keys: expected ['serving_default'], a model's prediction, got {wanted}. Convert others by "
-                "from_concrete_functions."
-            )
-        model = load_model(saved_model_dir, compile=False)
-        return cls.from_keras_model(model)
+        keys = list(signature_keys or ["serving_default"])
+        found = [of_saved_model(saved_model_dir, load_model, key) for key in keys]
+        return cls(lambda: found)
 
     def convert(self) -> bytes:
         """The content of a .tflite file.
