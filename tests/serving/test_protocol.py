@@ -1,5 +1,7 @@
 """TensorFlow Serving's JSON as arrays, and back."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -85,3 +87,16 @@ def test_specs_are_described_as_tensorflow_does():
         },
         "name": "x",
     }
+
+
+def test_the_extra_is_named(monkeypatch, tmp_path):
+    from meshflow.serving import application, serve
+
+    for name in ("starlette.applications", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"meshflow\[serving\]"):
+        application("model", tmp_path)
+    with pytest.raises(ImportError, match=r"meshflow\[serving\]"):
+        serve(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        serve(tmp_path / "none")
