@@ -85,7 +85,8 @@ def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
     elif isinstance(function, ConcreteFunction):
         traced = function.traced
     else:
-        traced = traced_for_export(function, args, kwargs)
+        signature: Any = function
+        traced = traced_for_export(signature, args, kwargs)
     return _deployable(name or "serving_default", traced, _specs(args, kwargs))
 
 
