@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshflow._version import __version__
 from meshflow.deployment.programs import Deployable, of_model
-from meshflow.files.gfile import GFile
+from meshflow.files.replacing import replacing
 from meshflow.onnx import elementwise, loops, products, shaping  # noqa: F401 - they fill the table
 from meshflow.onnx.loops import described
 from meshflow.onnx.lowering import Lowering, Names, Tensor, onnx
@@ -35,8 +34,7 @@ def export(model: Any, filepath: Any) -> None:
       ImportError: without the extra `onnx`.
     """
     content = exported(of_model(model))
-    path = Path(filepath)
-    with GFile(str(path), "wb") as file:
+    with replacing(filepath) as file:
         file.write(content)
 
 
