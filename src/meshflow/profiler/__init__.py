@@ -1,5 +1,6 @@
-"""`tf.profiler`: where the time of a program goes, recorded by JAX's profiler."""
+"""`tf.profiler`: where the time of a program, or of a deployed model, goes."""
 
 from meshflow.profiler import experimental
+from meshflow.profiler.deployed import DeployedProfile, profile_model
 
-__all__ = ["experimental"]
+__all__ = ["DeployedProfile", "experimental", "profile_model"]

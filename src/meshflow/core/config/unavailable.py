@@ -5,13 +5,10 @@ from __future__ import annotations
 from meshflow.core.dispatch.composite import RAGGED_HELP
 from meshflow.core.runtime.errors import NotAvailableError
 
-_FORMATS = "use tf.keras.models.save_model, Model.save_weights or jax.export."
-
 NAMES: dict[str, str] = {
     "RaggedTensorSpec": RAGGED_HELP,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
     "graph_util": "there are no graphs; see tf.function(...).get_concrete_function().graph.",
-    "lite": _FORMATS,
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "mlir": "see the MLIR of jax.jit(...).lower(...).",

@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
@@ -288,8 +289,11 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         names = list(context.names)
         if self._opens_scope:
             context.names.append(self._name)
+        # What is exported says which layer each of its operations comes from.
+        scope = jax.named_scope(self._name) if context.exporting else contextlib.nullcontext()
         try:
-            yield
+            with scope:
+                yield
         finally:
             context.names[:] = names
             call_state.training.pop()

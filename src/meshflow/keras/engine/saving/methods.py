@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from meshflow import saved_model
+from meshflow import onnx, saved_model
 from meshflow.keras.engine.saving import configuration, models, serving_signatures, weights
 
 __all__ = ["ModelSaving"]
@@ -53,15 +53,21 @@ class ModelSaving:
         """Saves what the model computes, for use without its code: see `tf.saved_model.load`.
 
         Args:
-          filepath: a folder.
-          format: 'tf_saved_model', the only one.
+          filepath: a folder, or a file for ONNX.
+          format: 'tf_saved_model', or 'onnx' (the extra `onnx`).
           **kwargs: ignored (`verbose`, `input_signature`).
 
         Raises:
           ValueError: for another format, or when the model has not been built.
+          UnimplementedError: for an operation that ONNX does not have, naming it, its layer and why.
         """
+        if format == "onnx":
+            onnx.export(self, filepath)
+            return
         if format != "tf_saved_model":
-            raise ValueError(f"Model.export: format must be 'tf_saved_model', got {format!r}.")
+            raise ValueError(
+                f"Model.export: format must be 'tf_saved_model' or 'onnx', got {format!r}."
+            )
         if serving_signatures.input_specs(self) is None:
             raise ValueError(f"Model {self.name} must be built or called before it is exported.")
         saved_model.save(self, filepath)

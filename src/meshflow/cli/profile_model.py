@@ -1,0 +1,44 @@
+"""`meshflow profile model`: the operators of a deployed model, by time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from meshflow.core.runtime.errors import OpError
+from meshflow.profiler.deployed import profile_model
+
+__all__ = ["model"]
+
+
+def model(
+    file: Annotated[str, typer.Argument(help="A .tflite or .onnx file, or a saved model.")],
+    runs: Annotated[int, typer.Option(help="How often it is run after the first call.")] = 50,
+    batch: Annotated[int, typer.Option(help="Rows of zeros that it is given.")] = 1,
+    kinds: Annotated[bool, typer.Option("--kinds", help="Operators of a kind together.")] = False,
+) -> None:
+    """Show where the time of a deployed model goes, operator by operator."""
+    try:
+        found = profile_model(file, runs=runs, batch=batch)
+    except (OpError, ImportError, OSError) as error:
+        sys.exit(str(error))
+    console = Console()
+    head, *_ = str(found).splitlines()
+    console.print(head, markup=False, soft_wrap=True, highlight=False)
+    table = Table("operator", "name", "ms", "%", "calls", "first ms", "kB", box=None, pad_edge=False)  # fmt: skip
+    for column in table.columns[2:]:
+        column.justify = "right"
+    operators = found.by_kind() if kinds else found.operators
+    total = sum(o.seconds for o in operators) or 1.0
+    for o in operators:
+        first = "" if o.first_seconds is None else f"{o.first_seconds * 1e3:.4f}"
+        memory = "" if o.bytes is None else f"{o.bytes / 1e3:.1f}"
+        share = f"{o.seconds / total:.1%}"
+        table.add_row(o.kind, o.name, f"{o.seconds * 1e3:.4f}", share, f"{o.calls:.0f}", first, memory)  # fmt: skip
+    console.print(table)
+    if found.note:
+        console.print(found.note, markup=False, soft_wrap=True)

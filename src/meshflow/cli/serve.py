@@ -1,0 +1,51 @@
+"""`meshflow serve`: a saved model behind HTTP."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from meshflow.serving import Settings
+from meshflow.serving import serve as serve_folder
+
+__all__ = ["serve"]
+
+
+def serve(
+    folder: Annotated[
+        str, typer.Argument(help="A saved model, or a folder with one in each of its versions.")
+    ],
+    name: Annotated[str, typer.Option(help="The model's name in addresses.")] = "model",
+    port: Annotated[int, typer.Option(help="The port; 0 for a free one.")] = 8501,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; others than this machine only if told.")
+    ] = "127.0.0.1",
+    max_batch: Annotated[
+        int, typer.Option(help="The greatest number of rows of one call; 1 for no batching.")
+    ] = 32,
+    batch_wait: Annotated[
+        float, typer.Option(help="Milliseconds that a call waits for more rows.")
+    ] = 0.0,
+    warm_up: Annotated[
+        bool, typer.Option(help="Compile a version for all batch sizes before it is asked.")
+    ] = True,
+    keep: Annotated[int, typer.Option(help="How many of the newest versions; 0 for all.")] = 1,
+    poll: Annotated[
+        float, typer.Option(help="Seconds after which the folder is looked at again.")
+    ] = 1.0,
+    label: Annotated[
+        list[str] | None, typer.Option(help="A label of a version, as stable=3.", metavar="L=N")
+    ] = None,
+) -> None:
+    """Serve a saved model by TensorFlow Serving's REST protocol."""
+    try:
+        labels = {key: int(number) for key, number in (item.split("=") for item in label or [])}
+    except ValueError:
+        raise typer.BadParameter(f"labels are given as stable=3, got {label}") from None
+    settings = Settings(max_batch, batch_wait / 1000, warm_up, keep, poll, labels)
+    try:
+        serve_folder(folder, name, port, host, settings)
+    except (ImportError, OSError) as error:
+        sys.exit(str(error))

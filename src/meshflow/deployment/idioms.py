@@ -1,0 +1,321 @@
+"""What several equations compute together, found again: pooling, softmax, means, clipping, GELU.
+
+Each finder looks at one equation as the last of an idiom, and gives the equation that stands for all of
+them; what nothing reads any more goes afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.deployment.equations import Equation, Program, Value, without_unused
+
+__all__ = ["with_idioms"]
+
+
+def with_idioms(program: Program) -> Program:
+    """The program with idioms as one equation each; a program that has none is as before."""
+    for finder in _FINDERS:
+        program = _found(program, finder)
+    for equation in program.equations:
+        for name, inner in equation.params.items():
+            if isinstance(inner, Program):
+                equation.params[name] = with_idioms(inner)
+            elif name == "programs":
+                equation.params[name] = [with_idioms(p) for p in inner]
+    return program
+
+
+def _found(program: Program, finder: Callable[[Makers, Equation], Equation | None]) -> Program:
+    makers, equations = Makers(program), []
+    for equation in program.equations:
+        better = finder(makers, equation)
+        if better is not None:
+            better.outputs, better.scope = equation.outputs, equation.scope
+        equations.append(better or equation)
+    return without_unused(Program(program.inputs, program.outputs, equations))
+
+
+class Makers:
+    """Which equation makes each value of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.made = {v: e for e in program.equations for v in e.outputs}
+
+    def by(self, value: Value, *names: str) -> Equation | None:
+        """The equation that makes a value, if it is one of these."""
+        equation = self.made.get(value.least)
+        return equation if equation is not None and equation.name in names else None
+
+
+def _scalar(value: Value) -> float | None:
+    """The number that a constant repeats."""
+    known = value.constant
+    if known is None or not known.size or not (known == known.flat[0]).all():
+        return None
+    return float(known.flat[0]) if known.dtype.kind in "fiu" else None
+
+
+def _near(value: Value, number: float) -> bool:
+    found = _scalar(value)
+    return found is not None and math.isclose(found, number, rel_tol=1e-5)
+
+
+def _with_constant(equation: Equation) -> tuple[Value, Value] | None:
+    """The operand and the constant of an equation of two."""
+    one, other = equation.inputs
+    if other.constant is not None:
+        return one, other
+    return (other, one) if one.constant is not None else None
+
+
+# ---- reductions ----------------------------------------------------------------------------
+
+_REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_mean")
+
+
+def _kept(makers: Makers, equation: Equation) -> Equation | None:
+    """A reduction that keeps the dimensions."""
+    if equation.name != "reshape":
+        return None
+    reduction = makers.by(equation.inputs[0], *_REDUCTIONS)
+    if reduction is None or reduction.params.get("keepdims"):
+        return None
+    source, axes = reduction.inputs[0], reduction.params["axes"]
+    kept = tuple(1 if i in axes else d for i, d in enumerate(source.shape))
+    if equation.outputs[0].shape != kept:
+        return None
+    return Equation(reduction.name, [source], [], {"axes": axes, "keepdims": True})
+
+
+def _mean(makers: Makers, equation: Equation) -> Equation | None:
+    """A sum over as many elements as it is divided by."""
+    if equation.name not in ("div", "mul"):
+        return None
+    total = makers.by(equation.inputs[0], "reduce_sum")
+    number = _scalar(equation.inputs[1])
+    if total is None or not number or total.outputs[0].dtype.kind != "f":
+        return None
+    sizes = [total.inputs[0].shape[a] for a in total.params["axes"]]
+    if not all(isinstance(d, int) for d in sizes):
+        return None
+    count = float(math.prod(sizes))
+    if not math.isclose(number if equation.name == "div" else 1 / number, count, rel_tol=1e-6):
+        return None
+    if equation.outputs[0].shape != total.outputs[0].shape:
+        return None
+    return Equation("reduce_mean", total.inputs, [], dict(total.params))
+
+
+def _softmax(makers: Makers, equation: Equation) -> Equation | None:
+    if equation.name != "div":
+        return None
+    powers, total = (
+        makers.by(equation.inputs[0], "exp"),
+        makers.by(equation.inputs[1], "reduce_sum"),
+    )
+    if powers is None or total is None or total.inputs[0].least is not powers.outputs[0]:
+        return None
+    difference = makers.by(powers.inputs[0], "sub")
+    if difference is None or len(total.params["axes"]) != 1:
+        return None
+    source, greatest = difference.inputs[0], makers.by(difference.inputs[1], "reduce_max")
+    if greatest is None or greatest.inputs[0].least is not source:
+        return None
+    if greatest.params["axes"] != total.params["axes"]:
+        return None
+    return Equation("softmax", [source], [], {"axis": total.params["axes"][0]})
+
+
+# ---- elementwise ---------------------------------------------------------------------------
+
+
+def _clipped(makers: Makers, equation: Equation) -> Equation | None:
+    """A choice between a number and a bound, by comparing the two."""
+    if equation.name != "select_n" or len(equation.inputs) != 3:
+        return None
+    which, otherwise, chosen = equation.inputs
+    test = makers.by(which, "le", "lt", "ge", "gt")
+    if test is None or test.inputs[0].least is not chosen.least:
+        return None
+    bound, other = test.inputs[1].constant, otherwise.constant
+    if bound is None or other is None or _scalar(otherwise) != _scalar(test.inputs[1]):
+        return None
+    if _scalar(otherwise) is None:
+        return None
+    name = "min" if test.name in ("le", "lt") else "max"
+    return Equation(name, [chosen, otherwise], [], {})
+
+
+def _gelu(makers: Makers, equation: Equation) -> Equation | None:
+    if equation.name != "mul" or equation.outputs[0].dtype.kind != "f":
+        return None
+    for half, gate in (equation.inputs, equation.inputs[::-1]):
+        product = makers.by(half, "mul")
+        scaled = _with_constant(product) if product else None
+        if scaled is not None and _near(scaled[1], 0.5):
+            source = scaled[0]
+            if _is_exact_gate(makers, gate, source):
+                return Equation("gelu", [source], [], {"approximate": False})
+        # x * (0.5 * (1 + tanh(...)))
+        product = makers.by(gate, "mul")
+        scaled = _with_constant(product) if product else None
+        if scaled is not None and _near(scaled[1], 0.5) and _is_tanh_gate(makers, scaled[0], half):
+            return Equation("gelu", [half], [], {"approximate": True})
+    return None
+
+
+def _is_exact_gate(makers: Makers, gate: Value, source: Value) -> bool:
+    """Whether a value is erfc(-x / sqrt(2))."""
+    error = makers.by(gate, "erfc")
+    product = makers.by(error.inputs[0], "mul") if error else None
+    scaled = _with_constant(product) if product else None
+    if scaled is None or not _near(scaled[1], math.sqrt(0.5)):
+        return False
+    negated = makers.by(scaled[0], "neg")
+    return negated is not None and negated.inputs[0].least is source.least
+
+
+def _is_tanh_gate(makers: Makers, gate: Value, source: Value) -> bool:
+    """Whether a value is 1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
+    total = makers.by(gate, "add")
+    one = _with_constant(total) if total else None
+    bent = makers.by(one[0], "tanh") if one and _near(one[1], 1) else None
+    product = makers.by(bent.inputs[0], "mul") if bent else None
+    scaled = _with_constant(product) if product else None
+    if scaled is None or not _near(scaled[1], math.sqrt(2 / math.pi)):
+        return False
+    total = makers.by(scaled[0], "add")
+    if total is None or total.inputs[0].least is not source.least:
+        return False
+    product = makers.by(total.inputs[1], "mul")
+    scaled = _with_constant(product) if product else None
+    cube = makers.by(scaled[0], "integer_pow") if scaled and _near(scaled[1], 0.044715) else None
+    return cube is not None and cube.params["y"] == 3 and cube.inputs[0].least is source.least
+
+
+# ---- pooling -------------------------------------------------------------------------------
+
+
+def _windows(makers: Makers, equation: Equation) -> Equation | None:
+    """Maxima or sums of the elements of windows, written as strided slices of one array."""
+    if equation.name not in ("max", "add"):
+        return None
+    parts = _chain(makers, equation)
+    slices = [makers.by(p, "slice") for p in parts]
+    if len(parts) < 2 or any(s is None for s in slices):
+        return None
+    taken = [s for s in slices if s is not None]
+    source = taken[0].inputs[0]
+    strides = taken[0].params["strides"] or (1,) * len(source.shape)
+    shape = equation.outputs[0].shape
+    if any(
+        s.inputs[0] is not source
+        or (s.params["strides"] or (1,) * len(strides)) != strides
+        or s.outputs[0].shape != shape
+        for s in taken
+    ):
+        return None
+    starts = {tuple(s.params["start_indices"]) for s in taken}
+    size = tuple(max(places) + 1 for places in zip(*starts, strict=True))
+    if starts != set(np.ndindex(*size)) or len(starts) != len(taken):
+        return None
+    fits = tuple(
+        n if k == 1 and s == 1 else (n - k) // s + 1
+        for n, k, s in zip(source.shape, size, strides, strict=True)
+    )
+    if fits != tuple(shape):
+        return None
+    return _pooled(makers, "max" if equation.name == "max" else "sum", source, size, strides)
+
+
+def _chain(makers: Makers, equation: Equation) -> list[Value]:
+    """The operands of a left-leaning chain of one operation."""
+    parts: list[Value] = []
+    last: Equation | None = equation
+    while last is not None and last.name == equation.name:
+        parts.append(last.inputs[1])
+        first = last.inputs[0]
+        last = makers.by(first, equation.name)
+        if last is None:
+            parts.append(first)
+    return parts[::-1]
+
+
+def _reduced(makers: Makers, equation: Equation) -> Equation | None:
+    """Windows that are a primitive."""
+    params = equation.params
+    if equation.name == "max_windows":
+        size, strides, pads, dilations = params["windows"]
+        kind = "max"
+    elif equation.name in ("reduce_window_max", "reduce_window_sum"):
+        size, strides = params["window_dimensions"], params["window_strides"]
+        pads, dilations = params["padding"], params["window_dilation"]
+        kind = "max" if equation.name.endswith("max") else "sum"
+        if set(params["base_dilation"]) - {1}:
+            return None
+    else:
+        return None
+    about = {"kind": kind, "size": size, "strides": strides, "dilations": dilations}
+    return Equation("pool", [equation.inputs[0]], [], {**about, "pads": tuple(pads)})
+
+
+def _pooled(makers: Makers, kind: str, source: Value, size: Any, strides: Any) -> Equation:
+    """A pooling, with the padding of its operand as its own."""
+    pads: Any = ((0, 0),) * len(size)
+    pad = makers.by(source, "pad")
+    if pad is not None:
+        config = [tuple(map(int, p)) for p in pad.params["padding_config"]]
+        value = _scalar(pad.inputs[1])
+        neutral = 0.0 if kind == "sum" else -math.inf
+        if value == neutral and all(p[2] == 0 and min(p[:2]) >= 0 for p in config):
+            source, pads = pad.inputs[0], tuple(p[:2] for p in config)
+    ones = (1,) * len(size)
+    about = {"kind": kind, "size": tuple(size), "strides": tuple(strides), "dilations": ones}
+    return Equation("pool", [source], [], {**about, "pads": pads})
+
+
+def _average(makers: Makers, equation: Equation) -> Equation | None:
+    """Sums of windows divided by the number of elements that are no padding."""
+    if equation.name not in ("div", "mul"):
+        return None
+    total = makers.by(equation.inputs[0], "pool")
+    if total is None or total.params["kind"] != "sum" or equation.inputs[1].constant is None:
+        return None
+    divisor = equation.inputs[1].constant
+    if equation.name == "mul":
+        divisor = 1 / divisor
+    counts = _counts(total)
+    if counts is None or np.broadcast_shapes(divisor.shape, counts.shape) != counts.shape:
+        return None
+    if not np.allclose(divisor, counts, rtol=1e-5):
+        return None
+    return Equation("pool", total.inputs, [], {**total.params, "kind": "average"})
+
+
+def _counts(pool: Equation) -> np.ndarray | None:
+    """How many elements of each window are inside the array; 1 in dimensions without windows."""
+    counts = np.ones((1,) * len(pool.params["size"]))
+    keys = ("size", "strides", "pads", "dilations")
+    for i, (k, s, (low, _), d) in enumerate(zip(*(pool.params[x] for x in keys), strict=True)):
+        if k == 1:
+            continue
+        n, m = pool.inputs[0].shape[i], pool.outputs[0].shape[i]
+        if not isinstance(n, int) or not isinstance(m, int):
+            if low or d != 1:
+                return None
+            counts = counts * k
+            continue
+        places = np.arange(m)[:, None] * s - low + np.arange(k) * d
+        line = ((places >= 0) & (places < n)).sum(1)
+        counts = counts * line.reshape([m if j == i else 1 for j in range(counts.ndim)])
+    return counts
+
+
+_FINDERS: tuple[Callable[[Makers, Equation], Equation | None], ...] = (
+    _clipped, _kept, _mean, _softmax, _gelu, _reduced, _windows, _average,
+)  # fmt: skip

@@ -1,0 +1,153 @@
+"""The programs of models, concrete functions and saved models, with the names of what they take and return."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.functions.concrete_function import ConcreteFunction, Signed
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.tracing.trace import Slot, Traced
+from meshflow.core.values import nest
+from meshflow.core.values.specs import TensorSpec
+from meshflow.deployment.equations import Program, flattened
+from meshflow.deployment.idioms import with_idioms
+from meshflow.saved_model import load
+from meshflow.saved_model.programs import traced_for_export
+
+__all__ = ["Deployable", "of_concrete_function", "of_model", "of_saved_model"]
+
+
+@dataclasses.dataclass
+class Deployable:
+    """A function to be written for another runtime.
+
+    Attributes:
+      name: of its signature.
+      program: what it computes.
+      inputs, outputs: names, in the order of the program's.
+      specs: of the inputs, None for sizes that vary.
+    """
+
+    name: str
+    program: Program
+    inputs: list[str]
+    outputs: list[str]
+    specs: list[TensorSpec]
+
+
+def of_model(model: Any, name: str = "serving_default") -> Deployable:
+    """What a Keras model predicts.
+
+    Args:
+      model: a built model.
+      name: the signature's.
+
+    Raises:
+      ValueError: when the model has not been built.
+    """
+    found = model._saved_signatures()
+    if not found:
+        raise ValueError(
+            f"Model {model.name} must be built or called before it is converted: its inputs are not known."
+        )
+    function, args, kwargs = next(iter(found.values()))
+    traced = traced_for_export(function, args, kwargs)
+    return _deployable(name, traced, _specs(args, kwargs))
+
+
+def of_concrete_function(function: Any, name: str | None = None) -> Deployable:
+    """What a concrete function computes.
+
+    Args:
+      function: of `tf.function(...).get_concrete_function`.
+      name: the signature's; default 'serving_default'.
+
+    Raises:
+      TypeError: for what is none.
+    """
+    if not isinstance(function, Signed):
+        raise TypeError(
+            f"Expected a concrete function, as tf.function(...).get_concrete_function(...) gives, got {function!r}."
+        )
+    args, kwargs = function.structured_input_signature
+    later = getattr(function, "_function", None)
+    if later is not None:
+        converted = later._converted()
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return later._call_python(converted, args, kwargs)
+
+        traced = traced_for_export(call, args, kwargs)
+    elif isinstance(function, ConcreteFunction):
+        traced = function.traced
+    else:
+        signature: Any = function
+        traced = traced_for_export(signature, args, kwargs)
+    return _deployable(name or "serving_default", traced, _specs(args, kwargs))
+
+
+def of_saved_model(
+    folder: Any, load_model: Callable[..., Any], name: str = "serving_default"
+) -> Deployable:
+    """What a signature of a saved model computes.
+
+    Args:
+      folder: of `Model.save` or `tf.saved_model.save`.
+      load_model: `tf.keras.models.load_model`: a model of layers gives more than its saved functions.
+      name: the signature's.
+
+    Raises:
+      OSError: when nothing was saved there.
+      ValueError: for a signature that is not there.
+    """
+    if name == "serving_default":
+        model = load_model(folder, compile=False)
+        if model._saved_signatures():
+            return of_model(model)
+    signatures = load(folder).signatures
+    if name not in signatures:
+        raise ValueError(f"{folder} has no signature {name!r}, only {sorted(signatures)}.")
+    return of_concrete_function(signatures[name], name)
+
+
+def _specs(args: Any, kwargs: Any) -> list[TensorSpec]:
+    return [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
+
+
+def _deployable(name: str, traced: Traced, specs: list[TensorSpec]) -> Deployable:
+    if traced.closed.effects or traced.iterator_captures or traced.infeeds:
+        raise UnimplementedError(
+            f"{traced.name} calls Python while it runs (py_function, print, a table, or an iterator), which no other "
+            "runtime can."
+        )
+    if traced.writes:
+        names = ", ".join(sorted(v.name for v in traced.writes))
+        raise UnimplementedError(
+            f"{traced.name} writes the variables {names}: only functions of their inputs can be converted."
+        )
+    with_values = [np.asarray(t._value) for t in traced.captured_tensors()]
+    program = with_idioms(flattened(traced.closed, with_values))
+    return Deployable(name, program, _input_names(specs), _output_names(traced), specs)
+
+
+def _input_names(specs: list[TensorSpec]) -> list[str]:
+    names: list[str] = []
+    for i, spec in enumerate(specs):
+        name = spec.name or f"args_{i}"
+        names.append(name if name not in names else f"{name}_{i}")
+    return names
+
+
+def _output_names(traced: Traced) -> list[str]:
+    """Keys of a dictionary, or 'output_0' and so on."""
+    structure = traced.structure
+    names = [f"output_{i}" for i in range(traced.count)]
+    if isinstance(structure, Mapping):
+        for key, value in structure.items():
+            if isinstance(value, Slot):
+                names[value.index] = str(key)
+    return names

@@ -1,0 +1,302 @@
+"""`tf.experimental.tensorrt`: saved models by TensorRT, through ONNX and ONNX Runtime's provider of it.
+
+Where TensorRT is not there, the same file is run on the GPU or the CPU, which is said in the log.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.core.values.tensor import Tensor
+from meshflow.deployment.programs import of_saved_model
+from meshflow.keras.models import load_model
+from meshflow.onnx.exporting import exported
+from meshflow.onnx.lowering import onnx
+from meshflow.onnx.sessions import Session, providers_for, runtime
+
+__all__ = ["ConversionParams", "Converter", "TrtConversionParams", "TrtPrecisionMode", "load"]
+
+_FILE, _SETTINGS, _ENGINES = "model.onnx", "tensorrt.json", "engines"
+
+
+class TrtPrecisionMode:
+    """What TensorRT may compute in."""
+
+    FP32 = "FP32"
+    FP16 = "FP16"
+    INT8 = "INT8"
+
+    @staticmethod
+    def supported_precision_modes() -> list[str]:
+        """All of them, in capitals and not."""
+        modes = ["FP32", "FP16", "INT8"]
+        return modes + [m.lower() for m in modes]
+
+
+class TrtConversionParams(NamedTuple):
+    """How a model is converted.
+
+    Attributes:
+      max_workspace_size_bytes: memory that TensorRT may use while it runs.
+      precision_mode: 'FP32', 'FP16' or 'INT8'.
+      minimum_segment_size: the least number of nodes that are given to TensorRT.
+      maximum_cached_engines: accepted: engines are kept in the folder.
+      use_calibration: whether INT8 takes its ranges from samples.
+      allow_build_at_runtime: accepted: engines are built for shapes that come.
+    """
+
+    max_workspace_size_bytes: int = 1 << 30
+    precision_mode: str = TrtPrecisionMode.FP32
+    minimum_segment_size: int = 3
+    maximum_cached_engines: int = 1
+    use_calibration: bool = True
+    allow_build_at_runtime: bool = True
+
+
+ConversionParams = TrtConversionParams
+
+
+class Converter:
+    """Converts a saved model for TensorRT.
+
+    Args:
+      input_saved_model_dir: the folder.
+      input_saved_model_tags: accepted.
+      input_saved_model_signature_key: the signature; default 'serving_default', a model's prediction.
+      use_dynamic_shape: accepted: the batch size stays open.
+      dynamic_shape_profile_strategy: accepted: engines cover from the least to the greatest shape of `build`.
+      conversion_params: a `ConversionParams`.
+      **params: fields of it that are others.
+
+    Raises:
+      ValueError: for a precision that is unknown.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.experimental.tensorrt.ConversionParams(precision_mode="FP16").precision_mode
+      'FP16'
+    """
+
+    def __init__(
+        self,
+        input_saved_model_dir: Any = None,
+        input_saved_model_tags: Any = None,
+        input_saved_model_signature_key: str | None = None,
+        use_dynamic_shape: bool | None = None,
+        dynamic_shape_profile_strategy: str | None = None,
+        conversion_params: TrtConversionParams | None = None,
+        **params: Any,
+    ) -> None:
+        if input_saved_model_dir is None:
+            raise ValueError("Converter: input_saved_model_dir is missing.")
+        self._folder = Path(input_saved_model_dir)
+        self._signature = input_saved_model_signature_key or "serving_default"
+        self._params = (conversion_params or TrtConversionParams())._replace(**params)
+        mode = str(self._params.precision_mode).upper()
+        if mode not in ("FP32", "FP16", "INT8"):
+            raise ValueError(
+                f"precision mode {self._params.precision_mode!r} is not supported. It should be one of "
+                f"{TrtPrecisionMode.supported_precision_modes()}."
+            )
+        self._mode = mode
+        self._content: bytes | None = None
+        self._shapes: dict[str, list[tuple[int, ...]]] = {}
+        self._work = tempfile.TemporaryDirectory(prefix="tensorrt-")
+
+    def convert(self, calibration_input_fn: Callable[[], Iterable[Any]] | None = None) -> Session:
+        """Converts the model.
+
+        Args:
+          calibration_input_fn: for INT8: gives samples, lists or dictionaries of arrays.
+
+        Returns:
+          A function of tensors by name.
+
+        Raises:
+          ValueError: for INT8 without samples, or with samples otherwise.
+          ImportError: without the extra `onnx`.
+        """
+        calibrated = self._mode == "INT8" and self._params.use_calibration
+        if calibrated and calibration_input_fn is None:
+            raise ValueError(
+                "Should specify calibration_input_fn because INT8 calibration is needed."
+            )
+        if calibration_input_fn is not None and not calibrated:
+            raise ValueError("Should not specify calibration_input_fn because INT8 calibration is not needed.")  # fmt: skip
+        content = exported(of_saved_model(str(self._folder), load_model, self._signature))
+        if calibration_input_fn is not None:
+            content = _calibrated(content, calibration_input_fn)
+        self._content = content
+        return self._session()
+
+    def _session(self) -> Session:
+        assert self._content is not None
+        folder = Path(self._work.name) / _ENGINES
+        folder.mkdir(exist_ok=True)
+        return Session(self._content, providers_for(self._options(folder)))
+
+    def _options(self, folder: Path) -> dict[str, Any]:
+        return {
+            "trt_max_workspace_size": self._params.max_workspace_size_bytes,
+            "trt_min_subgraph_size": self._params.minimum_segment_size,
+            "trt_fp16_enable": self._mode == "FP16",
+            "trt_int8_enable": self._mode == "INT8",
+            "trt_engine_cache_enable": True,
+            "trt_engine_cache_path": str(folder),
+            **_profiles(self._shapes),
+        }
+
+    def build(self, input_fn: Callable[[], Iterable[Any]]) -> None:
+        """Builds engines for the shapes of samples, from the least to the greatest, by running them.
+
+        Args:
+          input_fn: gives samples, lists or dictionaries of arrays.
+
+        Raises:
+          RuntimeError: before `convert`.
+          ValueError: for no sample.
+        """
+        self._converted("build")
+        session = self._session()
+        samples = [_feed(session, sample) for sample in input_fn()]
+        if not samples:
+            raise ValueError("input_fn gave no samples: engines are built for their shapes.")
+        for sample in samples:
+            for name, array in sample.items():
+                self._shapes.setdefault(name, []).append(array.shape)
+        session = self._session()
+        for sample in samples:
+            session.arrays(sample)
+
+    def _converted(self, what: str) -> bytes:
+        if self._content is None:
+            raise RuntimeError(f"Converter.{what} comes after convert().")
+        return self._content
+
+    def save(self, output_saved_model_dir: Any, save_gpu_specific_engines: bool = True, options: Any = None) -> None:  # fmt: skip
+        """Writes the saved model with `model.onnx` and the engines, which `tf.experimental.tensorrt.load` reads.
+
+        Args:
+          output_saved_model_dir: the folder.
+          save_gpu_specific_engines: whether engines, which only GPUs of the same kind run, are kept.
+          options: accepted.
+
+        Raises:
+          RuntimeError: before `convert`.
+        """
+        content = self._converted("save")
+        target = Path(output_saved_model_dir)
+        if target.resolve() != self._folder.resolve():
+            shutil.copytree(self._folder, target, dirs_exist_ok=True)
+        (target / _FILE).write_bytes(content)
+        engines = Path(self._work.name) / _ENGINES
+        if save_gpu_specific_engines and engines.is_dir():
+            shutil.copytree(engines, target / _ENGINES, dirs_exist_ok=True)
+        settings = {"params": self._params._asdict(), "shapes": self._shapes}
+        (target / _SETTINGS).write_text(json.dumps(settings))
+
+    def summary(
+        self, line_length: int = 160, detailed: bool = True, print_fn: Callable[[str], Any] | None = None
+    ) -> None:  # fmt: skip
+        """Prints what the converted model is made of, and who runs it.
+
+        Args:
+          line_length: of lines.
+          detailed: whether each kind of node is shown.
+          print_fn: prints a line.
+
+        Raises:
+          RuntimeError: before `convert`.
+        """
+        say = print_fn or print
+        model = onnx().load_from_string(self._converted("summary"))
+        session = self._session()
+        counts = collections.Counter(node.op_type for node in model.graph.node)
+        runs = ", ".join(p.removesuffix("ExecutionProvider") for p in session.providers)
+        say(f"Precision: {self._mode}. Run by: {runs}. Nodes: {sum(counts.values())}"[:line_length])
+        for name, spec in session.structured_input_signature[1].items():
+            say(f"input {name}: {spec.dtype.name}{spec.shape.as_list()}"[:line_length])
+        if detailed:
+            for code, count in counts.most_common():
+                say(f"{code:<24}{count:>6}"[:line_length])
+
+
+def load(export_dir: Any) -> Session:
+    """What `Converter.save` wrote, as a function of tensors by name.
+
+    Args:
+      export_dir: the folder.
+
+    Raises:
+      FileNotFoundError: for a folder without it.
+    """
+    folder = Path(export_dir)
+    if not (folder / _SETTINGS).is_file() or not (folder / _FILE).is_file():
+        raise FileNotFoundError(f"{folder} has no {_FILE}: expected a folder that Converter.save wrote.")  # fmt: skip
+    saved = json.loads((folder / _SETTINGS).read_text())
+    converter = Converter(str(folder), conversion_params=TrtConversionParams(**saved["params"]))
+    converter._shapes = {n: [tuple(s) for s in shapes] for n, shapes in saved["shapes"].items()}
+    options = converter._options(folder / _ENGINES)
+    return Session(str(folder / _FILE), providers_for(options))
+
+
+def _profiles(shapes: Mapping[str, list[tuple[int, ...]]]) -> dict[str, str]:
+    """TensorRT's least, usual and greatest shapes of inputs."""
+    if not shapes:
+        return {}
+
+    def said(choose: Callable[[list[int]], int]) -> str:
+        parts = []
+        for name, met in shapes.items():
+            sizes = [str(choose(list(d))) for d in zip(*met, strict=True)]
+            parts.append(f"{name}:{'x'.join(sizes)}")
+        return ",".join(parts)
+
+    usual = said(lambda sizes: sorted(sizes)[len(sizes) // 2])
+    return {
+        "trt_profile_min_shapes": said(min),
+        "trt_profile_opt_shapes": usual,
+        "trt_profile_max_shapes": said(max),
+    }
+
+
+def _feed(session: Session, sample: Any) -> dict[str, np.ndarray]:
+    """A sample as arrays by name."""
+    specs = session.structured_input_signature[1]
+    if not isinstance(sample, Mapping):
+        many = isinstance(sample, (list, tuple)) and not isinstance(sample, Tensor)
+        sample = dict(zip(specs, sample if many else [sample], strict=True))
+    if set(sample) != set(specs):
+        raise ValueError(f"A sample has the inputs {sorted(sample)}, expected {sorted(specs)}.")
+    return {n: np.asarray(sample[n]).astype(spec.dtype.dtype) for n, spec in specs.items()}
+
+
+def _calibrated(content: bytes, samples: Callable[[], Iterable[Any]]) -> bytes:
+    """The model with integers around its nodes, by the ranges of samples."""
+    quantization = runtime(".quantization")
+    session = Session(content, providers_for(None))
+    feeds = iter([_feed(session, sample) for sample in samples()])
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined]
+        """Gives one sample after the other."""
+
+        def get_next(self) -> Any:
+            return next(feeds, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        source.write_bytes(content)
+        quantization.quantize_static(
+            str(source), str(target), Reader(), per_channel=True,
+            quant_format=quantization.QuantFormat.QDQ,
+            extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
+        )  # fmt: skip
+        return target.read_bytes()

@@ -1,0 +1,19 @@
+"""`tf.lite`: models for LiteRT (TensorFlow Lite), on phones and small devices, and LiteRT's interpreter.
+
+The runtime is the package ai-edge-litert, of the extra `lite`.
+"""
+
+from meshflow.lite import experimental
+from meshflow.lite.converter import TFLiteConverter
+from meshflow.lite.interpreter import Interpreter
+from meshflow.lite.options import OpsSet, Optimize, RepresentativeDataset, TargetSpec
+
+__all__ = [
+    "Interpreter",
+    "OpsSet",
+    "Optimize",
+    "RepresentativeDataset",
+    "TFLiteConverter",
+    "TargetSpec",
+    "experimental",
+]

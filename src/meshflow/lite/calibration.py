@@ -1,0 +1,94 @@
+"""The ranges of a model's activations, from samples of its input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from meshflow.lite.graph import Graph, Tensor, written
+from meshflow.lite.interpreter import interpreter_module
+
+__all__ = ["ranges"]
+
+
+def ranges(graph: Graph, samples: Callable[[], Iterable[Any]]) -> dict[Tensor, tuple[float, float]]:
+    """The least and the greatest element of each float tensor of the signatures' subgraphs.
+
+    Args:
+      graph: a float model.
+      samples: gives an iterable of samples: a list of arrays in the order of the inputs, a dictionary of them by
+        name, or (signature, dictionary).
+
+    Raises:
+      ValueError: when there is no sample, or one does not fit the inputs.
+    """
+    module = interpreter_module()
+    interpreter = module.Interpreter(
+        model_content=written(graph),
+        experimental_op_resolver_type=module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        experimental_preserve_all_tensors=True,
+    )
+    found: dict[Tensor, tuple[float, float]] = {}
+    count = 0
+    for sample in samples():
+        number, arrays = _arrays(graph, sample)
+        _run(interpreter, graph, number, arrays)
+        for place, tensor in enumerate(graph.subgraphs[number].tensors()):
+            if tensor.dtype == np.float32 and tensor.data is None:
+                values = interpreter.get_tensor(place, number)
+                low, high = found.get(tensor, (0.0, 0.0))
+                if values.size:
+                    found[tensor] = min(low, float(values.min())), max(high, float(values.max()))
+        count += 1
+    if not count:
+        raise ValueError(
+            "representative_dataset gave no samples: it must be a function that gives at least one, such as "
+            "lambda: ([x[None]] for x in images[:100])."
+        )
+    return found
+
+
+def _arrays(graph: Graph, sample: Any) -> tuple[int, list[np.ndarray]]:
+    name = None
+    if isinstance(sample, tuple) and len(sample) == 2 and isinstance(sample[0], str):
+        name, sample = sample
+    names = {s[0]: s for s in graph.signatures}
+    if name is not None and name not in names:
+        raise ValueError(
+            f"representative_dataset names the signature {name!r}, there are {sorted(names)}."
+        )
+    _, number, inputs, _ = graph.signatures[0] if name is None else names[name]
+    if isinstance(sample, Mapping):
+        missing = set(inputs) ^ set(sample)
+        if missing:
+            raise ValueError(
+                f"representative_dataset: a sample has the inputs {sorted(sample)}, expected {inputs}."
+            )
+        sample = [sample[key] for key in inputs]
+    elif not isinstance(sample, (list, tuple)):
+        sample = [sample]
+    tensors = graph.subgraphs[number].inputs
+    if len(sample) != len(tensors):
+        raise ValueError(
+            f"representative_dataset: a sample has {len(sample)} arrays, the model takes {len(tensors)}."
+        )
+    arrays = [np.asarray(a, t.dtype) for a, t in zip(sample, tensors, strict=True)]
+    for key, array, tensor in zip(inputs, arrays, tensors, strict=True):
+        fits = array.ndim == len(tensor.shape) and all(
+            n == d or not isinstance(d, int) for n, d in zip(array.shape, tensor.shape, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"representative_dataset: a sample of input {key} has shape {list(array.shape)}, expected "
+                f"{[d if isinstance(d, int) else None for d in tensor.shape]}: samples have a batch dimension."
+            )
+    return number, arrays
+
+
+def _run(interpreter: Any, graph: Graph, number: int, arrays: list[np.ndarray]) -> None:
+    name = next(s[0] for s in graph.signatures if s[1] == number)
+    runner = interpreter.get_signature_runner(name)
+    keys = next(s[2] for s in graph.signatures if s[1] == number)
+    runner(**dict(zip(keys, arrays, strict=True)))

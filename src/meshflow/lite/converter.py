@@ -1,0 +1,171 @@
+"""`tf.lite.TFLiteConverter`: models as the content of .tflite files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.deployment.programs import Deployable, of_concrete_function, of_model, of_saved_model
+from meshflow.keras.models import load_model
+from meshflow.lite.calibration import ranges
+from meshflow.lite.graph import written
+from meshflow.lite.integers import quantize, with_integer_ends
+from meshflow.lite.models import model_of
+from meshflow.lite.options import OpsSet, RepresentativeDataset, TargetSpec
+from meshflow.lite.quantizing import float16_weights, int8_weights
+
+__all__ = ["TFLiteConverter"]
+
+
+class TFLiteConverter:
+    """Converts a model, made by one of the class methods, for LiteRT (TensorFlow Lite).
+
+    The batch size, and other sizes that a signature leaves open, stay open: interpreters resize.
+
+    Attributes:
+      optimizations: `[tf.lite.Optimize.DEFAULT]` for weights of 8 bits; with a `representative_dataset`
+        activations of 8 bits, too; with `target_spec.supported_types = [tf.float16]` weights of 16 bits.
+      representative_dataset: a function that gives samples, or a `tf.lite.RepresentativeDataset`.
+      target_spec: a `tf.lite.TargetSpec`. With `supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]` it is an
+        error when anything is left to be computed with floats.
+      inference_input_type, inference_output_type: of models in 8 bits: tf.float32, tf.int8 or tf.uint8.
+      allow_custom_ops: accepted: there are none.
+
+    Example:
+      >>> import meshflow as tf
+      >>> model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+      >>> content = tf.lite.TFLiteConverter.from_keras_model(model).convert()  # doctest: +SKIP
+      >>> run = tf.lite.Interpreter(model_content=content).get_signature_runner()  # doctest: +SKIP
+    """
+
+    def __init__(self, signatures: Callable[[], Sequence[Deployable]]) -> None:
+        self._signatures = signatures
+        self.optimizations: Sequence[Any] = []
+        self.representative_dataset: Any = None
+        self.target_spec = TargetSpec()
+        self.inference_input_type: Any = float32
+        self.inference_output_type: Any = float32
+        self.allow_custom_ops = False
+        self.experimental_new_converter = True
+        self.experimental_new_quantizer = True
+        self.exclude_conversion_metadata = False
+
+    @classmethod
+    def from_keras_model(cls, model: Any) -> TFLiteConverter:
+        """A converter of what a Keras model predicts.
+
+        Args:
+          model: a model that was built or called.
+        """
+        return cls(lambda: [of_model(model)])
+
+    @classmethod
+    def from_concrete_functions(cls, funcs: Sequence[Any], trackable_model: Any = None) -> TFLiteConverter:  # fmt: skip
+        """A converter of concrete functions, each a signature.
+
+        Args:
+          funcs: a list of what `tf.function(...).get_concrete_function(...)` gives; the first is the signature
+            'serving_default', others have their names.
+          trackable_model: accepted: functions hold their variables.
+
+        Raises:
+          ValueError: for no function.
+        """
+        if not isinstance(funcs, (list, tuple)) or not funcs:
+            raise ValueError(
+                f"No ConcreteFunction is specified: expected a list of them, got {funcs!r}."
+            )
+
+        def signatures() -> list[Deployable]:
+            names = [None, *(f.name for f in funcs[1:])]
+            return [of_concrete_function(f, n) for f, n in zip(funcs, names, strict=True)]
+
+        return cls(signatures)
+
+    @classmethod
+    def from_saved_model(
+        cls,
+        saved_model_dir: Any,
+        signature_keys: Sequence[str] | None = None,
+        tags: Any = None,
+    ) -> TFLiteConverter:
+        """A converter of signatures of a saved model.
+
+        Args:
+          saved_model_dir: the folder, of `Model.save` or `tf.saved_model.save`.
+          signature_keys: names of signatures; default ['serving_default'].
+          tags: accepted.
+
+        Raises:
+          OSError: when nothing was saved there.
+          ValueError: for a signature that is not there.
+        """
+        del tags
+        keys = list(signature_keys or ["serving_default"])
+        found = [of_saved_model(saved_model_dir, load_model, key) for key in keys]
+        return cls(lambda: found)
+
+    def convert(self) -> bytes:
+        """The content of a .tflite file.
+
+        Raises:
+          UnimplementedError: for an operation that cannot be converted, naming its primitive, its layer and why.
+          ValueError: for settings that contradict each other.
+          ImportError: without the extra `lite`.
+        """
+        samples, integers, strict = self._settings()
+        graph = model_of(self._signatures())
+        if samples is not None:
+            found = ranges(graph, samples)
+            left = quantize(graph, found)
+            if strict and left:
+                raise UnimplementedError(
+                    f"tf.lite: {', '.join(left)} have no operators on 8-bit integers, which TFLITE_BUILTINS_INT8 asks "
+                    "for alone: add TFLITE_BUILTINS to target_spec.supported_ops to leave them float32."
+                )
+            int8_weights(graph)
+            with_integer_ends(graph, found, *integers)
+        elif self.optimizations:
+            types = [as_dtype(t).name for t in self.target_spec.supported_types]
+            (float16_weights if "float16" in types else int8_weights)(graph)
+        return written(graph)
+
+    def _settings(self) -> tuple[Callable[[], Any] | None, tuple[Any, Any], bool]:
+        """(samples or None, dtypes of inputs and outputs, whether all must be integers)."""
+        ops = set(self.target_spec.supported_ops)
+        wide = OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+        if wide in ops:
+            raise UnimplementedError(
+                "tf.lite: activations of 16 bits are not written; use TFLITE_BUILTINS_INT8."
+            )
+        strict = OpsSet.TFLITE_BUILTINS_INT8 in ops and OpsSet.TFLITE_BUILTINS not in ops
+        data = self.representative_dataset
+        types = [as_dtype(t).name for t in self.target_spec.supported_types]
+        known = {"float16", "float32", "int8"}
+        if set(types) - known:
+            raise ValueError(
+                f"target_spec.supported_types: expected some of {sorted(known)}, got {types}."
+            )
+        if data is None and (strict or "int8" in types):
+            raise ValueError(
+                "representative_dataset is required when specifying TFLITE_BUILTINS_INT8 or INT8 supported types."
+            )
+        if isinstance(data, RepresentativeDataset):
+            data = data.input_gen
+        if data is not None and not callable(data):
+            raise TypeError(
+                f"representative_dataset must be a function that gives an iterable of samples, got {data!r}."
+            )
+        samples = data if self.optimizations and "float16" not in types else None
+        ends = [as_dtype(t) for t in (self.inference_input_type, self.inference_output_type)]
+        for name, kind in zip(("inference_input_type", "inference_output_type"), ends, strict=True):
+            allowed = ("float32",) if samples is None else ("float32", "int8", "uint8")
+            if kind.name not in allowed:
+                why = "" if samples is not None else " without full integer quantization"
+                raise ValueError(f"The {name} must be in {list(allowed)}{why}, got {kind.name}.")
+        first, second = (np.dtype(k.name) for k in ends)
+        return samples, (first, second), strict

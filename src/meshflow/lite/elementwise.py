@@ -1,0 +1,225 @@
+"""Elementwise primitives as LiteRT's operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.deployment.equations import Equation, Value
+from meshflow.lite.graph import Tensor
+from meshflow.lite.lowering import Lowering, Refused, kept_dtype, lowers
+
+__all__: list[str] = []
+
+_BINARY = {
+    "add": "ADD", "add_any": "ADD", "sub": "SUB", "mul": "MUL", "div": "DIV", "pow": "POW",
+    "eq": "EQUAL", "ne": "NOT_EQUAL", "lt": "LESS", "le": "LESS_EQUAL", "gt": "GREATER",
+    "ge": "GREATER_EQUAL", "min": "MINIMUM",
+}  # fmt: skip
+_UNARY = {
+    "abs": "ABS", "neg": "NEG", "exp": "EXP", "log": "LOG", "sqrt": "SQRT", "rsqrt": "RSQRT",
+    "square": "SQUARE", "sin": "SIN", "cos": "COS", "tanh": "TANH", "logistic": "LOGISTIC",
+    "floor": "FLOOR", "ceil": "CEIL", "sign": "SIGN",
+}  # fmt: skip
+
+
+@lowers(*_BINARY)
+def _binary(l: Lowering, e: Equation) -> Tensor:
+    one, other = map(l.least, e.inputs)
+    if (
+        e.name == "div"
+        and e.inputs[0].dtype.kind in "iu"
+        and one.data is None
+        and other.data is None
+    ):
+        # Towards zero, as XLA's: LiteRT's divides so, too.
+        return l.binary("DIV", one, other)
+    if e.name in ("eq", "ne", "min") and one.dtype == np.bool_:
+        return _of_booleans(l, e.name, one, other)
+    return l.binary(_BINARY[e.name], one, other)
+
+
+def _of_booleans(l: Lowering, name: str, one: Tensor, other: Tensor) -> Tensor:
+    if name == "min":
+        return l.binary("LOGICAL_AND", one, other)
+    return l.binary(_BINARY[name], one, other)
+
+
+@lowers(*_UNARY)
+def _unary(l: Lowering, e: Equation) -> Tensor:
+    return l.unary(_UNARY[e.name], l.least(e.inputs[0]))
+
+
+@lowers("max")
+def _max(l: Lowering, e: Equation) -> Tensor:
+    one, other = map(l.least, e.inputs)
+    if one.dtype == np.bool_:
+        return l.binary("LOGICAL_OR", one, other)
+    for value, limit in ((one, e.inputs[1]), (other, e.inputs[0])):
+        if value.dtype == np.float32 and limit.constant is not None and not limit.constant.any():
+            return l.unary("RELU", value)
+    return l.binary("MAXIMUM", one, other)
+
+
+@lowers("and", "or", "xor")
+def _logical(l: Lowering, e: Equation) -> Tensor:
+    one, other = map(l.least, e.inputs)
+    if one.dtype != np.bool_:
+        raise Refused(f"LiteRT's operators for it are for booleans, not for {one.dtype.name}")
+    codes = {"and": "LOGICAL_AND", "or": "LOGICAL_OR", "xor": "NOT_EQUAL"}
+    return l.binary(codes[e.name], one, other)
+
+
+@lowers("not")
+def _not(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    if value.dtype != np.bool_:
+        raise Refused(f"LiteRT's operator for it is for booleans, not for {value.dtype.name}")
+    return l.unary("LOGICAL_NOT", value)
+
+
+@lowers("select_n")
+def _select(l: Lowering, e: Equation) -> Tensor:
+    if len(e.inputs) != 3 or e.inputs[0].dtype != np.bool_:
+        raise Refused("LiteRT chooses between two tensors by booleans only")
+    which, otherwise, chosen = map(l.least, e.inputs)
+    return l.emit("SELECT_V2", [which, chosen, otherwise], e.outputs[0].shape, chosen.dtype, "SelectV2Options")  # fmt: skip
+
+
+@lowers("clamp")
+def _clamp(l: Lowering, e: Equation) -> Tensor:
+    low, value, high = map(l.least, e.inputs)
+    return l.binary("MINIMUM", l.binary("MAXIMUM", value, low), high)
+
+
+@lowers("convert_element_type")
+def _convert(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    target = kept_dtype(e.outputs[0].dtype)
+    if target == np.bool_:
+        return l.binary("NOT_EQUAL", value, l.constant(np.zeros((), value.dtype)))
+    return l.cast(value, target)
+
+
+@lowers("integer_pow")
+def _integer_pow(l: Lowering, e: Equation) -> Tensor:
+    value, power = l.least(e.inputs[0]), e.params["y"]
+    if power == 2:
+        return l.unary("SQUARE", value)
+    if abs(power) > 8:
+        return l.binary("POW", value, l.constant(np.asarray(power, value.dtype)))
+    found = value
+    for _ in range(abs(power) - 1):
+        found = l.binary("MUL", found, value)
+    return found if power > 0 else l.binary("DIV", _number(l, found, 1), found)
+
+
+def _number(l: Lowering, like: Tensor, number: float) -> Tensor:
+    return l.constant(np.asarray(number, like.dtype))
+
+
+@lowers("log1p")
+def _log1p(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    return l.unary("LOG", l.binary("ADD", value, _number(l, value, 1)))
+
+
+@lowers("expm1")
+def _expm1(l: Lowering, e: Equation) -> Tensor:
+    value = l.unary("EXP", l.least(e.inputs[0]))
+    return l.binary("SUB", value, _number(l, value, 1))
+
+
+@lowers("exp2")
+def _exp2(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    return l.unary("EXP", l.binary("MUL", value, _number(l, value, np.log(2.0))))
+
+
+@lowers("tan")
+def _tan(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    return l.binary("DIV", l.unary("SIN", value), l.unary("COS", value))
+
+
+@lowers("sinh", "cosh")
+def _hyperbolic(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    up, down = l.unary("EXP", value), l.unary("EXP", l.unary("NEG", value))
+    total = l.binary("SUB" if e.name == "sinh" else "ADD", up, down)
+    return l.binary("MUL", total, _number(l, value, 0.5))
+
+
+@lowers("atan2")
+def _atan2(l: Lowering, e: Equation) -> Tensor:
+    return l.emit("ATAN2", map(l.least, e.inputs), e.outputs[0].shape, np.float32, "ATan2Options")
+
+
+@lowers("round")
+def _round(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    if int(e.params["rounding_method"]) == 1:
+        return l.unary("ROUND", value)
+    half = l.binary("ADD", l.unary("ABS", value), _number(l, value, 0.5))
+    return l.binary("MUL", l.unary("SIGN", value), l.unary("FLOOR", half))
+
+
+@lowers("rem")
+def _rem(l: Lowering, e: Equation) -> Tensor:
+    """The rest that has the dividend's sign; LiteRT's has the divisor's."""
+    one, other = map(l.least, e.inputs)
+    rest = l.binary("FLOOR_MOD", l.unary("ABS", one), l.unary("ABS", other))
+    return l.binary("MUL", rest, l.unary("SIGN", one))
+
+
+@lowers("is_finite")
+def _is_finite(l: Lowering, e: Equation) -> Tensor:
+    value = l.unary("ABS", l.least(e.inputs[0]))
+    return l.binary("LESS_EQUAL", value, _number(l, value, float(np.finfo(np.float32).max)))
+
+
+@lowers("erf", "erfc")
+def _erf(l: Lowering, e: Equation) -> Tensor:
+    """The error function by a rational approximation, to 3e-7."""
+    value = l.least(e.inputs[0])
+
+    def times(one: Tensor, number: float) -> Tensor:
+        return l.binary("MUL", one, _number(l, value, number))
+
+    def plus(one: Tensor, number: float) -> Tensor:
+        return l.binary("ADD", one, _number(l, value, number))
+
+    size = l.unary("ABS", value)
+    # Abramowitz and Stegun, 7.1.26.
+    t = l.binary("DIV", _number(l, value, 1), plus(times(size, 0.3275911), 1))
+    series = times(t, 1.061405429)
+    for number in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = l.binary("MUL", plus(series, number), t)
+    tail = l.binary("MUL", series, l.unary("EXP", l.unary("NEG", l.unary("SQUARE", value))))
+    error = l.binary("MUL", l.unary("SIGN", value), l.binary("SUB", _number(l, value, 1), tail))
+    return error if e.name == "erf" else l.binary("SUB", _number(l, value, 1), error)
+
+
+@lowers("gelu")
+def _gelu(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    return l.emit("GELU", [value], value.shape, value.dtype, "GeluOptions", approximate=e.params["approximate"])  # fmt: skip
+
+
+@lowers("softmax")
+def _softmax(l: Lowering, e: Equation) -> Tensor:
+    value, axis = l.full(e.inputs[0]), e.params["axis"]
+    rank = len(value.shape)
+    order = [i for i in range(rank) if i != axis] + [axis]
+    turned = l.transpose(value, order)
+    found = l.emit("SOFTMAX", [turned], turned.shape, value.dtype, "SoftmaxOptions", beta=1.0)
+    return l.transpose(found, np.argsort(order).tolist())
+
+
+@lowers("iota")
+def _iota(l: Lowering, e: Equation) -> Tensor:
+    value: Value = e.outputs[0]
+    zero, one = (l.constant(np.int32(i)) for i in (0, 1))
+    line: Any = l.emit("RANGE", [zero, l.size(e.params["size"]), one], value.shape, np.int32, "RangeOptions")  # fmt: skip
+    return l.cast(line, value.dtype)

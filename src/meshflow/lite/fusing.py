@@ -1,0 +1,131 @@
+"""Operators joined: biases, batch normalization and activations go into the convolutions and products before them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshflow.lite.graph import Graph, Operator, Subgraph, Tensor
+
+__all__ = ["fuse"]
+
+# The dimension of the output channels in the weights.
+CHANNELS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
+_ACTIVATIONS = {"RELU": 1, "RELU6": 3}
+_ACTIVATED = {*CHANNELS, "ADD", "SUB", "MUL"}
+
+
+def fuse(graph: Graph) -> None:
+    """Joins operators, in all subgraphs, as long as there are some to join."""
+    for subgraph in graph.subgraphs:
+        while any(_once(subgraph, rule) for rule in (_six, _affine, _activation)):
+            subgraph.drop_unused()
+
+
+def _once(subgraph: Subgraph, rule: Any) -> bool:
+    readers, makers = subgraph.readers(), subgraph.makers()
+    return any(rule(subgraph, o, readers, makers) for o in subgraph.operators)
+
+
+def _six(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """A RELU with the bound 6 is an operator of its own."""
+    if o.code != "MINIMUM" or o.inputs[1] is None or o.inputs[1].data is None:
+        return False
+    first = makers.get(o.inputs[0])
+    if first is None or first.code != "RELU" or not (o.inputs[1].data == 6).all():
+        return False
+    o.code, o.inputs, o.options = "RELU6", list(first.inputs), {}
+    return True
+
+
+def _alone(subgraph: Subgraph, tensor: Tensor, readers: Any) -> bool:
+    return len(readers.get(tensor, ())) == 1 and tensor not in subgraph.outputs
+
+
+def _before(subgraph: Subgraph, tensor: Tensor, readers: Any, makers: Any) -> Any:
+    """The convolution or product that makes a tensor, and the reshape between, for no other reader."""
+    if not _alone(subgraph, tensor, readers):
+        return None, None
+    maker, reshape = makers.get(tensor), None
+    if maker is not None and maker.code == "RESHAPE":
+        reshape, source = maker, maker.inputs[0]
+        if not _alone(subgraph, source, readers):
+            return None, None
+        maker = makers.get(source)
+    if maker is None or maker.code not in CHANNELS:
+        return None, None
+    return maker, reshape
+
+
+def _affine(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    """Numbers for each channel that a result is scaled by, or that are added to it."""
+    if o.code not in ("ADD", "SUB", "MUL", "DIV") or o.options.get("fusedActivationFunction"):
+        return False
+    one, other = o.inputs
+    if one is not None and one.data is not None and o.code in ("ADD", "MUL"):
+        one, other = other, one
+    if one is None or other is None or other.data is None or one.shape != o.outputs[0].shape:
+        return False
+    maker, reshape = _before(subgraph, one, readers, makers)
+    if maker is None or maker.options.get("fusedActivationFunction"):
+        return False
+    weights = maker.inputs[1]
+    if weights.data is None:
+        return False
+    channels = weights.shape[CHANNELS[maker.code]]
+    numbers = _for_channels(other, one.shape, channels)
+    if numbers is None:
+        return False
+    bias = maker.inputs[2]
+    bias = np.zeros(channels, np.float32) if bias is None else bias.data
+    if o.code in ("MUL", "DIV"):
+        numbers = numbers if o.code == "MUL" else 1 / numbers
+        shape = [1] * len(weights.shape)
+        shape[CHANNELS[maker.code]] = channels
+        scaled = (weights.data * numbers.reshape(shape)).astype(np.float32)
+        maker.inputs[1] = Tensor(scaled.shape, scaled.dtype, weights.name, scaled)
+        bias = bias * numbers
+    else:
+        bias = bias + (numbers if o.code == "ADD" else -numbers)
+    maker.inputs[2] = Tensor((channels,), np.dtype(np.float32), "", bias.astype(np.float32))
+    (reshape or maker).outputs = o.outputs
+    subgraph.operators.remove(o)
+    return True
+
+
+def _for_channels(tensor: Tensor, shape: Any, channels: int) -> np.ndarray | None:
+    """A constant as a number for each channel, if its other dimensions repeat themselves."""
+    data = tensor.data
+    assert data is not None
+    if data.size == 1:
+        return np.broadcast_to(data.reshape(-1), (channels,))
+    if data.size != channels:
+        return None
+    padded = (1,) * (len(shape) - data.ndim) + data.shape
+    for i in range(len(shape)):
+        if set(padded[:i]) <= {1} and padded[i:] == tuple(shape[i:]):
+            known = all(isinstance(d, int) for d in shape[i:])
+            return data.reshape(-1) if known and math.prod(shape[i:]) == channels else None
+    return None
+
+
+def _activation(subgraph: Subgraph, o: Operator, readers: Any, makers: Any) -> bool:
+    if o.code not in _ACTIVATIONS:
+        return False
+    source = o.inputs[0]
+    assert source is not None
+    if not _alone(subgraph, source, readers):
+        return False
+    maker, reshape = makers.get(source), None
+    if maker is not None and maker.code == "RESHAPE":
+        maker, reshape = _before(subgraph, source, readers, makers)
+    if maker is None or maker.code not in _ACTIVATED or maker.outputs[0].dtype != np.float32:
+        return False
+    if maker.options.get("fusedActivationFunction"):
+        return False
+    maker.options["fusedActivationFunction"] = _ACTIVATIONS[o.code]
+    (reshape or maker).outputs = o.outputs
+    subgraph.operators.remove(o)
+    return True

@@ -1,0 +1,300 @@
+"""Models in 8-bit integers: weights and activations, by ranges that samples showed.
+
+What has no operator for integers stays float32, with conversions around it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.lite.fusing import CHANNELS
+from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
+from meshflow.lite.quantizing import by_channel
+
+__all__ = ["quantize", "with_integer_ends"]
+
+_INT8 = np.dtype(np.int8)
+# Their results have the scale of their operands; the places of these operands, None for all.
+_MOVING: dict[str, tuple[int, ...] | None] = {
+    "MAX_POOL_2D": (0,), "AVERAGE_POOL_2D": (0,), "RESHAPE": (0,), "TRANSPOSE": (0,), "STRIDED_SLICE": (0,),
+    "SLICE": (0,), "PAD": (0,), "PADV2": (0,), "SPLIT_V": (0,), "GATHER": (0,), "REDUCE_MAX": (0,),
+    "REDUCE_MIN": (0,), "CONCATENATION": None, "PACK": None, "MAXIMUM": None, "MINIMUM": None,
+}  # fmt: skip
+_FREE = {"ADD", "SUB", "MUL", "MEAN", "RELU", "RELU6", "BATCH_MATMUL", "GELU", "SUM"}
+_FIXED = {"SOFTMAX": (1 / 256, -128), "LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}
+_VERSIONS = {
+    "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "SUB": 2, "MUL": 2, "MEAN": 2,
+    "SOFTMAX": 2, "LOGISTIC": 2, "TANH": 2, "MAX_POOL_2D": 2, "AVERAGE_POOL_2D": 2, "TRANSPOSE": 2,
+    "STRIDED_SLICE": 2, "SLICE": 2, "PAD": 2, "PADV2": 2, "GATHER": 2, "REDUCE_MAX": 2, "REDUCE_MIN": 2,
+    "CONCATENATION": 2, "PACK": 2, "MAXIMUM": 2, "MINIMUM": 2, "SPLIT_V": 2, "RELU": 2, "RELU6": 2,
+    "BATCH_MATMUL": 3, "SUM": 2, "GELU": 2,
+}  # fmt: skip
+
+
+def quantize(graph: Graph, ranges: dict[Tensor, tuple[float, float]]) -> list[str]:
+    """Makes the subgraphs of signatures compute in int8.
+
+    Args:
+      graph: a float model; its inputs and outputs stay float32.
+      ranges: of its tensors.
+
+    Returns:
+      The codes of operators on floats that are left.
+    """
+    numbers = sorted({s[1] for s in graph.signatures})
+    return sorted({c for n in numbers for c in _Quantizer(graph.subgraphs[n], ranges).run()})
+
+
+def _affine(low: float, high: float) -> Quantization:
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = max(high - low, 1e-8) / 255
+    zero = int(np.clip(round(-128 - low / scale), -128, 127))
+    return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
+
+
+def _rounded(data: np.ndarray, how: Quantization) -> np.ndarray:
+    return np.clip(np.round(data / how.scales[0]) + how.zero_points[0], -128, 127).astype(np.int8)
+
+
+class _Quantizer:
+    def __init__(self, subgraph: Subgraph, ranges: dict[Tensor, tuple[float, float]]) -> None:
+        self._graph, self._ranges = subgraph, ranges
+        self._group: dict[Tensor, Tensor] = {}
+        self._how: dict[Tensor, Quantization] = {}
+        self._integers: dict[Tensor, Tensor] = {}
+        self._quantized: set[Operator] = set()
+
+    def run(self) -> list[str]:
+        self._choose()
+        self._join()
+        made = {t for o in self._quantized for t in o.outputs}
+        found: list[Operator] = []
+        given: set[Tensor] = set()
+        for operator in self._graph.operators:
+            if operator in self._quantized:
+                for tensor in self._operands(operator):
+                    if tensor.data is None and tensor not in made and tensor not in given:
+                        given.add(tensor)
+                        result = self._integer(tensor)
+                        found.append(
+                            Operator("QUANTIZE", [tensor], [result], {}, 1, operator.scope)
+                        )
+                found += self._rewritten(operator)
+            else:
+                found += self._floats(operator.inputs, made, given)
+                found.append(operator)
+        found += self._floats(self._graph.outputs, made, given)
+        self._graph.operators = found
+        return [
+            o.code
+            for o in found
+            if o.code not in ("QUANTIZE", "DEQUANTIZE")
+            and any(t is not None and t.dtype == np.float32 for t in [*o.inputs, *o.outputs])
+        ]
+
+    # ---- which operators, and which scales ---------------------------------------------------
+
+    def _operands(self, operator: Operator) -> list[Tensor]:
+        """The operands that are quantized, constants too, without weights and biases."""
+        if operator.code in CHANNELS:
+            return [t for t in operator.inputs[:1] if t is not None]
+        places = _MOVING.get(operator.code)
+        inputs = operator.inputs if places is None else [operator.inputs[i] for i in places]
+        return [t for t in inputs if t is not None and t.dtype == np.float32]
+
+    def _choose(self) -> None:
+        made: set[Tensor] = set(self._graph.inputs)
+        for operator in self._graph.operators:
+            tensors = [*self._operands(operator), *operator.outputs]
+            known = all(t.data is not None or t in self._ranges for t in tensors)
+            if not known or any(t.dtype != np.float32 for t in operator.outputs):
+                continue
+            if operator.code in CHANNELS:
+                weights, bias = operator.inputs[1], operator.inputs[2]
+                fits = weights is not None and weights.data is not None
+                fits = fits and (bias is None or bias.data is not None)
+            elif operator.code in _MOVING:
+                # Moving floats costs less than converting them.
+                fits = all(t in made or t.data is not None for t in self._operands(operator))
+            else:
+                fits = operator.code in _FREE or operator.code in _FIXED
+            if fits:
+                self._quantized.add(operator)
+                made.update(operator.outputs)
+
+    def _root(self, tensor: Tensor) -> Tensor:
+        while tensor in self._group:
+            tensor = self._group[tensor]
+        return tensor
+
+    def _join(self) -> None:
+        """Finds the scale of each tensor: one for all that operators only move between."""
+        limits: dict[Tensor, tuple[float, float]] = {}
+        members: dict[Tensor, int] = {}
+        everything: dict[Tensor, None] = {}
+        for operator in self._graph.operators:
+            if operator not in self._quantized:
+                continue
+            tensors = [*self._operands(operator), *operator.outputs]
+            everything |= dict.fromkeys(tensors)
+            if operator.code in _MOVING:
+                first = self._root(tensors[0])
+                for tensor in tensors[1:]:
+                    root = self._root(tensor)
+                    if root is not first:
+                        self._group[root] = first
+        for tensor in everything:
+            root = self._root(tensor)
+            low, high = self._ranges.get(tensor, (0.0, 0.0))
+            if tensor.data is not None and tensor.data.size:
+                low, high = float(tensor.data.min()), float(tensor.data.max())
+            least, most = limits.get(root, (0.0, 0.0))
+            limits[root] = min(low, least), max(high, most)
+            members[root] = members.get(root, 0) + 1
+        self._how = {root: _affine(*limit) for root, limit in limits.items()}
+        for operator in self._quantized:
+            if operator.code in _FIXED and members[self._root(operator.outputs[0])] == 1:
+                self._how[operator.outputs[0]] = _fixed(operator.code)
+
+    # ---- tensors and operators of integers ---------------------------------------------------
+
+    def _integer(self, tensor: Tensor) -> Tensor:
+        if tensor not in self._integers:
+            how = self._how[self._root(tensor)]
+            data = None if tensor.data is None else _rounded(tensor.data, how)
+            made = Tensor(tensor.shape, _INT8, f"{tensor.name}/int8", data, how)
+            self._integers[tensor] = made
+        return self._integers[tensor]
+
+    def _floats(self, tensors: Any, made: set[Tensor], given: set[Tensor]) -> list[Operator]:
+        """What makes numbers of integers that operators on floats read."""
+        found = []
+        for tensor in tensors:
+            if tensor is not None and tensor in made and tensor not in given:
+                given.add(tensor)
+                integers = self._integer(tensor)
+                found.append(Operator("DEQUANTIZE", [integers], [tensor], {}, 2))
+        return found
+
+    def _rewritten(self, operator: Operator) -> list[Operator]:
+        code = operator.code
+        if code == "PADV2" and operator.inputs[2] is not None:
+            how = self._how[self._root(operator.outputs[0])]
+            filler = operator.inputs[2]
+            assert filler.data is not None
+            data = _rounded(np.asarray(filler.data), how)
+            operator.inputs[2] = Tensor(filler.shape, _INT8, "", data, how)
+        if code in CHANNELS:
+            self._weights(operator)
+        quantized = set(self._operands(operator))
+        operator.inputs = [self._integer(t) if t in quantized else t for t in operator.inputs]
+        results = operator.outputs
+        operator.outputs = [self._integer(t) for t in results]
+        operator.version = _VERSIONS.get(code, 1)
+        if code not in _FIXED or self._how[self._root(results[0])] == _fixed(code):
+            return [operator]
+        target = operator.outputs[0]
+        if target.quantization is not None and target.quantization.scales[0] == _FIXED[code][0]:
+            return [operator]
+        own = Tensor(target.shape, _INT8, f"{target.name}/own", None, _fixed(code))
+        operator.outputs = [own]
+        return [operator, Operator("QUANTIZE", [own], [target], {}, 2, operator.scope)]
+
+    def _weights(self, operator: Operator) -> None:
+        source, weights, bias = operator.inputs
+        assert source is not None and weights is not None and weights.data is not None
+        dimension = CHANNELS[operator.code]
+        integers, how = by_channel(weights.data, dimension)
+        operator.inputs[1] = Tensor(weights.shape, _INT8, weights.name, integers, how)
+        if bias is not None:
+            assert bias.data is not None
+            scales = how.scales * self._how[self._root(source)].scales[0]
+            limit = np.iinfo(np.int32)
+            data = np.clip(np.round(bias.data.astype(float) / scales), limit.min, limit.max)
+            about = Quantization(scales, np.zeros(scales.size, np.int64))
+            operator.inputs[2] = Tensor(bias.shape, np.dtype(np.int32), bias.name, data.astype(np.int32), about)  # fmt: skip
+
+
+def _fixed(code: str) -> Quantization:
+    scale, zero = _FIXED[code]
+    return Quantization(np.asarray([scale], np.float32), np.asarray([zero]))
+
+
+def with_integer_ends(
+    graph: Graph, ranges: dict[Tensor, tuple[float, float]], inputs: Any, outputs: Any
+) -> None:
+    """Makes inputs and outputs of quantized signatures integers, too.
+
+    Args:
+      graph: of `quantize`.
+      ranges: of the tensors of the float model.
+      inputs, outputs: float32 (as they are), int8 or uint8.
+    """
+    for _, number, _, _ in graph.signatures:
+        subgraph = graph.subgraphs[number]
+        how = {t: _affine(*ranges[t]) for t in [*subgraph.inputs, *subgraph.outputs] if t in ranges}
+        if np.dtype(inputs) != np.float32:
+            subgraph.inputs = [_opened(subgraph, t, np.dtype(inputs), how) for t in subgraph.inputs]
+        if np.dtype(outputs) != np.float32:
+            subgraph.outputs = [_closed(subgraph, t, np.dtype(outputs), how) for t in subgraph.outputs]  # fmt: skip
+        subgraph.drop_unused()
+
+
+def _bytes(how: Quantization, like: Tensor, dtype: np.dtype) -> Tensor:
+    """A tensor under the name of another, of integers, or of bytes 128 above them."""
+    more = 128 if dtype == np.uint8 else 0
+    about = Quantization(how.scales, how.zero_points + more)
+    return Tensor(like.shape, dtype, like.name, None, about)
+
+
+def _opened(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Tensor:
+    """An input as integers, and as numbers for operators that read these."""
+    if tensor not in how:
+        return tensor
+    readers = [o for o in subgraph.operators if tensor in o.inputs]
+    operator = next((o for o in readers if o.code == "QUANTIZE"), None)
+    if operator is not None and dtype == np.int8:
+        subgraph.operators.remove(operator)
+        made = operator.outputs[0]
+        made.name = tensor.name
+    else:
+        same = None if operator is None else operator.outputs[0].quantization
+        made = _bytes(same or how[tensor], tensor, dtype)
+        if operator is not None:
+            operator.inputs = [made]
+    for other in readers:
+        if other.code == "SHAPE":
+            other.inputs = [made]
+    if any(tensor in o.inputs for o in subgraph.operators):
+        tensor.name += "/numbers"
+        # LiteRT makes numbers of int8 everywhere, of bytes not.
+        before = made
+        if dtype == np.uint8:
+            before = _bytes(how[tensor], tensor, np.dtype(np.int8))
+        subgraph.operators.insert(0, Operator("DEQUANTIZE", [before], [tensor], {}, 2))
+        if before is not made:
+            subgraph.operators.insert(0, Operator("QUANTIZE", [made], [before], {}, 2))
+    return made
+
+
+def _closed(subgraph: Subgraph, tensor: Tensor, dtype: np.dtype, how: Any) -> Tensor:
+    """A result as integers."""
+    if tensor not in how:
+        return tensor
+    operator = subgraph.makers().get(tensor)
+    source = None if operator is None or operator.code != "DEQUANTIZE" else operator.inputs[0]
+    if source is not None and dtype == np.int8:
+        source.name = tensor.name
+        return source
+    if source is None:
+        source = _bytes(how[tensor], tensor, np.dtype(np.int8))
+        tensor.name += "/numbers"
+        subgraph.operators.append(Operator("QUANTIZE", [tensor], [source], {}, 1))
+        if dtype == np.int8:
+            return source
+    assert source.quantization is not None
+    made = _bytes(source.quantization, source, dtype)
+    subgraph.operators.append(Operator("QUANTIZE", [source], [made], {}, 2))
+    return made

@@ -1,0 +1,74 @@
+"""LiteRT's interpreter, which is imported when one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from meshflow.environment import extras
+
+__all__ = ["Interpreter", "interpreter_module"]
+
+
+def interpreter_module() -> Any:
+    """LiteRT's module of interpreters.
+
+    Raises:
+      ImportError: without the extra `lite`.
+    """
+    return extras.load(
+        "ai_edge_litert.interpreter", "lite", "tf.lite needs LiteRT, the package ai-edge-litert"
+    )
+
+
+class _LiteRT(type):
+    """The type of a class whose objects are LiteRT's."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return any(kind.__module__ == "ai_edge_litert.interpreter" for kind in type(instance).__mro__)  # fmt: skip
+
+
+class Interpreter(metaclass=_LiteRT):
+    """Runs a model that was converted: LiteRT's own class.
+
+    Args:
+      model_path: a .tflite file.
+      model_content: its content, in place of the file.
+      experimental_delegates: of `tf.lite.experimental.load_delegate`.
+      num_threads: how many threads it uses.
+      **options: LiteRT's others.
+
+    Raises:
+      ImportError: without the extra `lite`.
+    """
+
+    def __new__(
+        cls,
+        model_path: str | None = None,
+        model_content: bytes | None = None,
+        experimental_delegates: list[Any] | None = None,
+        num_threads: int | None = None,
+        **options: Any,
+    ) -> Interpreter:
+        """LiteRT's object."""
+        return interpreter_module().Interpreter(
+            model_path=model_path,
+            model_content=model_content,
+            experimental_delegates=experimental_delegates,
+            num_threads=num_threads,
+            **options,
+        )
+
+    if TYPE_CHECKING:
+
+        def allocate_tensors(self) -> None: ...
+        def get_input_details(self) -> list[dict[str, Any]]: ...
+        def get_output_details(self) -> list[dict[str, Any]]: ...
+        def get_tensor_details(self) -> list[dict[str, Any]]: ...
+        def get_signature_list(self) -> dict[str, dict[str, list[str]]]: ...
+        def get_signature_runner(self, signature_key: str | None = None) -> Callable[..., dict[str, Any]]: ...  # fmt: skip
+        def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any: ...
+        def set_tensor(self, tensor_index: int, value: Any) -> None: ...
+        def resize_tensor_input(self, input_index: int, tensor_size: Any, strict: bool = False) -> None: ...  # fmt: skip
+        def reset_all_variables(self) -> None: ...
+        def invoke(self) -> None: ...

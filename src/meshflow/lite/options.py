@@ -1,0 +1,79 @@
+"""What a conversion may be asked for."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["OpsSet", "Optimize", "RepresentativeDataset", "TargetSpec"]
+
+
+class OpsSet(enum.Enum):
+    """Which operators a model may be made of."""
+
+    TFLITE_BUILTINS = "TFLITE_BUILTINS"
+    SELECT_TF_OPS = "SELECT_TF_OPS"
+    TFLITE_BUILTINS_INT8 = "TFLITE_BUILTINS_INT8"
+    EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8 = (
+        "EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8"
+    )
+    EXPERIMENTAL_STABLEHLO_OPS = "EXPERIMENTAL_STABLEHLO_OPS"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Optimize(enum.Enum):
+    """What a conversion makes smaller and faster. All mean `DEFAULT`."""
+
+    DEFAULT = "DEFAULT"
+    OPTIMIZE_FOR_SIZE = "OPTIMIZE_FOR_SIZE"
+    OPTIMIZE_FOR_LATENCY = "OPTIMIZE_FOR_LATENCY"
+    EXPERIMENTAL_SPARSITY = "EXPERIMENTAL_SPARSITY"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class RepresentativeDataset:
+    """Samples by which the ranges of activations are found.
+
+    Args:
+      input_gen: a function that gives an iterable of samples: lists of arrays in the order of the inputs,
+        dictionaries of arrays by name, or (signature, dictionary).
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.lite.RepresentativeDataset(lambda: iter([[[1.0]]]))
+      >>> list(data.input_gen())
+      [[[1.0]]]
+    """
+
+    def __init__(self, input_gen: Callable[[], Iterable[Any]]) -> None:
+        self.input_gen = input_gen
+
+
+class TargetSpec:
+    """What the device that runs the model has.
+
+    Args:
+      supported_ops: a list of `OpsSet`s.
+      supported_types: dtypes: `[tf.float16]` for weights of 16 bits, `[tf.int8]`.
+      experimental_select_user_tf_ops: accepted.
+      experimental_supported_backends: accepted.
+    """
+
+    def __init__(
+        self,
+        supported_ops: Iterable[OpsSet] | None = None,
+        supported_types: Iterable[Any] | None = None,
+        experimental_select_user_tf_ops: Any = None,
+        experimental_supported_backends: Any = None,
+    ) -> None:
+        self.supported_ops: Iterable[OpsSet] = (
+            {OpsSet.TFLITE_BUILTINS} if supported_ops is None else supported_ops
+        )
+        self.supported_types: Iterable[Any] = set() if supported_types is None else supported_types
+        self.experimental_select_user_tf_ops = experimental_select_user_tf_ops
+        self.experimental_supported_backends = experimental_supported_backends

@@ -1,0 +1,88 @@
+"""Weights in fewer bits, while activations stay float32: int8 for each channel, or float16."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshflow.lite.fusing import CHANNELS
+from meshflow.lite.graph import Graph, Operator, Quantization, Subgraph, Tensor
+
+__all__ = ["by_channel", "float16_weights", "int8_weights"]
+
+# Smaller tensors save nothing.
+_LEAST = 1024
+_VERSIONS = {"CONV_2D": 5, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 12}
+
+
+def by_channel(data: np.ndarray, dimension: int | None) -> tuple[np.ndarray, Quantization]:
+    """Numbers as int8, symmetric around 0.
+
+    Args:
+      data: the numbers.
+      dimension: that of which each index gets a scale of its own; None for one scale.
+
+    Returns:
+      (integers, how they stand for the numbers).
+    """
+    axes = tuple(i for i in range(data.ndim) if i != dimension)
+    largest = np.abs(data).max(axes, keepdims=True)
+    scales = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
+    integers = np.clip(np.round(data / scales), -127, 127).astype(np.int8)
+    flat = scales.reshape(-1)
+    return integers, Quantization(flat, np.zeros(flat.size, np.int64), dimension or 0)
+
+
+def int8_weights(graph: Graph) -> None:
+    """Makes the weights of convolutions and products, and tables, int8; LiteRT quantizes what they meet as it runs."""
+    for subgraph in graph.subgraphs:
+        for operator in list(subgraph.operators):
+            if operator.code in CHANNELS:
+                weights = operator.inputs[1]
+                if _large(weights):
+                    assert weights is not None and weights.data is not None
+                    operator.inputs[1] = _integers(weights, CHANNELS[operator.code])
+                    operator.version = _VERSIONS[operator.code]
+            elif operator.code == "GATHER" and _large(operator.inputs[0]):
+                _table(subgraph, operator)
+
+
+def _large(tensor: Tensor | None) -> bool:
+    if tensor is None or tensor.data is None:
+        return False
+    return tensor.dtype == np.float32 and tensor.data.size >= _LEAST
+
+
+def _integers(tensor: Tensor, dimension: int | None) -> Tensor:
+    assert tensor.data is not None
+    integers, how = by_channel(tensor.data, dimension)
+    return Tensor(tensor.shape, integers.dtype, tensor.name, integers, how)
+
+
+def _table(subgraph: Subgraph, operator: Operator) -> None:
+    """Rows of integers are gathered, and made numbers afterwards."""
+    table, (result,) = operator.inputs[0], operator.outputs
+    assert table is not None
+    small = _integers(table, None)
+    rows = Tensor(result.shape, small.dtype, f"{result.name}/int8", None, small.quantization)
+    operator.inputs[0], operator.outputs = small, [rows]
+    operator.version = 2
+    numbers = Operator("DEQUANTIZE", [rows], [result], {}, 2, operator.scope)
+    subgraph.operators.insert(subgraph.operators.index(operator) + 1, numbers)
+
+
+def float16_weights(graph: Graph) -> None:
+    """Makes constants float16, which LiteRT makes float32 before it begins, or computes with where it can."""
+    for subgraph in graph.subgraphs:
+        wide: dict[Tensor, Tensor] = {}
+        first: list[Operator] = []
+        for operator in subgraph.operators:
+            for place, tensor in enumerate(operator.inputs):
+                if tensor is None or tensor.data is None or tensor.dtype != np.float32 or tensor.data.size < 2:  # fmt: skip
+                    continue
+                if tensor not in wide:
+                    data = tensor.data.astype(np.float16)
+                    half = Tensor(tensor.shape, data.dtype, f"{tensor.name}/float16", data)
+                    wide[tensor] = Tensor(tensor.shape, tensor.dtype, tensor.name)
+                    first.append(Operator("DEQUANTIZE", [half], [wide[tensor]], {}, 3))
+                operator.inputs[place] = wide[tensor]
+        subgraph.operators[:0] = first

@@ -1,0 +1,152 @@
+"""Elementwise primitives as ONNX nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshflow.deployment.equations import Equation
+from meshflow.onnx.lowering import Lowering, Refused, Tensor, kept_dtype, lowers
+
+__all__: list[str] = []
+
+_BINARY = {
+    "add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "xor": "Xor",
+    "and": "And", "or": "Or", "max": "Max", "min": "Min",
+}  # fmt: skip
+_TESTS = {
+    "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "ne": "Equal",
+}  # fmt: skip
+_UNARY = {
+    "abs": "Abs", "neg": "Neg", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "sin": "Sin", "cos": "Cos",
+    "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh",
+    "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "tanh": "Tanh", "logistic": "Sigmoid",
+    "floor": "Floor", "ceil": "Ceil", "sign": "Sign", "erf": "Erf",
+}  # fmt: skip
+
+
+@lowers(*_BINARY)
+def _binary(l: Lowering, e: Equation) -> Tensor:
+    one, other = map(l.least, e.inputs)
+    logical = e.name in ("and", "or", "xor", "max", "min") and one.dtype == np.bool_
+    if e.name in ("and", "or", "xor") and not logical:
+        code = {"and": "BitwiseAnd", "or": "BitwiseOr", "xor": "BitwiseXor"}[e.name]
+        return l.binary(code, one, other)
+    if logical and e.name in ("max", "min"):
+        return l.binary("Or" if e.name == "max" else "And", one, other)
+    if e.name == "max" and one.dtype.kind == "f":
+        for value, limit in ((one, e.inputs[1]), (other, e.inputs[0])):
+            if limit.constant is not None and not limit.constant.any():
+                return l.unary("Relu", value)
+    return l.binary(_BINARY[e.name], one, other)
+
+
+@lowers(*_TESTS)
+def _test(l: Lowering, e: Equation) -> Tensor:
+    one, other = map(l.least, e.inputs)
+    found = l.binary(_TESTS[e.name], one, other, np.bool_)
+    return l.unary("Not", found) if e.name == "ne" else found
+
+
+@lowers(*_UNARY)
+def _unary(l: Lowering, e: Equation) -> Tensor:
+    return l.unary(_UNARY[e.name], l.least(e.inputs[0]))
+
+
+@lowers("not")
+def _not(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    return l.unary("Not" if value.dtype == np.bool_ else "BitwiseNot", value)
+
+
+@lowers("rsqrt", "square", "log1p", "expm1", "exp2", "erfc", "cbrt")
+def _composed(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    one = l.number(value, 1)
+    if e.name == "rsqrt":
+        return l.binary("Div", one, l.unary("Sqrt", value))
+    if e.name == "square":
+        return l.binary("Mul", value, value)
+    if e.name == "log1p":
+        return l.unary("Log", l.binary("Add", value, one))
+    if e.name == "expm1":
+        return l.binary("Sub", l.unary("Exp", value), one)
+    if e.name == "exp2":
+        return l.unary("Exp", l.binary("Mul", value, l.number(value, float(np.log(2.0)))))
+    if e.name == "erfc":
+        return l.binary("Sub", one, l.unary("Erf", value))
+    size = l.binary("Pow", l.unary("Abs", value), l.number(value, 1 / 3))
+    return l.binary("Mul", l.unary("Sign", value), size)
+
+
+@lowers("integer_pow")
+def _integer_pow(l: Lowering, e: Equation) -> Tensor:
+    value, power = l.least(e.inputs[0]), e.params["y"]
+    if power == 2:
+        return l.binary("Mul", value, value)
+    return l.binary("Pow", value, l.number(value, power))
+
+
+@lowers("select_n")
+def _select(l: Lowering, e: Equation) -> Tensor:
+    if len(e.inputs) != 3 or e.inputs[0].dtype != np.bool_:
+        raise Refused("ONNX chooses between two tensors by booleans only")
+    which, otherwise, chosen = map(l.least, e.inputs)
+    return l.emit("Where", [which, chosen, otherwise], e.outputs[0].least.shape, chosen.dtype)
+
+
+@lowers("clamp")
+def _clamp(l: Lowering, e: Equation) -> Tensor:
+    low, value, high = map(l.least, e.inputs)
+    return l.binary("Min", l.binary("Max", value, low), high)
+
+
+@lowers("convert_element_type")
+def _convert(l: Lowering, e: Equation) -> Tensor:
+    return l.cast(l.least(e.inputs[0]), kept_dtype(e.outputs[0].dtype))
+
+
+@lowers("round")
+def _round(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    if int(e.params["rounding_method"]) == 1:
+        return l.unary("Round", value)
+    half = l.binary("Add", l.unary("Abs", value), l.number(value, 0.5))
+    return l.binary("Mul", l.unary("Sign", value), l.unary("Floor", half))
+
+
+@lowers("rem")
+def _rem(l: Lowering, e: Equation) -> Tensor:
+    one, other = map(l.least, e.inputs)
+    return l.emit("Mod", [one, other], e.outputs[0].least.shape, one.dtype, fmod=1)
+
+
+@lowers("is_finite")
+def _is_finite(l: Lowering, e: Equation) -> Tensor:
+    value = l.unary("Abs", l.least(e.inputs[0]))
+    return l.binary("LessOrEqual", value, l.number(value, float(np.finfo(value.dtype).max)), np.bool_)  # fmt: skip
+
+
+@lowers("gelu")
+def _gelu(l: Lowering, e: Equation) -> Tensor:
+    value = l.least(e.inputs[0])
+    if e.params["approximate"]:
+        cube = l.binary("Mul", l.binary("Mul", value, value), value)
+        inner = l.binary("Add", value, l.binary("Mul", cube, l.number(value, 0.044715)))
+        gate = l.unary("Tanh", l.binary("Mul", inner, l.number(value, float(np.sqrt(2 / np.pi)))))
+    else:
+        gate = l.unary("Erf", l.binary("Mul", value, l.number(value, float(np.sqrt(0.5)))))
+    half = l.binary("Mul", value, l.number(value, 0.5))
+    return l.binary("Mul", half, l.binary("Add", gate, l.number(value, 1)))
+
+
+@lowers("softmax")
+def _softmax(l: Lowering, e: Equation) -> Tensor:
+    value = l.full(e.inputs[0])
+    return l.emit("Softmax", [value], value.shape, value.dtype, axis=int(e.params["axis"]))
+
+
+@lowers("iota")
+def _iota(l: Lowering, e: Equation) -> Tensor:
+    zero, one = (l.constant(np.asarray(i, np.int64)) for i in (0, 1))
+    line = l.emit("Range", [zero, l.size(e.params["size"]), one], e.outputs[0].shape, np.int64)
+    return l.cast(line, e.outputs[0].dtype)

@@ -1,0 +1,104 @@
+"""`Model.export("model.onnx", format="onnx")`: what a model predicts as an ONNX file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from meshflow._version import __version__
+from meshflow.deployment.programs import Deployable, of_model
+from meshflow.files.replacing import replacing
+from meshflow.onnx import elementwise, loops, products, shaping  # noqa: F401 - they fill the table
+from meshflow.onnx.loops import described
+from meshflow.onnx.lowering import Lowering, Names, Tensor, onnx
+
+__all__ = ["export", "exported"]
+
+# All of ONNX Runtime 1.14 and TensorRT 8.6 on have it.
+_OPSET, _IR = 18, 8
+_LARGEST = 1 << 31
+
+
+def export(model: Any, filepath: Any) -> None:
+    """Writes what a Keras model predicts as an ONNX file, for any batch size.
+
+    Args:
+      model: a built model.
+      filepath: the file.
+
+    Raises:
+      UnimplementedError: for an operation that cannot be converted, naming its primitive, its layer and why.
+      ValueError: when the model has not been built, or has more than 2 GB of weights.
+      ImportError: without the extra `onnx`.
+    """
+    content = exported(of_model(model))
+    with replacing(filepath) as file:
+        file.write(content)
+
+
+def exported(signature: Deployable) -> bytes:
+    """An ONNX file's content.
+
+    Args:
+      signature: the function.
+    """
+    helper, numpy_helper = onnx(".helper"), onnx(".numpy_helper")
+    names = Names()
+    given = []
+    for name, value in zip(signature.inputs, signature.program.inputs, strict=True):
+        given.append(Tensor(name, value.shape, np.dtype(_named(value.dtype))))
+    names.inputs = given
+    lowering = Lowering(names)
+    inputs = [lowering.cast(t, t.dtype) for t in given]
+    results = []
+    for name, tensor in zip(
+        signature.outputs, lowering.run(signature.program, inputs), strict=True
+    ):
+        output = Tensor(name if name not in signature.inputs else f"{name}_output", tensor.shape, tensor.dtype)  # fmt: skip
+        lowering.add("Identity", [tensor], [output])
+        results.append(output)
+    nodes = _needed(lowering.nodes, {t.name for t in results})
+    read = _read(nodes)
+    known = [t for t in names.constants if t.name in read]
+    size = sum(t.data.nbytes for t in known if t.data is not None)
+    if size >= _LARGEST:
+        raise ValueError(
+            f"The model has {size / 1e9:.1f} GB of constants; an ONNX file has at most 2 GB."
+        )
+    constants = [numpy_helper.from_array(np.asarray(t.data), t.name) for t in known]
+    graph = helper.make_graph(
+        nodes, signature.name, [described(t) for t in given], [described(t) for t in results], constants
+    )  # fmt: skip
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR,
+        producer_name="Meshflow", producer_version=__version__,
+    )  # fmt: skip
+    onnx(".checker").check_model(model)
+    return bytes(model.SerializeToString())
+
+
+def _read(nodes: Iterable[Any]) -> set[str]:
+    """The names that nodes, and those of the graphs inside, read."""
+    found: set[str] = set()
+    for node in nodes:
+        found.update(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found |= _read(attribute.g.node) | {o.name for o in attribute.g.output}
+    return found
+
+
+def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
+    """The nodes that results depend on."""
+    kept = []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted |= _read([node])
+    return kept[::-1]
+
+
+def _named(dtype: Any) -> str:
+    return {"bfloat16": "float32", "float16": "float32"}.get(np.dtype(dtype).name, np.dtype(dtype).name)  # fmt: skip

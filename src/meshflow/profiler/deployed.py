@@ -1,0 +1,243 @@
+"""Profiles of deployed models, operator by operator: .tflite by LiteRT, .onnx by ONNX Runtime, saved models by XLA."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import glob
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.environment import extras
+from meshflow.profiler.litert import profiled as by_litert
+from meshflow.profiler.operators import Operator
+from meshflow.saved_model import contains_saved_model, load
+
+__all__ = ["DeployedProfile", "profile_model"]
+
+
+@dataclasses.dataclass
+class DeployedProfile:
+    """Where the time of a deployed model goes.
+
+    Attributes:
+      file: the model.
+      runtime: who ran it.
+      batch: how many rows each call had.
+      runs: how many calls the times are means of.
+      load_seconds: for loading it.
+      first_seconds: of the first call, which may compile.
+      seconds: of a call afterwards.
+      operators: by time, the longest first; those inside loops count in the loop's time, too.
+      note: what is missing, or empty.
+    """
+
+    file: str
+    runtime: str
+    batch: int
+    runs: int
+    load_seconds: float
+    first_seconds: float
+    seconds: float
+    operators: list[Operator]
+    note: str = ""
+
+    def by_kind(self) -> list[Operator]:
+        """The operators of each kind together."""
+        kinds: dict[str, Operator] = {}
+        for o in self.operators:
+            old = kinds.get(o.kind)
+            if old is None:
+                kinds[o.kind] = dataclasses.replace(o, name=o.kind)
+                continue
+            kinds[o.kind] = Operator(
+                o.kind, o.kind, old.calls + o.calls, old.seconds + o.seconds, _sum(old.first_seconds, o.first_seconds), _sum(old.bytes, o.bytes)
+            )  # fmt: skip
+        return sorted(kinds.values(), key=lambda o: -o.seconds)
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.file} by {self.runtime}, {self.batch} rows: loaded in {self.load_seconds * 1e3:.1f} ms, first call "
+            f"{self.first_seconds * 1e3:.3f} ms, then {self.seconds * 1e3:.3f} ms a call (mean of {self.runs})"
+        )
+        total = sum(o.seconds for o in self.operators) or 1.0
+        lines = [head, f"{'ms':>9} {'%':>5} {'calls':>6} {'kB':>9}  operator"]
+        for o in self.operators:
+            memory = "" if o.bytes is None else f"{o.bytes / 1e3:.1f}"
+            lines.append(
+                f"{o.seconds * 1e3:9.4f} {o.seconds / total:5.0%} {o.calls:6.0f} {memory:>9}  {o.kind}  {o.name}"
+            )
+        return "\n".join([*lines, *([self.note] if self.note else [])])
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else one + other
+
+
+def profile_model(
+    model: Any, inputs: Mapping[str, Any] | None = None, runs: int = 50, batch: int = 1
+) -> DeployedProfile:
+    """Runs a deployed model many times, and tells the time of its operators.
+
+    Args:
+      model: a .tflite or .onnx file, or the folder of a saved model.
+      inputs: arrays by the names of inputs; default zeros.
+      runs: how often it is run after the first call.
+      batch: rows of zeros, where the model leaves their number open.
+
+    Returns:
+      A `DeployedProfile`; its text is a table.
+
+    Raises:
+      InvalidArgumentError: for what is none of these, or inputs that it does not have.
+      ImportError: without the extra that runs it.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.profiler.profile_model("model.txt")
+      Traceback (most recent call last):
+      ...
+      meshflow.core.runtime.errors.InvalidArgumentError: model.txt: expected a .tflite or .onnx file, or the folder of a saved model.
+    """
+    path = os.fspath(model)
+    if runs < 1:
+        raise InvalidArgumentError(f"runs must be at least 1, got {runs}.")
+    known = Path(path).suffix in (".tflite", ".onnx") and Path(path).is_file()
+    if Path(path).suffix == ".tflite" and known:
+        load_seconds, first, seconds, operators, note = by_litert(path, inputs, runs, batch)
+        return DeployedProfile(
+            path, "LiteRT", batch, runs, load_seconds, first, seconds, operators, note
+        )
+    if known:
+        return _by_onnx_runtime(path, inputs, runs, batch)
+    if Path(path).is_dir() and contains_saved_model(path):
+        return _by_xla(path, inputs, runs, batch)
+    raise InvalidArgumentError(
+        f"{path}: expected a .tflite or .onnx file, or the folder of a saved model."
+    )
+
+
+def _feed(specs: Mapping[str, tuple[Any, Any]], inputs: Mapping[str, Any] | None, batch: int) -> dict[str, Any]:  # fmt: skip
+    """Arrays by name: those given, or zeros."""
+    if inputs is not None and set(inputs) != set(specs):
+        raise InvalidArgumentError(f"The model takes {sorted(specs)}, got {sorted(inputs)}.")
+    if inputs is not None:
+        return {n: np.asarray(inputs[n]).astype(dtype) for n, (_, dtype) in specs.items()}
+    sizes = {n: [d if isinstance(d, int) else batch for d in shape] for n, (shape, _) in specs.items()}  # fmt: skip
+    return {n: np.zeros(sizes[n], dtype) for n, (_, dtype) in specs.items()}
+
+
+def _timed(run: Any, count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count
+
+
+_PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+_NUMPY = {"float": "float32", "double": "float64"}
+
+
+def _by_onnx_runtime(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
+    runtime = extras.load("onnxruntime", "onnx", "Running ONNX files needs the package onnxruntime")
+    with tempfile.TemporaryDirectory() as folder:
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "nodes")
+        there = runtime.get_available_providers()
+        providers = [p for p in _PROVIDERS if p in there]
+        start = time.perf_counter()
+        session = runtime.InferenceSession(path, options, providers=providers)
+        loading = time.perf_counter() - start
+        kinds = {i.name: i.type.removeprefix("tensor(").rstrip(")") for i in session.get_inputs()}
+        specs = {i.name: (i.shape, _NUMPY.get(kinds[i.name], kinds[i.name])) for i in session.get_inputs()}  # fmt: skip
+        feed = _feed(specs, inputs, batch)
+
+        def run() -> None:
+            session.run(None, feed)
+
+        first, seconds = _timed(run, 1), _timed(run, runs)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    found: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            found[event["name"].removesuffix("_kernel_time")].append(event)
+    operators = []
+    for name, calls in found.items():
+        each = max(len(calls) // (runs + 1), 1)
+        later = calls[each:] or calls
+        about = later[0]["args"]
+        operators.append(
+            Operator(
+                name, about.get("op_name", name), len(later) / runs,
+                sum(e["dur"] for e in later) / runs / 1e6, sum(e["dur"] for e in calls[:each]) / 1e6,
+                int(about.get("output_size", 0)),
+            )
+        )  # fmt: skip
+    operators.sort(key=lambda o: -o.seconds)
+    by = session.get_providers()[0].removesuffix("ExecutionProvider")
+    return DeployedProfile(path, f"ONNX Runtime ({by})", batch, runs, loading, first, seconds, operators)  # fmt: skip
+
+
+def _by_xla(path: str, inputs: Any, runs: int, batch: int) -> DeployedProfile:
+    start = time.perf_counter()
+    signatures = load(path).signatures
+    if not signatures:
+        raise InvalidArgumentError(f"{path} has no signature that could be run.")
+    name = "serving_default" if "serving_default" in signatures else min(signatures)
+    function = signatures[name]
+    loading = time.perf_counter() - start
+    given = function.structured_input_signature[1]
+    specs = {n: (s.shape.as_list(), s.dtype.dtype) for n, s in given.items()}
+    feed = {n: convert_to_tensor(a) for n, a in _feed(specs, inputs, batch).items()}
+
+    def run() -> None:
+        jax.block_until_ready([t._value for t in function(**feed).values()])
+
+    first = _timed(run, 1)
+    seconds = _timed(run, runs)
+    with tempfile.TemporaryDirectory() as folder:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        with _alone(), jax.profiler.trace(folder, profiler_options=options):
+            _timed(run, runs)
+        operators = _of_trace(folder, runs)
+    device = jax.devices()[0].device_kind
+    return DeployedProfile(path, f"XLA ({device})", batch, runs, loading, first, seconds, operators)
+
+
+@contextlib.contextmanager
+def _alone() -> Any:
+    try:
+        yield
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"A profile of this process is being taken already: {error}") from error  # fmt: skip
+
+
+def _of_trace(folder: str, runs: int) -> list[Operator]:
+    """XLA's operations in a recorded trace."""
+    found: dict[str, list[float]] = collections.defaultdict(list)
+    for file in glob.glob(f"{folder}/**/*.xplane.pb", recursive=True):
+        for plane in jax.profiler.ProfileData.from_file(file).planes:
+            for line in plane.lines:
+                for event in line.events:
+                    about = dict(event.stats)
+                    if "hlo_op" in about:
+                        found[str(about["hlo_op"])].append(event.duration_ns)
+    operators = [
+        Operator(name, name.split(".")[0], len(times) / runs, sum(times) / runs / 1e9)
+        for name, times in found.items()
+    ]
+    return sorted(operators, key=lambda o: -o.seconds)

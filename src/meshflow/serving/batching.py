@@ -1,0 +1,130 @@
+"""Requests that wait are joined: one call of the model for many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Batcher", "sizes_up_to"]
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def sizes_up_to(most: int) -> list[int]:
+    """The numbers of rows that calls have, so that few programs are compiled.
+
+    Args:
+      most: the greatest.
+
+    Example:
+      >>> from meshflow.serving.batching import sizes_up_to
+      >>> sizes_up_to(12)
+      [1, 2, 4, 8, 12]
+    """
+    found = [1]
+    while found[-1] * 2 < most:
+        found.append(found[-1] * 2)
+    return found if most <= 1 else [*found, most]
+
+
+class Batcher:
+    """Calls a function with the rows of several requests at once.
+
+    While one call runs, requests gather for the next, so that nobody waits who is alone. With `wait`
+    seconds, a call also waits for more rows.
+
+    Args:
+      run: takes and gives arrays by name, all of as many rows.
+      executor: where it runs.
+      most: the greatest number of rows of a call.
+      wait: seconds that a call waits for more.
+    """
+
+    def __init__(
+        self, run: Callable[[Arrays], Arrays], executor: Executor, most: int, wait: float
+    ) -> None:
+        self._run, self._executor, self._most, self._wait = run, executor, most, wait
+        self._sizes = sizes_up_to(most)
+        self._waiting: deque[tuple[Any, Arrays, int, asyncio.Future[Arrays]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._came = asyncio.Event()
+        self.calls = self.rows = 0
+
+    async def submit(self, arrays: Arrays) -> Arrays:
+        """The results for a request's rows, in a call of its own or with others."""
+        rows = len(next(iter(arrays.values())))
+        key = tuple((name, a.shape[1:]) for name, a in arrays.items())
+        future: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
+        self._waiting.append((key, arrays, rows, future))
+        self._came.set()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        while self._waiting:
+            if self._wait:
+                await self._gather()
+            group = self._next()
+            if group:
+                await self._answer(group)
+
+    async def _gather(self) -> None:
+        """Waits until there is a whole batch, but not longer than `wait`."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._wait
+        while sum(rows for _, _, rows, _ in self._waiting) < self._most:
+            self._came.clear()
+            try:
+                await asyncio.wait_for(self._came.wait(), end - loop.time())
+            except TimeoutError:
+                return
+
+    def _next(self) -> list[tuple[Any, Arrays, int, asyncio.Future[Arrays]]]:
+        """Requests of the same shapes, in the order they came, as many as fit."""
+        group: list[tuple[Any, Arrays, int, asyncio.Future[Arrays]]] = []
+        left: deque[tuple[Any, Arrays, int, asyncio.Future[Arrays]]] = deque()
+        total = 0
+        while self._waiting:
+            item = self._waiting.popleft()
+            if item[3].cancelled():
+                continue
+            fits = not group or (item[0] == group[0][0] and total + item[2] <= self._most)
+            (group if fits else left).append(item)
+            total += item[2] if fits else 0
+        self._waiting = left
+        return group
+
+    async def _answer(self, group: list[tuple[Any, Arrays, int, asyncio.Future[Arrays]]]) -> None:
+        names = list(group[0][1])
+        rows = sum(item[2] for item in group)
+        padded = next((s for s in self._sizes if s >= rows), rows)
+        feed = {n: _joined([item[1][n] for item in group], padded - rows) for n in names}
+        self.calls += 1
+        self.rows += rows
+        loop = asyncio.get_running_loop()
+        try:
+            results = await loop.run_in_executor(self._executor, self._run, feed)
+        except Exception as error:
+            for *_, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        at = 0
+        for _, _, count, future in group:
+            if not future.done():
+                future.set_result({n: a[at : at + count] for n, a in results.items()})
+            at += count
+
+
+def _joined(parts: list[np.ndarray], more: int) -> np.ndarray:
+    """Arrays one after the other, and the last row again as often as is asked for."""
+    if more:
+        # A row that is known to be valid: zeros may be no index.
+        parts = [*parts, np.repeat(parts[-1][-1:], more, axis=0)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,0 +1,57 @@
+"""`meshflow serve`: a saved model behind HTTP, in this process."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from meshflow.environment import extras
+from meshflow.serving.application import application
+from meshflow.serving.versions import Settings
+
+__all__ = ["serve"]
+
+
+def serve(
+    folder: Any,
+    name: str = "model",
+    port: int = 8501,
+    host: str = "127.0.0.1",
+    settings: Settings | None = None,
+) -> None:
+    """Serves a saved model by TensorFlow Serving's REST protocol, until the process is told to end.
+
+    Args:
+      folder: a saved model, or a folder of its versions, whose names are numbers.
+      name: the model's, in addresses: /v1/models/NAME:predict.
+      port: the port; 0 for a free one, which is printed.
+      host: the address that is listened on: this machine only, unless told otherwise. Nobody is asked who they are.
+      settings: a `Settings`.
+
+    Raises:
+      FileNotFoundError: when there is no such folder.
+      ImportError: without the extra `serving`.
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"meshflow serve: there is no folder {folder}.")
+    uvicorn = extras.load("uvicorn", "serving", "Serving needs the packages starlette and uvicorn")
+    logging.getLogger("meshflow").setLevel(logging.INFO)
+    made = application(name, folder, settings)
+    config = uvicorn.Config(made, host=host, port=port, log_level="warning", lifespan="on")
+    server = _server(uvicorn, name)(config)
+    server.run()
+
+
+def _server(uvicorn: Any, name: str) -> Any:
+    class Server(uvicorn.Server):
+        """Says where it listens, when it does."""
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets=sockets)
+            for server in self.servers:
+                for socket in server.sockets:
+                    host, port = socket.getsockname()[:2]
+                    print(f"Serving {name} at http://{host}:{port}/v1/models/{name}", flush=True)
+
+    return Server

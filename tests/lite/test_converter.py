@@ -1,0 +1,290 @@
+"""Models converted for LiteRT give what they give here, for any batch size, in each precision."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+pytest.importorskip("ai_edge_litert", reason="needs the extra lite")
+
+L = tf.keras.layers
+DEFAULT = [tf.lite.Optimize.DEFAULT]
+
+
+def _sequential(shape, *layers):
+    model = tf.keras.Sequential([tf.keras.Input(shape), *layers])
+    rng = np.random.default_rng(0)
+    for w in model.weights:
+        low = 0.5 if "variance" in w.name or "gamma" in w.name else -0.5
+        w.assign(rng.uniform(low, 1.0, w.shape))
+    return model
+
+
+def _transformer():
+    x = tf.keras.Input((7, 16))
+    y = L.LayerNormalization()(L.MultiHeadAttention(2, 8)(x, x) + x)
+    y = L.Dense(16, activation="gelu")(y)
+    return tf.keras.Model(x, L.GlobalAveragePooling1D()(y))
+
+
+MODELS = {
+    "images": lambda: _sequential(
+        (16, 16, 3),
+        L.Conv2D(8, 3, padding="same", activation="relu"),
+        L.BatchNormalization(),
+        L.Conv2D(8, 3, use_bias=False),
+        L.BatchNormalization(),
+        L.ReLU(6.0),
+        L.MaxPooling2D(3, 2, padding="same"),
+        L.AveragePooling2D(2, padding="same"),
+        L.SeparableConv2D(8, 3, padding="same"),
+        L.Conv2DTranspose(4, 3, strides=2, padding="same"),
+        L.UpSampling2D(2),
+        L.ZeroPadding2D(1),
+        L.MaxPooling2D(2),
+        L.Flatten(),
+        L.Dense(10, activation="softmax"),
+    ),
+    "transformer": _transformer,
+    "sequences": lambda: _sequential(
+        (6, 5),
+        L.Conv1D(4, 3, padding="causal", dilation_rate=2),
+        L.GRU(4, return_sequences=True),
+        L.Bidirectional(L.LSTM(3, return_sequences=True)),
+        L.SimpleRNN(3),
+    ),
+    "masks": lambda: _sequential((9,), L.Embedding(40, 8, mask_zero=True), L.LSTM(4), L.Dense(2)),
+    "functions": lambda: _sequential(
+        (5,),
+        *(L.Dense(4, activation=a) for a in ("swish", "elu", "hard_sigmoid", "softplus", "tanh")),
+        L.LeakyReLU(),
+        L.PReLU(),
+    ),
+}
+
+
+def _of(run, x):
+    (key,) = run.get_input_details()
+    return next(iter(run(**{key: x}).values()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_converted_model_gives_the_same_for_any_batch_size(name):
+    model = MODELS[name]()
+    content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
+    interpreter = tf.lite.Interpreter(model_content=content)
+    assert interpreter.get_signature_list()["serving_default"]["outputs"] == model.output_names
+    run = interpreter.get_signature_runner("serving_default")
+    shape = (5, *model.input_shape[1:])
+    rng = np.random.default_rng(1)
+    x = (
+        rng.integers(0, 40, shape) * (np.arange(9) < 6)
+        if name == "masks"
+        else rng.normal(size=shape)
+    )
+    x = x.astype(np.float32)
+    expected = model(x).numpy()
+    for batch in (1, 5, 2):
+        np.testing.assert_allclose(_of(run, x[:batch]), expected[:batch], atol=3e-6)
+
+
+def _codes(content):
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    names = {v: k for k, v in vars(schema.BuiltinOperator).items()}
+    return [
+        names[model.operatorCodes[o.opcodeIndex].builtinCode] for o in model.subgraphs[0].operators
+    ]
+
+
+def test_batch_normalization_biases_and_activations_go_into_convolutions():
+    model = _sequential(
+        (8, 8, 2), L.Conv2D(4, 3), L.BatchNormalization(), L.ReLU(), L.MaxPooling2D(), L.Flatten(), L.Dense(3, "softmax")
+    )  # fmt: skip
+    content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
+    expected = ["CONV_2D", "MAX_POOL_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"]
+    assert _codes(content) == expected
+
+
+@pytest.fixture(scope="module")
+def digits():
+    (x, y), (x2, y2) = tf.keras.datasets.digits.load_data()
+    x = np.concatenate([x, x2]).astype(np.float32)[..., None] / 255
+    y = np.concatenate([y, y2])
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input((8, 8, 1)),
+            L.Conv2D(16, 3, padding="same"),
+            L.BatchNormalization(),
+            L.ReLU(),
+            L.Conv2D(32, 3, padding="same", activation="relu"),
+            L.MaxPooling2D(),
+            L.Flatten(),
+            L.Dense(64, activation="relu"),
+            L.Dense(10, activation="softmax"),
+        ]
+    )
+    adam = tf.keras.optimizers.Adam(3e-3)
+    model.compile(adam, "sparse_categorical_crossentropy")
+    model.fit(x[:1400], y[:1400], batch_size=100, epochs=8, verbose=0)
+    return model, x, y
+
+
+def _converter(digits):
+    return tf.lite.TFLiteConverter.from_keras_model(digits[0])
+
+
+def _samples(digits):
+    return lambda: ([image[None]] for image in digits[1][:100])
+
+
+def _weights_only(c, digits):
+    c.optimizations = DEFAULT
+
+
+def _half(c, digits):
+    c.optimizations, c.target_spec.supported_types = DEFAULT, [tf.float16]
+
+
+def _static(c, digits):
+    c.optimizations, c.representative_dataset = DEFAULT, _samples(digits)
+
+
+def _integers_only(c, digits):
+    _static(c, digits)
+    c.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    c.inference_input_type, c.inference_output_type = tf.int8, tf.uint8
+
+
+@pytest.mark.parametrize(
+    ("settings", "smaller"),
+    [(lambda c, d: None, 1), (_weights_only, 3), (_half, 1.9), (_static, 3), (_integers_only, 3)],
+    ids=["float", "dynamic", "float16", "static", "integers"],
+)
+def test_accuracy_of_a_converted_cnn_is_within_a_thousandth(digits, settings, smaller):
+    model, x, y = digits
+    converter = _converter(digits)
+    settings(converter, digits)
+    content = converter.convert()
+    assert len(content) < 160_000 / smaller
+    interpreter = tf.lite.Interpreter(model_content=content)
+    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+    if given["dtype"] is np.int8:
+        scale, zero = given["quantization"]
+        x = np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)
+    assert result["dtype"] is (np.uint8 if settings is _integers_only else np.float32)
+    found = _of(interpreter.get_signature_runner(), x).argmax(-1)
+    before = model.predict(digits[1], verbose=0).argmax(-1)
+    assert abs((found == y).mean() - (before == y).mean()) <= 0.001
+    assert ("DEQUANTIZE" in _codes(content)) == (settings in (_half, _static))
+
+
+@pytest.mark.parametrize("kind", [tf.int8, tf.uint8], ids=str)
+def test_integers_go_in_and_out_of_a_model_with_floats_inside(kind):
+    model = MODELS["sequences"]()
+    x = np.random.default_rng(0).normal(size=(20, 6, 5)).astype(np.float32)
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = DEFAULT
+    converter.representative_dataset = lambda: ([row[None]] for row in x)
+    converter.inference_input_type = converter.inference_output_type = kind
+    run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner()
+    (given,), (result,) = run.get_input_details().values(), run.get_output_details().values()
+    (scale, zero), (out_scale, out_zero) = given["quantization"], result["quantization"]
+    limits = np.iinfo(kind.as_numpy_dtype)
+    integers = np.clip(np.round(x / scale) + zero, limits.min, limits.max).astype(given["dtype"])
+    found = (_of(run, integers).astype(np.float32) - out_zero) * out_scale
+    assert given["dtype"] is result["dtype"] is kind.as_numpy_dtype
+    np.testing.assert_allclose(found, model(x).numpy(), atol=0.15)
+
+
+def test_concrete_functions_are_signatures():
+    scale = tf.Variable([2.0, 3.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="x")])
+    def scaled(x):
+        return {"y": x * scale, "sum": tf.reduce_sum(x, 1)}
+
+    @tf.function
+    def powers(x):
+        return tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * x), (0, x))[1]
+
+    fixed = powers.get_concrete_function(tf.TensorSpec([2]))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [scaled.get_concrete_function(), fixed]
+    )
+    interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    signatures = interpreter.get_signature_list()
+    assert sorted(signatures["serving_default"]["outputs"]) == ["sum", "y"]
+    found = interpreter.get_signature_runner("serving_default")(x=np.float32([[1, 2], [3, 4]]))
+    np.testing.assert_array_equal(found["y"], [[2, 6], [6, 12]])
+    np.testing.assert_array_equal(found["sum"], [3, 7])
+    (name,) = set(signatures) - {"serving_default"}
+    np.testing.assert_array_equal(
+        _of(interpreter.get_signature_runner(name), np.float32([2, 3])), [16, 81]
+    )
+
+
+def test_branches_become_subgraphs():
+    @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([], tf.int32)])
+    def choose(x, i):
+        return tf.switch_case(i, [lambda: x, lambda: x * 10.0, lambda: x - 1.0])
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([choose.get_concrete_function()])
+    run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner()
+    x = np.float32([1, 2, 3])
+    for i, expected in enumerate((x, x * 10, x - 1)):
+        found = next(iter(run(x=x, i=np.int32(i)).values()))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_saved_keras_model_is_converted(tmp_path):
+    model = _sequential((4,), L.Dense(3))
+    model.save(tmp_path / "model", save_format="tf")
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
+    run = tf.lite.Interpreter(model_content=converter.convert()).get_signature_runner()
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_allclose(_of(run, x), model(x).numpy(), atol=1e-6)
+
+
+def test_a_function_that_was_saved_compiled_is_refused(tmp_path):
+    module = tf.Module()
+    module.double = tf.function(lambda x: x * 2.0, input_signature=[tf.TensorSpec([None, 3])])
+    tf.saved_model.save(module, str(tmp_path / "m"), {"double": module.double})
+    with pytest.raises(ValueError, match=r"no signature 'half', only \['double'\]"):
+        tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m"), signature_keys=["half"])
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "m"), ["double"])
+    with pytest.raises(tf.errors.UnimplementedError, match="convert before saving"):
+        converter.convert()
+
+
+def test_what_cannot_be_converted_names_the_primitive_and_the_layer():
+    model = _sequential((4,), L.Lambda(lambda x: tf.sort(x), name="sorter"))
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    with pytest.raises(tf.errors.UnimplementedError, match=r"primitive 'sort' of layer '.*sorter.*no operator"):  # fmt: skip
+        converter.convert()
+
+
+def test_settings_that_contradict_each_other_are_refused(digits):
+    converter = _converter(digits)
+    converter.inference_input_type = tf.int8
+    with pytest.raises(ValueError, match=r"inference_input_type must be in \['float32'"):
+        converter.convert()
+    converter = _converter(digits)
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    with pytest.raises(ValueError, match="representative_dataset is required"):
+        converter.convert()
+    converter = _converter(digits)
+    converter.optimizations = DEFAULT
+    converter.representative_dataset = lambda: iter(())
+    with pytest.raises(ValueError, match="gave no samples"):
+        converter.convert()
+    converter.representative_dataset = lambda: iter([[digits[1][0]]])
+    with pytest.raises(ValueError, match="have a batch dimension"):
+        converter.convert()
+
+
+def test_analyzer_shows_operators(capfd, digits):
+    tf.lite.experimental.Analyzer.analyze(model_content=_converter(digits).convert())
+    assert "FULLY_CONNECTED" in capfd.readouterr().out

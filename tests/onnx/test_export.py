@@ -1,0 +1,164 @@
+"""Models exported as ONNX give what they give here, for any batch size, run by ONNX Runtime."""
+
+import logging
+import sys
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+L = tf.keras.layers
+
+
+def _sequential(shape, *layers):
+    model = tf.keras.Sequential([tf.keras.Input(shape), *layers])
+    rng = np.random.default_rng(0)
+    for w in model.weights:
+        w.assign(rng.uniform(0.5 if "variance" in w.name else -0.5, 1.0, w.shape))
+    return model
+
+
+def _transformer():
+    x = tf.keras.Input((7, 16))
+    y = L.LayerNormalization()(L.MultiHeadAttention(2, 8)(x, x) + x)
+    return tf.keras.Model(x, L.GlobalAveragePooling1D()(L.Dense(16, activation="gelu")(y)))
+
+
+MODELS = {
+    "images": lambda: _sequential(
+        (16, 16, 3),
+        L.Conv2D(8, 3, padding="same", activation="relu"),
+        L.BatchNormalization(),
+        L.ReLU(6.0),
+        L.MaxPooling2D(3, 2, padding="same"),
+        L.AveragePooling2D(2, padding="same"),
+        L.SeparableConv2D(8, 3, padding="same"),
+        L.Conv2DTranspose(4, 3, strides=2, padding="same"),
+        L.UpSampling2D(2),
+        L.Flatten(),
+        L.Dense(10, activation="softmax"),
+    ),
+    "transformer": _transformer,
+    "sequences": lambda: _sequential(
+        (9,),
+        L.Embedding(40, 8, mask_zero=True),
+        L.Bidirectional(L.LSTM(3, return_sequences=True)),
+        L.GRU(4),
+        L.Lambda(lambda x: tf.sort(x)),
+    ),
+}
+
+
+@pytest.fixture
+def onnxruntime():
+    pytest.importorskip("onnx", reason="needs the extra onnx")
+    return pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_exported_model_gives_the_same_for_any_batch_size(name, tmp_path, onnxruntime):
+    model = MODELS[name]()
+    path = tmp_path / "model.onnx"
+    model.export(path, format="onnx")
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    rng = np.random.default_rng(1)
+    shape = (5, *model.input_shape[1:])
+    x = rng.normal(size=shape)
+    if name == "sequences":
+        x = rng.integers(0, 40, shape) * (np.arange(9) < 6)
+    x = x.astype(np.float32)
+    expected = model(x).numpy()
+    for batch in (1, 5, 2):
+        found = session.run(model.output_names, {given.name: x[:batch]})[0]
+        np.testing.assert_allclose(found, expected[:batch], atol=3e-6)
+
+
+def test_loops_and_branches(onnxruntime):
+    from meshflow.deployment.programs import of_concrete_function
+    from meshflow.onnx import exported
+
+    @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([], tf.int32)])
+    def run(x, i):
+        looped = tf.while_loop(lambda j, v: j < i, lambda j, v: (j + 1, v * x), (0, x))[1]
+        chosen = tf.switch_case(i, [lambda: x, lambda: x * 10.0, lambda: x - 1.0])
+        return {"looped": looped, "chosen": chosen}
+
+    content = exported(of_concrete_function(run.get_concrete_function()))
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    x = np.float32([1, 2, 3])
+    for i, chosen in enumerate((x, x * 10, x - 1)):
+        found = session.run(["looped", "chosen"], {"x": x, "i": np.asarray(i, np.int32)})
+        np.testing.assert_allclose(found, [x ** (i + 1), chosen])
+
+
+def test_what_cannot_be_converted_names_the_primitive_and_the_layer(tmp_path, onnxruntime):
+    model = _sequential((4, 4), L.Lambda(lambda x: tf.linalg.inv(x), name="inverse"))
+    path = tmp_path / "model.onnx"
+    with pytest.raises(tf.errors.UnimplementedError, match=r"primitive .* of layer '.*inverse"):
+        model.export(path, format="onnx")
+    assert not path.exists()
+
+
+def test_other_formats_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="'tf_saved_model' or 'onnx', got 'pdf'"):
+        _sequential((4,), L.Dense(1)).export(tmp_path / "x", format="pdf")
+
+
+def test_the_extra_is_named(monkeypatch, tmp_path):
+    for name in ("onnx", "onnx.helper"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"meshflow\[onnx\]"):
+        _sequential((4,), L.Dense(1)).export(tmp_path / "x.onnx", format="onnx")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = _sequential((4,), L.Dense(32, activation="relu"), L.Dense(3))
+    model.save(tmp_path / "saved", save_format="tf")
+    return model, tmp_path / "saved"
+
+
+def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
+    if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("TensorRT is there")
+    model, folder = saved
+    trt = tf.experimental.tensorrt
+    params = trt.ConversionParams(precision_mode="FP16")
+    converter = trt.Converter(str(folder), conversion_params=params)
+    with pytest.raises(RuntimeError, match="comes after convert"):
+        converter.save(tmp_path / "out")
+    with caplog.at_level(logging.WARNING, "meshflow"):
+        run = converter.convert()
+    assert "TensorRT is not there" in caplog.text and run.providers == ["CPUExecutionProvider"]
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    (name,) = run.structured_input_signature[1]
+    np.testing.assert_allclose(next(iter(run(x).values())), model(x), atol=1e-6)
+    converter.build(lambda: ([x[:n]] for n in (1, 5)))
+    assert converter._options(tmp_path)["trt_profile_max_shapes"] == f"{name}:5x4"
+    lines = []
+    converter.summary(print_fn=lines.append)
+    assert "Precision: FP16" in lines[0] and any("MatMul" in line for line in lines)
+    converter.save(tmp_path / "out")
+    again = tf.experimental.tensorrt.load(tmp_path / "out")
+    np.testing.assert_allclose(next(iter(again(x).values())), model(x), atol=1e-6)
+    # The folder is a saved model still.
+    assert tf.saved_model.contains_saved_model(str(tmp_path / "out"))
+
+
+def test_int8_is_calibrated(saved, onnxruntime):
+    model, folder = saved
+    converter = tf.experimental.tensorrt.Converter(str(folder), precision_mode="INT8")
+    with pytest.raises(ValueError, match="calibration_input_fn"):
+        converter.convert()
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    run = converter.convert(lambda: ([row[None]] for row in x))
+    expected = model(x).numpy()
+    found = next(iter(run(x).values())).numpy()
+    assert 1e-6 < np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    lines = []
+    converter.summary(print_fn=lines.append)
+    assert any("QuantizeLinear" in line for line in lines)
+    with pytest.raises(ValueError, match="precision mode 'INT4' is not supported"):
+        tf.experimental.tensorrt.Converter(str(folder), precision_mode="INT4")

@@ -1,0 +1,102 @@
+"""Profiles of deployed models tell the time of each operator."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+L = tf.keras.layers
+
+
+@pytest.fixture(scope="module")
+def model():
+    layers = [
+        tf.keras.Input((8, 8, 1)),
+        L.Conv2D(4, 3, activation="relu"),
+        L.Flatten(),
+        L.Dense(3, activation="softmax"),
+    ]
+    return tf.keras.Sequential(layers)
+
+
+def _check(profile, kinds, runs):
+    assert profile.runs == runs and profile.batch == 2
+    assert profile.first_seconds > 0 and profile.seconds > 0 and not profile.note
+    found = " ".join(o.kind for o in profile.operators)
+    for kind in kinds:
+        assert kind in found, found
+    # Every one runs once a call, and the longest come first.
+    assert {o.calls for o in profile.operators} == {1}
+    times = [o.seconds for o in profile.operators]
+    assert times == sorted(times, reverse=True) and sum(times) > 0
+    together = profile.by_kind()
+    assert sum(o.seconds for o in together) == pytest.approx(sum(times))
+    assert len(str(profile).splitlines()) == 2 + len(times)
+
+
+def test_litert(model, tmp_path):
+    pytest.importorskip("ai_edge_litert", reason="needs the extra lite")
+    path = tmp_path / "model.tflite"
+    path.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
+    profile = tf.lite.experimental.profile(path, runs=20, batch=2)
+    _check(profile, ["Convolution", "Fully Connected", "Softmax"], 20)
+    assert all(o.first_seconds is not None for o in profile.operators)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="The model takes"):
+        tf.profiler.profile_model(path, {"x": np.zeros((1, 8, 8, 1))})
+    path.write_bytes(b"\0" * 64)
+    with pytest.raises(tf.errors.DataLossError, match=r"is no \.tflite file"):
+        tf.profiler.profile_model(path)
+
+
+def test_litert_without_its_profiler_times_whole_calls(model, tmp_path, monkeypatch):
+    pytest.importorskip("ai_edge_litert", reason="needs the extra lite")
+    from meshflow.profiler import litert
+
+    def fails(*args):
+        raise AttributeError("no such function")
+
+    monkeypatch.setattr(litert, "_by_library", fails)
+    path = tmp_path / "model.tflite"
+    path.write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
+    profile = tf.profiler.profile_model(path, runs=2)
+    assert profile.seconds > 0 and not profile.operators
+    assert "does not tell the times of operators: no such function" in str(profile)
+
+
+def test_onnx_runtime(model, tmp_path):
+    pytest.importorskip("onnx", reason="needs the extra onnx")
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    path = tmp_path / "model.onnx"
+    model.export(path, format="onnx")
+    profile = tf.profiler.profile_model(path, runs=4, batch=2)
+    _check(profile, ["Conv", "MatMul", "Softmax"], 4)
+    conv = next(o for o in profile.operators if o.kind == "Conv")
+    assert "conv2d" in conv.name and conv.bytes >= 2 * 6 * 6 * 4 * 4
+    (name,) = (spec.name for spec in [model.inputs[0]])
+    given = tf.profiler.profile_model(path, {name: np.ones((1, 8, 8, 1))}, runs=1)
+    assert given.operators
+
+
+def test_saved_model(model, tmp_path):
+    model.save(tmp_path / "saved", save_format="tf")
+    profile = tf.profiler.profile_model(tmp_path / "saved", runs=3, batch=2)
+    _check(profile, ["conv"], 3)
+    # The first call compiles.
+    assert profile.first_seconds > profile.seconds
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "model.onnx", tmp_path / "x.txt"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected a \.tflite or \.onnx"):
+            tf.profiler.profile_model(path)
+
+
+def test_command(model, tmp_path):
+    typer_testing = pytest.importorskip("typer.testing")
+    from meshflow.cli.commands import app
+
+    model.save(tmp_path / "saved", save_format="tf")
+    result = typer_testing.CliRunner().invoke(app, ["profile", "model", str(tmp_path / "saved"), "--runs", "2"])  # fmt: skip
+    assert result.exit_code == 0 and "conv" in result.output, result.output
+    result = typer_testing.CliRunner().invoke(app, ["profile", "model", str(tmp_path)])
+    assert result.exit_code == 1

@@ -1,0 +1,70 @@
+"""Requests that wait are joined, and get their own rows and errors."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from meshflow.serving.batching import Batcher
+
+
+def _answers(run, sizes, **settings):
+    """What requests of these numbers of rows get; the first call runs until all have come."""
+    free, calls = threading.Event(), []
+
+    def held(feed):
+        calls.append(len(feed["x"]))
+        assert free.wait(30)
+        return run(feed)
+
+    async def ask():
+        with ThreadPoolExecutor(1) as executor:
+            batcher = Batcher(held, executor, **{"most": 8, "wait": 0.0, **settings})
+            tasks = []
+            for i, n in enumerate(sizes):
+                tasks.append(asyncio.create_task(batcher.submit({"x": np.full((n, 1), i)})))
+                await asyncio.sleep(0)
+                while not calls:
+                    await asyncio.sleep(0.001)
+            free.set()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            return found, calls, batcher
+
+    return asyncio.run(ask())
+
+
+def test_requests_that_come_during_a_call_are_one_call():
+    found, calls, batcher = _answers(lambda f: {"y": f["x"] * 10}, [1, 2, 1, 3])
+    assert calls == [1, 8] and (batcher.calls, batcher.rows) == (2, 7)
+    for i, (rows, count) in enumerate(zip(found, [1, 2, 1, 3], strict=True)):
+        np.testing.assert_array_equal(rows["y"], np.full((count, 1), i * 10))
+
+
+def test_a_call_has_at_most_so_many_rows():
+    _, calls, _ = _answers(lambda f: f, [1, 3, 3, 3, 20])
+    assert calls == [1, 8, 4, 20]
+
+
+def test_an_error_is_that_of_the_requests_of_its_call():
+    def run(feed):
+        if feed["x"].any():
+            raise ValueError("broken")
+        return feed
+
+    found, _, _ = _answers(run, [1, 2, 2])
+    assert found[0]["x"].shape == (1, 1)
+    assert all(isinstance(e, ValueError) for e in found[1:])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_call_waits_for_a_whole_batch_if_told(count):
+    async def ask():
+        with ThreadPoolExecutor(1) as executor:
+            batcher = Batcher(lambda f: f, executor, most=2, wait=30.0 if count == 2 else 0.01)
+            tasks = [batcher.submit({"x": np.zeros((1, 1))}) for _ in range(count)]
+            await asyncio.gather(*tasks)
+            return batcher.calls
+
+    assert asyncio.run(ask()) == 1
