@@ -11,12 +11,13 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact, of_wanted
+from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
-__all__ = ["recompute_grad"]
+__all__ = ["recompute_grad", "recomputing"]
 
 # Always zero. A floating constant is an input of every program, so that no compiler knows it; being no
 # one's data it is the same on all devices, and those that compute again do so together.
@@ -42,19 +43,40 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
       0.0
     """
 
+    return recomputing(f, _recomputed)
+
+
+def recomputing(
+    f: Callable[..., Any], form: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A function of tensors, run in another form.
+
+    Args:
+      f: the function.
+      form: makes the array function of an op, whose operands are arguments, captures and a zero, of the traced one.
+    """
+
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        outer = context.trace
         leaves = nest.flatten(args)
         tensors = [leaf for leaf in leaves if is_array_like(leaf)]
 
         def rerun(*symbolic: Any) -> Any:
             supply = iter(symbolic)
             full = [next(supply) if is_array_like(leaf) else leaf for leaf in leaves]
-            return f(*nest.pack_sequence_as(args, full), **kwargs)
+            inner = context.trace
+            if outer is None or inner is None:
+                return f(*nest.pack_sequence_as(args, full), **kwargs)
+            # Random ops are told apart by how many of the whole function come before them.
+            inner.random_ops = outer.random_ops
+            result = f(*nest.pack_sequence_as(args, full), **kwargs)
+            outer.random_ops = inner.random_ops
+            return result
 
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(rerun, tuple(tensors))
-        op = Op(f"recomputed_{traced.name}", _recomputed(traced.arrays), heavy=True, whole=True)
+        op = Op(f"recomputed_{traced.name}", form(traced.arrays), heavy=True, whole=True)
         outputs = apply(op, (tensors, traced.captured_tensors(), _ZERO))
         traced.assign(outputs[traced.count :])
         return traced.rebuild(outputs[: traced.count])
