@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
-from meshflow.core.gradients.recompute import recompute_grad, recomputing
+from meshflow.core.gradients.recompute import recompute_grad, recomputed_by, recomputing
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.shares import Shares, current_shares
@@ -70,12 +68,7 @@ def _form(shares: Shares) -> Callable[..., Any]:
     if shares.recompute == "layer":
         return recompute_grad
     policy = _all_but_gathers if shares.recompute == "gathers" else shares.recompute
-
-    def checkpointed(run: Callable[..., Any]) -> Callable[..., Any]:
-        kept = jax.checkpoint(run, policy=policy)
-        return lambda operands, _: kept(*operands[:2])
-
-    return lambda f: recomputing(f, checkpointed)
+    return lambda run: recomputing(run, recomputed_by(policy))
 
 
 def _all_but_gathers(primitive: Any, *_: Any, **__: Any) -> bool:
