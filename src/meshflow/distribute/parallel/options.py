@@ -50,8 +50,9 @@ class ParallelOptions:
         weights brought together, or a policy of `jax.checkpoint_policies`.
       pipeline: a `Pipeline`, or the mesh dimension of its stages.
       sequence: how sequences are split in attention: "ring", "ulysses" or "split".
-      offload: what lies in the host's memory: some of "optimizer", "parameters", "activations".
-      compress: how gradients are sent: "int8" or "1bit".
+      offload: what is to lie in the host's memory: some of "optimizer", "parameters", "activations". No strategy
+        takes it yet.
+      compress: how gradients are to be sent: "int8" or "1bit". No strategy takes it yet.
 
     Raises:
       ValueError: for a value that none of them takes.
@@ -117,6 +118,12 @@ class ParallelOptions:
           ValueError: for a dimension that the mesh has not or that something else takes, and for states that are
             to be split where nothing is.
         """
+        for name in ("offload", "compress"):
+            if getattr(self, name):
+                raise NotImplementedError(
+                    f"MeshStrategy: {name}={getattr(self, name)!r} is not available. States, gradients and weights are "
+                    "divided by zero=, activations by recompute= and micro_batches=."
+                )
         for name in self.zero_over or ():
             known_dimension(name, mesh, "zero_over")
             if name not in batch:
