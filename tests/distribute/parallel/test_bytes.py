@@ -30,8 +30,7 @@ def explained(make, sizes, rules, rows=64, **options):
         model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
     found, step = sent(model, *batch)
-    for name in strategy.batch_dimensions:
-        found["all-reduce"] -= 2 * part(4, sizes[name])
+    found["all-reduce"] -= 2 * part(4, int(np.prod([sizes[d] for d in strategy.batch_dimensions])))
     return {kind: n for kind, n in found.items() if n}, step
 
 
@@ -99,11 +98,12 @@ def test_parts_of_weights_that_a_rule_splits(zero):
 
 
 def test_memory_of_what_is_not_kept():
-    temporaries = {}
-    for again in (None, "gathers", "layer"):
-        _, step = explained(deep, {"data": 4}, "batch:data", rows=16, zero=3, recompute=again)
-        temporaries[again] = step.memory["temporaries"]
+    kept, again = (
+        explained(deep, {"data": 4}, "batch:data", rows=16, zero=3, recompute=how)[1].memory[
+            "temporaries"
+        ]
+        for how in (None, "layer")
+    )
     # All weights are together at the same time, or those of two layers.
-    assert temporaries[None] > ALL
-    assert temporaries["gathers"] < 0.9 * temporaries[None]
-    assert temporaries["layer"] < 2 * (KERNEL + BIAS) + ALL // 4
+    assert kept > ALL
+    assert again < 2 * (KERNEL + BIAS) + ALL // 4

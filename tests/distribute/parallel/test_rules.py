@@ -48,7 +48,7 @@ def test_layers_name_the_axes_of_their_weights():
 def test_other_layers_and_forms_of_rules():
     def make():
         layers = [LAYERS.Conv2D(8, 3), LAYERS.Conv2DTranspose(4, 3), LAYERS.BatchNormalization()]
-        layers += [LAYERS.Reshape([-1, 4]), LAYERS.LSTM(4), LAYERS.EinsumDense("ab,bc->ac", 6)]
+        layers += [LAYERS.Reshape([-1, 4]), LAYERS.LSTM(4), LAYERS.EinsumDense("ab,bc->ac", 8)]
         return tf.keras.Sequential([tf.keras.Input([8, 8, 3]), *layers])
 
     wanted = {"out": ["data", "model"], "gates": "model", "channels": None}

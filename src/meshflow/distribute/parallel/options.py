@@ -93,13 +93,13 @@ class ParallelOptions:
             _one_of("offload", what, _OFFLOAD)
         object.__setattr__(self, "offload", offload)
         if self.zero_over is not None:
-            names = self.zero_over.split("+") if isinstance(self.zero_over, str) else self.zero_over
-            object.__setattr__(self, "zero_over", tuple(names))
             if not self.zero:
                 raise InvalidValueError(
                     f"zero_over={self.zero_over!r} says where states are split, but zero=0 splits none. Pass "
                     "zero=1, 2 or 3."
                 )
+            names = self.zero_over.split("+") if isinstance(self.zero_over, str) else self.zero_over
+            object.__setattr__(self, "zero_over", tuple(names))
         if isinstance(self.pipeline, str):
             object.__setattr__(self, "pipeline", Pipeline(self.pipeline))
         elif not isinstance(self.pipeline, (Pipeline, type(None))):
