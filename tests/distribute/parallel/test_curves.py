@@ -47,8 +47,14 @@ def alone():
     return trained(mlp)
 
 
+# Those that others contain run in `make test-all`.
+CONTAINED = ("zero 1", "zero 1, micro_batches", "zero 3")
+
+
 @ignores
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.soak] * (n in CONTAINED)) for n in STRATEGIES]
+)
 def test_each_option_trains_as_one_device(name):
     model, curves = trained(mlp, strategy(name))
     same_curves(curves, alone()[1])
