@@ -22,6 +22,8 @@ from meshflow.distribute.local_strategies import (
 )
 from meshflow.distribute.multi_worker import MultiWorkerMirroredStrategy
 from meshflow.distribute.options import InputOptions, InputReplicationMode, RunOptions
+from meshflow.distribute.parallel import MeshStrategy, ParallelOptions, Pipeline
+from meshflow.distribute.parallel.adapters import from_deepspeed, from_mesh_tensorflow
 from meshflow.distribute.parameter_server import ParameterServerStrategy
 from meshflow.distribute.replica import ReplicaContext
 from meshflow.distribute.server import Server
@@ -45,11 +47,14 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "InputReplicationMode",
+    "MeshStrategy",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
     "OneDeviceStrategy",
+    "ParallelOptions",
     "ParameterServerStrategy",
+    "Pipeline",
     "ReduceOp",
     "ReductionToOneDevice",
     "ReplicaContext",
@@ -64,6 +69,8 @@ __all__ = [
     "coordinator",
     "experimental",
     "experimental_set_strategy",
+    "from_deepspeed",
+    "from_mesh_tensorflow",
     "get_replica_context",
     "get_strategy",
     "has_strategy",

@@ -28,6 +28,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import keywords
 from meshflow.keras.engine.layer.calls import LayerGraph
+from meshflow.keras.engine.layer.dimensions import renames
 from meshflow.keras.engine.layer.helpers import (
     as_tensor_like,
     cast_floating,
@@ -39,6 +40,7 @@ from meshflow.keras.engine.layer.helpers import (
 )
 from meshflow.keras.engine.layer.layout_map import current_map
 from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses
+from meshflow.keras.engine.layer.recomputing import run_call
 from meshflow.keras.engine.layer.stateless_calls import StatelessCalls
 from meshflow.keras.engine.layer.weights import LayerWeights
 from meshflow.keras.engine.symbolic.call_signature import CallSignature, call_signature, call_state
@@ -97,6 +99,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         if layouts:
             self.__dict__.update(layouts, _layouts=layouts, _layouts_used=set())
         self._layout_map = current_map()
+        if kwargs.get("dims") is not None:
+            self._dims = renames(kwargs["dims"])
         keywords.check_known(type(self), kwargs)
         _check_arguments(trainable, dynamic, name)
         self._name = name if name is not None else unique_layer_name(type(self))
@@ -248,7 +252,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
                 inputs = self._cast_inputs(inputs)
             with self._reading_weights():
                 # In a tf.function, Python control flow of the user's layers may depend on tensors.
-                outputs = convert_if_enabled(self.call)(inputs, *args, **kwargs)
+                outputs = run_call(self, convert_if_enabled(self.call), inputs, args, kwargs)
             if self._activity_regularizer is not None:
                 self._regularize_activity(outputs)
         self._set_masks(inputs, outputs, kwargs.get("mask"))
@@ -396,6 +400,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         if hasattr(self, "_batch_input_shape"):
             config["batch_input_shape"] = self._batch_input_shape
         config["dtype"] = policies.serialize(self._dtype_policy)
+        if "_dims" in self.__dict__:
+            config["dims"] = dict(self._dims)
         if type(self).get_config is Layer.get_config:
             parameters = list(inspect.signature(type(self).__init__).parameters.values())[1:]
             extra = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
