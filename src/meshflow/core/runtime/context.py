@@ -93,6 +93,7 @@ class Context(threading.local):
       probe: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
       closure: what a worker of parameter servers runs, in which hosted variables are its own copies, or None.
+      labels: gives the scope in which what a layer computes is noted as its own, or None.
       num_replicas: how many replicas take part in a step; distribution strategies say so.
     """
 
@@ -114,6 +115,7 @@ class Context(threading.local):
         self.probe: ShapeProbe | None = None
         self.replicas: Any = None
         self.closure: Any = None
+        self.labels: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.num_replicas = 1
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.jaxprs import inner_jaxprs, opened
@@ -59,6 +60,7 @@ class Program:
       unit_of: for each equation the number of the layer call that it belongs to.
       units: how many layer calls there are.
       trained: the numbers of the captures that are trained.
+      wanted: the numbers of the results that the last stage gives.
 
     Attributes:
       anchored: the numbers of the equations that run in one stage only.
@@ -66,16 +68,22 @@ class Program:
     """
 
     def __init__(
-        self, traced: Traced, unit_of: Sequence[int], units: int, trained: Sequence[int]
+        self,
+        traced: Traced,
+        unit_of: Sequence[int],
+        units: int,
+        trained: Sequence[int],
+        wanted: Sequence[int],
     ) -> None:
         self.traced, self.units = traced, units
         jaxpr = traced.closed.jaxpr
         self.eqns = list(jaxpr.eqns)
         self.captured = jaxpr.invars[len(jaxpr.invars) - len(traced.captures) :]
         self.arguments = jaxpr.invars[: len(jaxpr.invars) - len(traced.captures)]
-        self.results = list(jaxpr.outvars[: traced.count])
+        self.results = {i: jaxpr.outvars[i] for i in wanted}
         self.writes = list(jaxpr.outvars[traced.count :])
         self.trained = {self.captured[i] for i in trained}
+        self.numbers_trained = list(trained)
         self.maker = {v: n for n, eqn in enumerate(self.eqns) for v in eqn.outvars}
         self.unit_of = list(unit_of)
         self.anchored = self._anchor()
@@ -152,10 +160,30 @@ class Program:
             for v in _variables(self.eqns[n].invars):
                 if v in lives:
                     lives[v] = lives[v][0], max(lives[v][1], at[n])
-        for v in _variables(self.results):
+        for v in _variables(self.results.values()):
             if v in lives:
                 lives[v] = lives[v][0], last
         return lives
+
+    def ahead(self, numbers: Sequence[int]) -> jex_core.ClosedJaxpr:
+        """A program of (arguments, captures) for results that follow from the batch alone.
+
+        Args:
+          numbers: the results' numbers.
+
+        Raises:
+          ValueError: when one of them depends on what is trained.
+        """
+        whole = self.traced.closed
+        outputs = [whole.jaxpr.outvars[i] for i in numbers]
+        if any(self.maker.get(v) in self.anchored for v in _variables(outputs)):
+            raise InvalidValueError(
+                "Pipeline: how many losses count depends on the model's outputs; it must follow from the batch, as "
+                "it is needed before the first of its parts is through."
+            )
+        eqns = [self.eqns[n] for n in self.free_for(_variables(outputs), self.anchored)]
+        jaxpr = whole.jaxpr.replace(outvars=outputs, eqns=eqns, debug_info=None)
+        return jex_core.ClosedJaxpr(jaxpr, whole.consts)
 
     def crossing(self) -> list[int]:
         """Bytes that cross behind each unit."""
@@ -224,7 +252,7 @@ class StageProgram:
 
 def _shape(v: Any) -> jax.ShapeDtypeStruct:
     if jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended):
-        raise ValueError(
+        raise InvalidValueError(
             f"Pipeline: a value of type {v.aval} would have to be sent from stage to stage; only numbers can be."
         )
     return jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
@@ -253,7 +281,7 @@ def _stage(program: Program, at: list[int], lives: Any, stage: int, last: int) -
         return [v for v, (made, used) in lives.items() if made <= edge < used]
 
     arrives, sends = crosses(stage - 1), crosses(stage) if stage < last else []
-    results = list(enumerate(program.results)) if stage == last else []
+    results = list(program.results.items()) if stage == last else []
     writes = []
     for i, v in enumerate(program.writes):
         # What nothing anchored is in, such as a counter's next value, the last stage computes.
@@ -313,7 +341,7 @@ def _check_state(program: Program, eqns: list[Any], captures: list[int], outputs
                 behind |= dict.fromkeys(eqn.outvars, behind[v])
     for v in _variables(outputs):
         if v in behind:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Pipeline: a layer computes with the variable {behind[v].name}, which it also writes in every step. "
                 "Stages compute their forward passes twice and would find another value; such a layer cannot be "
                 "in a pipeline."

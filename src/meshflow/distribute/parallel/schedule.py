@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.errors import InvalidValueError
+
 __all__ = ["KINDS", "NAMES", "Action", "Schedule", "schedule_of"]
 
 # Forward, backward (of the stage's inputs alone where weight passes are apart), weights.
@@ -141,17 +143,17 @@ class Schedule:
         devices = len(rows)
         everything = [a for row in read for cell in row for a in cell]
         if not everything:
-            raise ValueError("The table of a pipeline's schedule is empty.")
+            raise InvalidValueError("The table of a pipeline's schedule is empty.")
         stages = 1 + max(a.stage for a in everything)
         for device, row in enumerate(read):
             for action in (a for cell in row for a in cell):
                 if action.stage % devices != device:
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"Schedule: {action} is in the row of device {device}, but with {devices} devices stage "
                         f"{action.stage} lies on device {action.stage % devices}."
                     )
         if stages % devices:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Schedule: the table has {stages} stages, which {devices} devices (rows) do not divide."
             )
         micro_batches = 1 + max(a.micro_batch for a in everything)
@@ -160,7 +162,7 @@ class Schedule:
             placed = {a: t for row in read for t, cell in enumerate(row) for a in cell}
             if len(placed) < len(everything):
                 twice = next(a for a in everything if everything.count(a) > 1)
-                raise ValueError(f"Schedule: {_named(twice)} is in the table twice.")
+                raise InvalidValueError(f"Schedule: {_named(twice)} is in the table twice.")
         else:
             placed = _earliest([[a for cell in row for a in cell] for row in read], stages)
             ticks = 1 + max(placed.values())
@@ -186,7 +188,7 @@ class Schedule:
             place = tick, action.stage % devices, KINDS.index(action.kind)
             if table[place][0] >= 0:
                 other = Action(action.kind, int(table[place][1]), int(table[place][0]))
-                raise ValueError(
+                raise InvalidValueError(
                     f"Schedule: {_named(action)} and {_named(other)} are both in tick {tick} of device {place[1]}; "
                     "a tick has one of each kind."
                 )
@@ -213,7 +215,7 @@ def _actions(cell: str, device: int, number: int) -> list[Action]:
         kind = next((k for k in "FBIW" if k in word), "")
         stage, _, micro_batch = word.partition(kind) if kind else ("", "", "")
         if not (stage.isdigit() and micro_batch.isdigit()):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Schedule: {word!r} in cell {number} of device {device} is no action. Expected a stage, one of F "
                 "(forward), B (backward), I (backward of inputs), W (of weights), and a micro-batch, such as 0F3."
             )
@@ -239,13 +241,13 @@ def _check(schedule: Schedule) -> None:
     for tick, device, action in entries:
         inside = action.stage < schedule.stages and action.micro_batch < schedule.micro_batches
         if not inside or action.stage % schedule.devices != device:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Schedule: tick {tick} of device {device} has {_named(action)}, but there are "
                 f"{schedule.micro_batches} micro-batches and {schedule.stages} stages, stage k on device "
                 f"k % {schedule.devices}."
             )
         if action in when:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Schedule: {_named(action)} is done twice, in ticks {when[action]} and {tick}."
             )
         when[action] = tick
@@ -255,13 +257,13 @@ def _check(schedule: Schedule) -> None:
         for stage in range(schedule.stages):
             for kind in kinds:
                 if Action(kind, stage, i) not in when:
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"Schedule: {_named(Action(kind, stage, i))} is never done in its {schedule.ticks} ticks."
                     )
     for tick, _, action in entries:
         for needed, same in _needs(action, schedule.stages):
             if when[needed] > tick - (not same):
-                raise ValueError(
+                raise InvalidValueError(
                     f"Schedule: {_named(action)} in tick {tick} needs {_named(needed)}, which is done in tick "
                     f"{when[needed]}" + ("." if same else ", and arrives in the one after that.")
                 )
@@ -290,7 +292,7 @@ def _earliest(orders: Sequence[Sequence[Action]], stages: int) -> dict[Action, i
                 if kind <= last or not ready:
                     break
                 if action in placed:
-                    raise ValueError(f"Schedule: {_named(action)} is in the table twice.")
+                    raise InvalidValueError(f"Schedule: {_named(action)} is in the table twice.")
                 placed[action] = tick
                 done[device] += 1
                 last, moved = kind, True
@@ -307,7 +309,7 @@ def _deadlock(orders: Any, done: list[int], placed: Any, stages: int, tick: int)
             action = order[done[device]]
             lacks = next(n for n, _ in _needs(action, stages) if n not in placed)
             waits.append(f"device {device}: {_named(action)} waits for {_named(lacks)}")
-    raise ValueError(
+    raise InvalidValueError(
         f"Schedule: the table deadlocks; in tick {tick} no device can go on. {'; '.join(waits)}."
     )
 
@@ -429,7 +431,7 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
       ,1F0,1F1,1B0,1B1,
     """
     if devices < 1 or micro_batches < 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"Schedule: {devices} devices and {micro_batches} micro-batches; both must be at least 1."
         )
     if isinstance(spec, str) and not spec.endswith(".csv"):
@@ -440,7 +442,7 @@ def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
     elif not isinstance(spec, Schedule):
         spec = Schedule.from_rows(spec)
     if (spec.devices, spec.micro_batches) != (devices, micro_batches):
-        raise ValueError(
+        raise InvalidValueError(
             f"Schedule: the table is for {spec.devices} devices and {spec.micro_batches} micro-batches, the pipeline "
             f"has {devices} and {micro_batches}."
         )
@@ -459,7 +461,7 @@ def _by_name(name: str, devices: int, micro_batches: int) -> Schedule:
     else:
         placed = {}
     if not placed:
-        raise ValueError(
+        raise InvalidValueError(
             f"Schedule: {name!r} is none of {', '.join(NAMES)}, interleaved:N, and no file that ends in .csv."
         )
     return Schedule._of(placed, devices, chunks, micro_batches, 1 + max(placed.values()))

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 
 from meshflow.core.runtime.context import context
-from meshflow.core.tracing.trace import Traced, trace
-from meshflow.core.variables.variable import Variable
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.tracing.trace import Traced
 from meshflow.distribute.parallel.cutting import Program, StageProgram, cut
 
 __all__ = ["Layers", "Stages", "stages_of"]
@@ -76,39 +76,37 @@ class Stages(NamedTuple):
     """A traced program in stages.
 
     Attributes:
-      traced: the program of one micro-batch.
+      program: that of one micro-batch.
       programs: those of its stages.
       layers: the names of the layers in each stage.
       work: multiplications and additions of each stage's forward pass.
-      trained: the numbers of the captures that are trained.
       weights: bytes of the trained weights of each stage.
     """
 
-    traced: Traced
+    program: Program
     programs: list[StageProgram]
     layers: list[list[str]]
     work: list[float]
-    trained: list[int]
     weights: list[int]
 
 
 def stages_of(
-    function: Callable[..., Any],
-    args: Any,
+    tracer: Callable[[], Traced],
     count: int,
     balance: Any = "auto",
-    trained: Callable[[Variable], bool] = lambda v: bool(v.trainable),
+    trained: Callable[[Any], bool] = lambda c: bool(getattr(c, "trainable", False)),
+    wanted: Callable[[Traced], Sequence[int]] = lambda traced: range(traced.count),
     name: str = "model",
 ) -> Stages:
     """Traces a function of a micro-batch, and cuts it.
 
     Args:
-      function: it calls a model's layers.
-      args: its arguments, with a `TensorSpec` for each tensor.
+      tracer: traces it; it calls a model's layers.
       count: how many stages.
       balance: "auto" cuts at the `Stage()` layers where there are any, and else where the slowest stage is
         fastest by a model of costs; "cost" does the latter always; a list has for each stage how many layers.
-      trained: whether a variable is trained.
+      trained: whether a capture is trained.
+      wanted: the numbers of the results that are needed.
       name: what errors call the model.
 
     Raises:
@@ -116,26 +114,22 @@ def stages_of(
     """
     layers = Layers()
     with layers.noted():
-        traced = trace(function, args, name="stages")
+        traced = tracer()
     if traced.closed.effects or traced.iterator_captures or traced.infeeds:
-        raise ValueError(
+        raise InvalidValueError(
             f"Pipeline: {name} calls Python or takes elements of iterators while it runs, which a stage cannot."
         )
-    chosen = [
-        i for i, c in enumerate(traced.captures) if isinstance(c, Variable) and trained(c)
-    ]
+    chosen = [i for i, c in enumerate(traced.captures) if trained(c)]
     units = max(len(layers.names), 1)
-    program = Program(traced, layers.units(traced), units, chosen)
+    program = Program(traced, layers.units(traced), units, chosen, wanted(traced))
     ends = _ends(balance, layers, program, count, name)
-    programs = cut(program, ends)
     costs, weights = program.costs(), program.weights()
     parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]
     return Stages(
-        traced,
-        programs,
+        program,
+        cut(program, ends),
         [[layers.names[u] for u in part if u < len(layers.names)] for part in parts],
         [sum(costs[u] for u in part) for part in parts],
-        chosen,
         [sum(dict(item for u in part for item in weights[u]).values()) for part in parts],
     )
 
@@ -143,13 +137,13 @@ def stages_of(
 def _ends(balance: Any, layers: Layers, program: Program, count: int, name: str) -> list[int]:
     names = layers.names
     if count > program.units:
-        raise ValueError(
+        raise InvalidValueError(
             f"Pipeline: {count} stages are more than the {program.units} layers of {name}: {names}. Use a smaller "
             "mesh dimension for stages, or fewer stages on each device."
         )
     if isinstance(balance, str):
         if balance not in ("auto", "cost"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Pipeline: balance={balance!r} is neither 'auto' nor 'cost' nor a list of numbers of layers."
             )
         if balance == "auto" and layers.begin:
@@ -157,7 +151,7 @@ def _ends(balance: Any, layers: Layers, program: Program, count: int, name: str)
         return balanced(program, count)
     counts = [int(n) for n in balance]
     if len(counts) != count or sum(counts) != len(names) or min(counts) < 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"Pipeline: balance={counts} must have {count} numbers, each at least 1, that add up to the {len(names)} "
             f"layers of {name}: {names}."
         )
@@ -167,7 +161,7 @@ def _ends(balance: Any, layers: Layers, program: Program, count: int, name: str)
 def _marked(layers: Layers, count: int, name: str) -> list[int]:
     begin = [n for n in layers.begin if n > 0]
     if len(begin) != count - 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"Pipeline: {name} has {len(begin)} Stage() layers behind its first layer, which make {len(begin) + 1} "
             f"stages; the pipeline has {count}. Change the marks or the mesh, or use balance='cost'."
         )

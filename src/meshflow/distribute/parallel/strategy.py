@@ -12,6 +12,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
+from meshflow.distribute.parallel.pipeline import pipeline_gradients
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import region_gradients
 from meshflow.distribute.parallel.rules import Rules
@@ -132,8 +133,11 @@ class MeshStrategy(Strategy):
 
     def _lay(self, variable: Variable, layout: Layout | None) -> None:
         layout = layout or self.replicated(variable.ndim)
-        parts = split(layout, variable._shape, self.zero_dimensions)
         trained = variable.trainable and variable.dtype.is_floating
+        if trained and self.options.pipeline is not None:
+            # A step brings a stage's weights together on its devices.
+            layout = split(layout, variable._shape, (self.options.stages.over,))
+        parts = split(layout, variable._shape, self.zero_dimensions)
         variable._layout = parts if trained and self.options.zero == 3 else layout
         if trained:
             variable._slot_layout = parts  # type: ignore[attr-defined]
@@ -154,6 +158,8 @@ class MeshStrategy(Strategy):
           y: the targets, or None.
           sample_weight: weights of the examples, or None.
         """
+        if self.options.pipeline is not None:
+            return pipeline_gradients(self, program, x, y, sample_weight)
         return region_gradients(self, program, x, y, sample_weight)
 
     def warn_of_unused(self) -> None:
