@@ -27,7 +27,7 @@ __all__ = ["Program", "StageProgram", "cut"]
 
 _LIGHT = frozenset(
     """
-    abs add and argmax argmin broadcast_in_dim ceil clamp concatenate convert_element_type copy copy_p cos
+    abs add and argmax argmin axis_index broadcast_in_dim ceil clamp concatenate convert_element_type copy copy_p cos
     cumsum custom_jvp_call custom_vjp_call div dynamic_slice eq exp expand_dims expm1 floor ge gt integer_pow
     iota is_finite jit le log log1p logistic lt max min mul ne neg not or pad pjit pow random_bits random_fold_in
     random_seed random_unwrap random_wrap reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum rem
@@ -49,6 +49,8 @@ def _variables(atoms: Any) -> list[Any]:
 
 def size_of(aval: Any) -> int:
     """Bytes of a value."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        return 8 * math.prod(aval.shape)
     return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize
 
 

@@ -115,7 +115,9 @@ def stages_of(
     layers = Layers()
     with layers.noted():
         traced = tracer()
-    if traced.closed.effects or traced.iterator_captures or traced.infeeds:
+    # Names of mesh dimensions are effects for JAX, too.
+    outside = [e for e in traced.closed.effects if type(e).__name__ != "NamedAxisEffect"]
+    if outside or traced.iterator_captures or traced.infeeds:
         raise InvalidValueError(
             f"Pipeline: {name} calls Python or takes elements of iterators while it runs, which a stage cannot."
         )
