@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
@@ -34,6 +35,7 @@ class Shares:
     Attributes:
       count: how many shares there are.
       noted: (metric, value) pairs of means that are to be updated by the whole batch's value.
+      totals: the means over all shares that were asked for.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Shares:
         self.micro_batches = micro_batches
         self.divided = divided
         self.noted: list[tuple[Any, Any]] = []
+        self.totals: list[Total] = []
         self._local: dict[int, LocalPart] = {}
 
     @property
@@ -59,6 +62,11 @@ class Shares:
         for size in self.sizes:
             count *= size
         return count
+
+    @property
+    def row_parts(self) -> int:
+        """Into how many parts the rows that are computed at the same time are divided."""
+        return self.devices if self.divided else 1
 
     @property
     def count(self) -> int:
@@ -82,6 +90,18 @@ class Shares:
         """
         return apply(_mean, (value,), (self.axes,)) if self.devices > 1 else value
 
+    def mean_of_all(self, value: Tensor) -> Tensor:
+        """The mean over all shares, also those that are computed later; no gradient flows through it.
+
+        What it is the mean of must follow from the batch alone, such as how many labels count.
+
+        Args:
+          value: this share's, a scalar.
+        """
+        total = Total(value)
+        self.totals.append(total)
+        return context.trace.read(total)  # type: ignore[union-attr]
+
     def local(self, variable: Any) -> Tensor:
         """This device's part of a weight that a rule splits over dimensions of the batch, such as experts.
 
@@ -95,6 +115,25 @@ class Shares:
         if id(variable) not in parts:
             parts[id(variable)] = LocalPart(variable, self.axes)
         return context.trace.read(parts[id(variable)])  # type: ignore[union-attr]
+
+
+class Total:
+    """What a trace reads in place of a mean over all shares, which is computed before them.
+
+    Args:
+      value: the share's value.
+    """
+
+    _write_only = False
+    name = "total"
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+        self.dtype = value.dtype
+        self._shape = tuple(value.shape)
+
+    def _as_tensor(self) -> Tensor:
+        return Tensor(np.zeros(self._shape, self.dtype.dtype))
 
 
 class LocalPart:
