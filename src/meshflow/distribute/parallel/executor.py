@@ -96,7 +96,7 @@ class Loop:
         self.shares = shares
         self.results = list(results)
         self.columns = columns_of(schedule)
-        self.trains = bool((self.columns.backward.micro_batch >= 0).any())
+        self.trains = schedule.trains
 
         def of(numbers: Any) -> list[dict[int, Any]]:
             return [{i: captures[i] for i in p.captures if i in numbers} for p in programs]

@@ -16,11 +16,12 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import Traced
 from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.cutting import is_stream, is_sum
+from meshflow.distribute.parallel.cutting import is_stream, is_sum, size_of
 from meshflow.distribute.parallel.executor import Carry, Kinds, Loop
 from meshflow.distribute.parallel.packs import total
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import _Batch, _trace_share, divide
+from meshflow.distribute.parallel.report import PipelineReport, StageReport
 from meshflow.distribute.parallel.schedule import Schedule, schedule_of
 from meshflow.distribute.parallel.stages import Stages, stages_of
 from meshflow.distribute.shares import LocalPart, Shares, Total
@@ -35,6 +36,7 @@ def pipeline_gradients(
 ) -> Gradients:
     """Loss and gradients of a global batch by a pipeline; see `MeshStrategy.gradients`."""
     step = PipelinedStep(strategy, program, x, y, sample_weight)
+    strategy.pipelined = step
     op = Op("pipeline", lambda o, _: step.run(o[0], o[1]), differentiable=False, constant=False)
     outputs = list(apply(op, (step.batch.leaves, step.traced.captured_tensors())))
     count = len(step.variables)
@@ -79,6 +81,10 @@ class PipelinedStep:
         self.schedule: Schedule = schedule_of(
             options.stages.schedule, self.mesh.dim_size(self.over), self.batch.micro_batches
         )
+        if not self.schedule.trains:
+            raise InvalidValueError(
+                f"Pipeline: the schedule {options.stages.schedule!r} has no backward passes, and cannot train."
+            )
         if not getattr(program.model, "built", True):
             # So that calls that only build layers are not taken for the model's.
             _trace_share(self.shares, program, self.batch)
@@ -159,6 +165,31 @@ class PipelinedStep:
         leaves = self.traced.closed.in_avals[: len(self.batch.leaves)]
         rows = next((a.shape[0] for a in leaves if a.shape), 1)
         return bool(aval.shape) and aval.shape[0] == rows
+
+    def report(self) -> PipelineReport:
+        """What `MeshStrategy.explain` says of it."""
+        loop, stages, schedule = self.loop, self.stages, self.schedule
+        parts = zip(stages.layers, stages.work, stages.weights, stages.programs, strict=True)
+        columns = loop.columns
+        floats = sum(z.nbytes for z in loop.edge.zeros(floats=True).values())
+        return PipelineReport(
+            self.over,
+            tuple(
+                StageReport(
+                    tuple(layers), s % schedule.devices, work, weights, sum(map(size_of, p.sends))
+                )
+                for s, (layers, work, weights, p) in enumerate(parts)
+            ),
+            schedule.micro_batches,
+            schedule.ticks,
+            schedule.bubble(),
+            schedule.held(),
+            loop.distinct,
+            loop.edge.bytes(),
+            loop.sent,
+            columns.inputs * loop.edge.bytes() + columns.gradients * floats,
+            schedule.chunks * (loop.split.bytes() + loop.whole.bytes()),
+        )
 
     # ---- over the mesh ---------------------------------------------------------------------
 

@@ -77,6 +77,11 @@ class Schedule:
         """Whether gradients of weights are computed apart from those of inputs."""
         return bool((self.table[:, :, 2, 0] >= 0).any())
 
+    @property
+    def trains(self) -> bool:
+        """Whether it has backward passes."""
+        return bool((self.table[:, :, 1, 0] >= 0).any())
+
     def when(self) -> dict[Action, int]:
         """The tick of each action."""
         return {action: tick for tick, _, action in _entries(self.table)}

@@ -1,0 +1,334 @@
+"""Models in stages: the loss curves of one device, the bytes and ticks of theory, and clear errors."""
+
+import re
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+dtensor = tf.experimental.dtensor
+layers = tf.keras.layers
+WORDS, LENGTH = 20, 6
+
+
+def mesh_of(**sizes):
+    count = int(np.prod(list(sizes.values())))
+    return dtensor.create_mesh(list(sizes.items()), devices=[f"CPU:{i}" for i in range(count)])
+
+
+def pipelined(schedule="1f1b", balance="auto", micro_batches=4, stage=2, data=1, **options):
+    mesh = mesh_of(stage=stage, data=data) if data > 1 else mesh_of(stage=stage)
+    return tf.distribute.MeshStrategy(
+        mesh,
+        rules="batch:data" if data > 1 else "",
+        pipeline=tf.distribute.Pipeline("stage", schedule, balance),
+        micro_batches=micro_batches,
+        **options,
+    )
+
+
+class Tied(layers.Layer):
+    """Scores of words by the embedding's own weights."""
+
+    def __init__(self, embedding):
+        super().__init__()
+        self.embedding = embedding
+
+    def call(self, inputs):
+        return tf.matmul(inputs, self.embedding.embeddings, transpose_b=True)
+
+
+def small():
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input([LENGTH], dtype="int32"),
+            layers.Embedding(WORDS, 8),
+            layers.Dense(16, "gelu"),
+            layers.LayerNormalization(),
+            layers.Dense(8, "tanh"),
+            layers.Dense(WORDS),
+        ]
+    )
+
+
+def rich():
+    """Skips over stages, tied weights, masks, penalties, a nested model, two outputs."""
+    tokens = tf.keras.Input([LENGTH], dtype="int32")
+    embedding = layers.Embedding(WORDS, 8, mask_zero=True)
+    embedded = embedding(tokens)
+    penalty = tf.keras.regularizers.L2(1e-3)
+    inner = tf.keras.Sequential(
+        [layers.Dense(8, input_shape=(LENGTH, 16)), layers.LayerNormalization()]
+    )
+    x = layers.Dense(16, "gelu", kernel_regularizer="l2", activity_regularizer=penalty)(embedded)
+    x = inner(x) + embedded
+    return tf.keras.Model(tokens, [Tied(embedding)(x), layers.Dense(3, name="aux")(embedded)])
+
+
+def compiled(make, strategy=None, **options):
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(1)
+    if strategy is None:
+        model = make()
+    else:
+        with strategy.scope():
+            model = make()
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.Adam(1e-2), **{"loss": loss, **options})
+    return model
+
+
+def words(rows, seed=0):
+    x = np.random.default_rng(seed).integers(1, WORDS, (rows, LENGTH)).astype("int32")
+    return x, (x * 7 + 3) % WORDS
+
+
+def curve(model, x, y, epochs, batch=8, **more):
+    history = model.fit(x, y, batch, epochs, verbose=0, shuffle=False, **more).history
+    return {name: np.array(values) for name, values in history.items()}
+
+
+def same(found, expected, rtol=1e-5):
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=rtol, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """The small model's curve over 20 steps, and its weights."""
+    x, y = words(8)
+    model = compiled(small, metrics=["accuracy"])
+    return curve(model, x, y, 20), model.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "micro_batches", "stage", "data"),
+    [
+        ("1f1b", 8, 4, 1),
+        ("gpipe", 4, 2, 1),
+        ("classic_1f1b", 4, 2, 1),
+        ("interleaved:2", 2, 2, 2),
+        ("zero_bubble", 4, 2, 1),
+        ("1f1b", 2, 4, 1),  # fewer micro-batches than stages
+        ("1f1b", 1, 3, 1),  # which no weight's axis divides
+        ([["0F0", "0F1", "0B1", "0B0"], ["1F0", "1F1", "1B1", "1B0"]], 2, 2, 1),
+    ],
+)
+def test_curves_are_those_of_one_device(one_device, schedule, micro_batches, stage, data):
+    x, y = words(8)
+    strategy = pipelined(schedule, "auto", micro_batches, stage, data)
+    model = compiled(small, strategy, metrics=["accuracy"])
+    expected, weights = one_device
+    same(curve(model, x, y, 20), expected)
+    for found, wanted in zip(model.get_weights(), weights):
+        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
+    # Each device has its part of what can be divided.
+    kernel = model.layers[1].kernel
+    split = stage in (2, 4)
+    assert kernel.layout.sharding_specs == (["stage", "unsharded"] if split else ["unsharded"] * 2)
+    slot = next(v for v in model.optimizer.variables() if v.shape == kernel.shape)
+    assert slot.layout == kernel.layout
+
+
+def test_skips_ties_masks_weights_and_penalties():
+    x, y = words(10)
+    x[:, 4:] = np.where(np.random.default_rng(1).random((10, 2)) < 0.5, 0, x[:, 4:])
+    targets = [y, np.ones((10, LENGTH, 3), "float32")]
+    weight = np.random.default_rng(2).random((10, LENGTH)).astype("float32")
+    crossentropy = tf.keras.losses.SparseCategoricalCrossentropy
+    options = {
+        "loss": [crossentropy(from_logits=True, ignore_class=3), tf.keras.losses.MeanSquaredError("sum")],
+        "loss_weights": [1.0, 0.1],
+        "metrics": [["accuracy"], ["mae"]],
+    }
+    models = [compiled(rich, None, **options), compiled(rich, pipelined(stage=3), **options)]
+    for model in models:
+        model.optimizer.global_clipnorm = 0.5
+    # The last batch of each epoch has two rows.
+    curves = [curve(m, x, targets, 10, sample_weight=[weight, weight]) for m in models]
+    same(curves[1], curves[0], 2e-5)
+    scores = [m.evaluate(x, targets, batch_size=5, verbose=0) for m in models]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=2e-5)
+    found, wanted = (m.predict(x, verbose=0)[0] for m in models)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def uniform():
+    dense = [layers.Dense(16, "tanh") for _ in range(8)]
+    return tf.keras.Sequential([tf.keras.Input([16]), *dense])
+
+
+def test_bytes_ticks_and_stages_are_those_of_theory():
+    p, m = 4, 8
+    strategy = pipelined(stage=p, micro_batches=m)
+    model = compiled(uniform, strategy, loss="mse")
+    x = np.ones((32, 16), np.float32)
+    report = strategy.explain(model, x, x)
+    edge = 32 // m * 16 * 4
+    assert report.step.sent("collective-permute") == (m + 2 * p - 2) * 2 * edge
+    assert report.step.count("collective-permute") == 2 * (m + 2 * p - 2)
+    trips = re.findall(r'known_trip_count":\{"n":"(\d+)"', report.step.text)
+    assert trips == [str(m + 2 * p - 2)]
+    # Weights come together once and their gradients go apart once; nothing is gathered by all.
+    weights = sum(v.numpy().nbytes for v in model.weights)
+    assert report.step.sent("all-to-all") == 2 * (p - 1) * weights // p // p
+    assert {c.kind for c in report.step.collectives} == {"collective-permute", "all-to-all", "all-reduce"}
+    assert report.step.bytes("all-reduce") == 4
+    found = report.pipeline
+    assert found.bubble == pytest.approx((p - 1) / (m + p - 1))
+    assert (found.ticks, found.held, found.edge) == (m + 2 * p - 2, 2 * p - 1, edge)
+    assert found.sent == report.step.sent("collective-permute")
+    # First, last, and equal ones between.
+    assert found.programs == 3
+    assert [len(s.layers) for s in found.stages] == [2, 2, 2, 2]
+    assert [s.weights for s in found.stages] == [weights // p] * p
+    assert "pipeline over 'stage': 8 micro-batches in 14 ticks, bubble 0.273" in str(report)
+    # A device has its part of weights, and of the batch all that the pipeline's devices share.
+    assert report.step.memory["arguments"] < weights / p + 2 * x.nbytes + 1000
+
+
+def stages_of(model, strategy, x, y):
+    """The layers of each stage, found without compiling anything."""
+    model._step("train").prepare((x, y))
+    return [list(s.layers) for s in strategy.pipelined.report().stages]
+
+
+def chain(*stack):
+    made = []
+    for n, width in enumerate(stack):
+        made.append(layers.Stage(name=f"mark{n}") if width is None else layers.Dense(width, name=f"d{n}"))
+    return lambda: tf.keras.Sequential([tf.keras.Input([8]), *made])
+
+
+def test_balance_by_costs_marks_and_counts():
+    x = np.ones((8, 8), np.float32)
+
+    def stages(make, balance="auto", count=2):
+        strategy = pipelined(balance=balance, stage=count)
+        model = compiled(make, strategy, loss="mse")
+        return stages_of(model, strategy, x, np.ones((8, 1), np.float32))
+
+    # One layer costs as much as all others.
+    wide = lambda: chain(8, 8, 8, 256, 8, 1)()
+    assert stages(wide) == [["d0", "d1", "d2", "d3"], ["d4", "d5"]]
+    assert stages(wide, [1, 5]) == [["d0"], ["d1", "d2", "d3", "d4", "d5"]]
+    marked = lambda: chain(8, None, 8, 8, 1)()
+    assert stages(marked) == [["d0"], ["mark1", "d2", "d3", "d4"]]
+    assert stages(marked, "cost") != stages(marked)
+    with pytest.raises(ValueError, match=r"has 1 Stage\(\) layers .* make 2 stages; the pipeline has 3"):
+        stages(marked, count=3)
+    with pytest.raises(ValueError, match=r"balance=\[1, 2\] must have 2 numbers.*the 6 layers"):
+        stages(wide, [1, 2])
+    with pytest.raises(ValueError, match="balance='half' is neither"):
+        stages(wide, "half")
+    few = lambda: chain(8, 8, 1)()
+    with pytest.raises(ValueError, match=r"4 stages are more than the 3 layers of .* \['d0', 'd1', 'd2'\]"):
+        stages(few, count=4)
+
+
+def test_schedules_that_do_not_fit_are_refused():
+    x = np.ones((8, 8), np.float32)
+    few = lambda: chain(8, 8, 1)()
+    for schedule, message in (
+        ([["0F0", "0B0"], ["1F0", "1B0"]], "for 2 devices and 1 micro-batches, the pipeline has 2 and 4"),
+        ("forward", "'forward' has no backward passes"),
+        ("2f2b", "'2f2b' is none of"),
+        ([["0F0", "0B0"], ["1B0", "1F0"]], "deadlocks"),
+        ("interleaved:2", "4 stages are more than the 3 layers"),
+    ):
+        strategy = pipelined(schedule)
+        with pytest.raises(ValueError, match=message):
+            compiled(few, strategy, loss="mse").fit(x, x[:, :1], verbose=0)
+
+
+class Own(tf.keras.Model):
+    """A model of Python, with state that its layers keep and random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = layers.Dense(8, "relu")
+        self.normed = layers.BatchNormalization(momentum=0.5)
+        self.dropped = layers.Dropout(0.5)
+        self.last = layers.Dense(1)
+
+    def call(self, inputs):
+        x = self.normed(self.first(inputs)) + inputs
+        return self.last(self.dropped(x))
+
+
+def test_state_and_random_numbers_of_stages():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 8)).astype("float32"), np.ones((8, 1), np.float32)
+
+    def trained(strategy, epochs=3):
+        model = compiled(Own, strategy, loss="mse")
+        return model, curve(model, x, y, epochs)
+
+    # One micro-batch has the statistics and the random numbers of one device.
+    plain, expected = trained(None)
+    model, found = trained(pipelined(micro_batches=1))
+    same(found, expected)
+    for name in ("moving_mean", "moving_variance"):
+        wanted = getattr(plain.normed, name).numpy()
+        np.testing.assert_allclose(getattr(model.normed, name).numpy(), wanted, rtol=1e-4, atol=1e-6)
+    # Several have each their own, in turn; random numbers differ from one to the next and from step to step.
+    model, found = trained(pipelined(micro_batches=2), 1)
+    model.optimizer.learning_rate = 0.0
+    first = model.normed.moving_mean.numpy()
+    losses = curve(model, x, y, 3)["loss"]
+    assert len(set(losses.tolist())) == 3
+    halves = [model.first(x[:4]).numpy().mean(0), model.first(x[4:]).numpy().mean(0)]
+    moved = first
+    for half in halves * 3:
+        moved = 0.5 * moved + 0.5 * half
+    np.testing.assert_allclose(model.normed.moving_mean.numpy(), moved, rtol=1e-4, atol=1e-6)
+
+
+class Power(layers.Layer):
+    """Computes with what it writes."""
+
+    def build(self, shape):
+        self.direction = self.add_weight("direction", [8], trainable=False, initializer="ones")
+
+    def call(self, inputs):
+        self.direction.assign(tf.reduce_mean(inputs, axis=0))
+        return inputs * self.direction
+
+
+class Counted(layers.Layer):
+    """Computes with what earlier steps left."""
+
+    def build(self, shape):
+        self.seen = self.add_weight("seen", [8], trainable=False, initializer="ones")
+
+    def call(self, inputs):
+        before = self.seen.value()
+        self.seen.assign(tf.reduce_mean(inputs, axis=0))
+        return inputs * before
+
+
+def test_layers_that_compute_with_their_state_are_refused():
+    x = np.ones((8, 8), np.float32)
+    make = lambda layer: lambda: tf.keras.Sequential(
+        [tf.keras.Input([8]), layers.Dense(8), layer(), layers.Dense(1)]
+    )
+    with pytest.raises(ValueError, match="computes with the variable .*seen.*cannot be in a pipeline"):
+        compiled(make(Counted), pipelined(), loss="mse").fit(x, x[:, :1], verbose=0)
+    # What is only written before it is read is the same again.
+    model = compiled(make(Power), pipelined(), loss="mse")
+    assert np.isfinite(model.fit(x, x[:, :1], verbose=0).history["loss"][0])
+
+
+def test_checkpoints_are_of_whole_named_weights(tmp_path, one_device):
+    x, y = words(8)
+    model = compiled(small, pipelined(micro_batches=2, data=2, zero=1))
+    curve(model, x, y, 10)
+    model.save_weights(tmp_path / "weights")
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(tmp_path / "all"))
+    plain = compiled(small)
+    plain.optimizer.build(plain.trainable_variables)
+    tf.train.Checkpoint(model=plain, optimizer=plain.optimizer).read(str(tmp_path / "all"))
+    rest = curve(plain, x, y, 10)["loss"]
+    np.testing.assert_allclose(rest, one_device[0]["loss"][10:], rtol=2e-5)
