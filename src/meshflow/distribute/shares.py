@@ -36,6 +36,7 @@ class Shares:
       count: how many shares there are.
       noted: (metric, value) pairs of means that are to be updated by the whole batch's value.
       totals: the means over all shares that were asked for.
+      inside: whether a layer is running that is computed again as one.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Shares:
         self.divided = divided
         self.noted: list[tuple[Any, Any]] = []
         self.totals: list[Total] = []
+        self.inside = False
         self._local: dict[int, LocalPart] = {}
 
     @property
@@ -100,7 +102,7 @@ class Shares:
         """
         total = Total(value)
         self.totals.append(total)
-        return context.trace.read(total)  # type: ignore[union-attr]
+        return total._as_tensor()
 
     def local(self, variable: Any) -> Tensor:
         """This device's part of a weight that a rule splits over dimensions of the batch, such as experts.
@@ -114,7 +116,12 @@ class Shares:
         parts = self._local
         if id(variable) not in parts:
             parts[id(variable)] = LocalPart(variable, self.axes)
-        return context.trace.read(parts[id(variable)])  # type: ignore[union-attr]
+        return parts[id(variable)]._as_tensor()
+
+    @property
+    def recompute(self) -> Any:
+        """What the backward pass computes again; see `ParallelOptions`."""
+        return self.strategy.options.recompute
 
 
 class Total:
@@ -133,6 +140,8 @@ class Total:
         self._shape = tuple(value.shape)
 
     def _as_tensor(self) -> Tensor:
+        if _current.shares is not None and context.trace is not None:
+            return context.trace.read(self)
         return Tensor(np.zeros(self._shape, self.dtype.dtype))
 
 
@@ -158,7 +167,9 @@ class LocalPart:
         self._shape = tuple(shape)
 
     def _as_tensor(self) -> Tensor:
-        return self.variable._as_tensor()
+        if _current.shares is None or context.trace is None:
+            return self.variable._as_tensor()
+        return context.trace.read(self)
 
 
 # Each device differentiates its own loss: what others owe to a mean comes back by the same mean.
@@ -181,8 +192,9 @@ def current_shares() -> Shares | None:
 @contextmanager
 def in_shares(shares: Shares | None) -> Iterator[None]:
     """Makes shares the current ones."""
-    saved, _current.shares = _current.shares, shares
+    saved = _current.shares, context.on_parts
+    _current.shares, context.on_parts = shares, shares is not None
     try:
         yield
     finally:
-        _current.shares = saved
+        _current.shares, context.on_parts = saved

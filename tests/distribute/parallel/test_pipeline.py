@@ -1,5 +1,6 @@
 """Models in stages: the loss curves of one device, the bytes and ticks of theory, and clear errors."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -69,13 +70,10 @@ def rich():
 def compiled(make, strategy=None, **options):
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(1)
-    if strategy is None:
-        model = make()
-    else:
-        with strategy.scope():
-            model = make()
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(tf.keras.optimizers.Adam(1e-2), **{"loss": loss, **options})
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = make()
+        model.compile(tf.keras.optimizers.Adam(1e-2), **{"loss": loss, **options})
     return model
 
 
@@ -186,7 +184,7 @@ def test_bytes_ticks_and_stages_are_those_of_theory():
     assert [s.weights for s in found.stages] == [weights // p] * p
     assert "pipeline over 'stage': 8 micro-batches in 14 ticks, bubble 0.273" in str(report)
     # A device has its part of weights, and of the batch all that the pipeline's devices share.
-    assert report.step.memory["arguments"] < weights / p + 2 * x.nbytes + 1000
+    assert report.step.memory["arguments"] < 3 * weights / p + 2 * x.nbytes + 1000
 
 
 def stages_of(model, strategy, x, y):
@@ -214,9 +212,9 @@ def test_balance_by_costs_marks_and_counts():
     wide = lambda: chain(8, 8, 8, 256, 8, 1)()
     assert stages(wide) == [["d0", "d1", "d2", "d3"], ["d4", "d5"]]
     assert stages(wide, [1, 5]) == [["d0"], ["d1", "d2", "d3", "d4", "d5"]]
-    marked = lambda: chain(8, None, 8, 8, 1)()
-    assert stages(marked) == [["d0"], ["mark1", "d2", "d3", "d4"]]
-    assert stages(marked, "cost") != stages(marked)
+    marked = lambda: chain(8, 8, 8, None, 1)()
+    assert stages(marked) == [["d0", "d1", "d2"], ["mark3", "d4"]]
+    assert stages(marked, "cost") == [["d0"], ["d1", "d2", "mark3", "d4"]]
     with pytest.raises(ValueError, match=r"has 1 Stage\(\) layers .* make 2 stages; the pipeline has 3"):
         stages(marked, count=3)
     with pytest.raises(ValueError, match=r"balance=\[1, 2\] must have 2 numbers.*the 6 layers"):

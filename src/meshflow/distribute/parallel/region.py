@@ -25,6 +25,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.program import Gradients, LossProgram
+from meshflow.distribute.parallel.reading import manual, reading_parts
 from meshflow.distribute.parallel.zero import Kept, kept_like
 from meshflow.distribute.shares import LocalPart, Shares, in_shares
 
@@ -96,14 +97,14 @@ def _trace_share(shares: Shares, program: LossProgram, batch: _Batch) -> Traced:
         return TensorSpec((shape[0] // parts, *shape[1:]) if shape else shape, leaf.dtype)
 
     def share(*leaves: Any) -> Any:
-        with in_shares(shares):
+        with in_shares(shares), reading_parts(shares):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
         return loss, [t.value for t in shares.totals], noted, predictions
 
     pairs = list(zip(shares.axes, shares.sizes, strict=True))
-    return trace(
-        share, tuple(spec(v) for v in batch.leaves), name="share", axes=pairs, isolated=True
-    )
+    specs = tuple(spec(v) for v in batch.leaves)
+    with manual(shares):
+        return trace(share, specs, name="share", axes=pairs, isolated=True)
 
 
 class _Region:
@@ -192,6 +193,7 @@ class _Region:
 
     def _local(self, leaves: list[Any], captures: list[Any]) -> list[Any]:
         count = self.shares.micro_batches
+        captures = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
         captures = self._with_totals(leaves, captures)
         state = [captures[i] for i, _ in self.state_at]
         if count == 1:
@@ -212,10 +214,9 @@ class _Region:
             return captures
         number = {id(t): 1 + k for k, t in enumerate(self.shares.totals)}
         places = [(i, number[id(c)]) for i, c in enumerate(self.traced.captures) if id(c) in number]
-        whole = [k.whole(c) for k, c in zip(self.kept, captures, strict=True)]
 
         def values(rows: list[Any]) -> list[Any]:
-            outputs = self.traced.arrays(rows, whole)
+            outputs = self.traced.arrays(rows, captures)
             return [outputs[k] for _, k in places]
 
         means = [v.mean(0) for v in lax.map(values, self._micro_batches(leaves))]
@@ -247,13 +248,11 @@ class _Region:
         inputs = list(captures)
         for (i, _), value in zip(self.state_at, state, strict=True):
             inputs[i] = value
-        chosen = {i for i, _ in self.trained}
-        fixed = [v if i in chosen else self.kept[i].whole(v) for i, v in enumerate(inputs)]
 
         def loss_of(trained: list[Any]) -> Any:
-            full = list(fixed)
+            full = list(inputs)
             for (i, _), value in zip(self.trained, trained, strict=True):
-                full[i] = self.kept[i].whole(value)
+                full[i] = value
             outputs = self.traced.arrays(leaves, full)
             return outputs[0].astype(jnp.float32) / self.shares.count, outputs[1:]
 
