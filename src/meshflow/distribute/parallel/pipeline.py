@@ -77,7 +77,8 @@ class PipelinedStep:
         sizes = [self.mesh.dim_size(a) for a in axes]
         devices = functools.reduce(lambda a, b: a * b, sizes, 1)
         self.batch: _Batch = divide((x, y, sample_weight), devices, options.micro_batches)
-        self.shares = Shares(strategy, axes, sizes, self.batch.micro_batches, self.batch.divided)
+        divided = self.batch.divided and devices > 1
+        self.shares = Shares(strategy, axes, sizes, self.batch.micro_batches, divided)
         self.schedule: Schedule = schedule_of(
             options.stages.schedule, self.mesh.dim_size(self.over), self.batch.micro_batches
         )
