@@ -114,8 +114,14 @@ def order(text):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("0F0 0B0|1B0 1F0", "deadlocks; in tick 1 .* backward pass of micro-batch 0 in stage 1 waits for"),
-        ("0F0 0B0 0F1 0B1|1F0 1B0 1F1", "device 0: .* waits for the backward pass of micro-batch 1 in stage 1"),
+        (
+            "0F0 0B0|1B0 1F0",
+            "deadlocks; in tick 1 .* backward pass of micro-batch 0 in stage 1 waits for",
+        ),
+        (
+            "0F0 0B0 0F1 0B1|1F0 1B0 1F1",
+            "device 0: .* waits for the backward pass of micro-batch 1 in stage 1",
+        ),
         ("0F0 0F1 0B0|1F0 1B0", "micro-batch 1 in stage 0 is never done"),
         ("1F0|0F0", "1F0 is in the row of device 0, but with 2 devices stage 1 lies on device 1"),
         ("0F0 0F0|1F0", "micro-batch 0 in stage 0 is in the table twice"),
@@ -151,7 +157,9 @@ def test_files_and_tables_are_for_their_sizes(tmp_path):
     table = schedule_of(str(path), 2, 2)
     assert table.ticks == 4  # forward and backward passes share ticks where they can
     assert schedule_of(table, 2, 2) is table
-    with pytest.raises(ValueError, match="for 2 devices and 2 micro-batches, the pipeline has 4 and 2"):
+    with pytest.raises(
+        ValueError, match="for 2 devices and 2 micro-batches, the pipeline has 4 and 2"
+    ):
         schedule_of(str(path), 4, 2)
     for name in ("2f2b", "interleaved:0", "interleaved:x", "gpipe:2"):
         with pytest.raises(ValueError, match="is none of 1f1b, gpipe"):

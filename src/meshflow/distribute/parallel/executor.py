@@ -134,7 +134,9 @@ class Loop:
             if number in getattr(self.kinds, name):
                 return name
         write = self.kinds.carried.get(number)
-        return program.writes.index(write) if write in program.writes else number in self.kinds.trained
+        return (
+            program.writes.index(write) if write in program.writes else number in self.kinds.trained
+        )
 
     @property
     def distinct(self) -> int:
@@ -224,7 +226,14 @@ class Loop:
         return self._sent(stage, sends), carry
 
     def _backward(
-        self, stage: int, wanted: str, own: Any, buffers: Buffers, gradients: Buffers, carry: Carry, at: Any
+        self,
+        stage: int,
+        wanted: str,
+        own: Any,
+        buffers: Buffers,
+        gradients: Buffers,
+        carry: Carry,
+        at: Any,
     ) -> Any:
         """Gradients of a stage's inputs (in `wanted`: "I"), of its weights ("W"), or both.
 
@@ -250,7 +259,9 @@ class Loop:
         incoming = [jnp.ones((), jnp.float32)]
         if not last:
             incoming = [*self.edge.take(gradients, stage).values()]
-        of_weights, of_inputs = pull([g.astype(p.dtype) for g, p in zip(incoming, primals, strict=True)])
+        of_weights, of_inputs = pull(
+            [g.astype(p.dtype) for g, p in zip(incoming, primals, strict=True)]
+        )
         back = self.edge.zeros(floats=True)
         if "I" in wanted:
             if stage:
@@ -298,7 +309,8 @@ class Loop:
         columns, p = self.columns, self.schedule.devices
         stacked = _stacked(own)
         kept = {
-            n: jnp.zeros((columns.inputs + 1, z.size), z.dtype) for n, z in self.edge.zeros().items()
+            n: jnp.zeros((columns.inputs + 1, z.size), z.dtype)
+            for n, z in self.edge.zeros().items()
         }
         inbox = {
             n: jnp.zeros((columns.gradients + 1, z.size), z.dtype)
@@ -312,9 +324,9 @@ class Loop:
             kinds.append(("B", columns.backward))
         if self.schedule.splits_backward:
             kinds.append(("W", columns.weights))
-        table = {
-            name: [jnp.asarray(c) for c in work] for name, work in kinds
-        } | {"keep": [jnp.asarray(columns.keep_input), jnp.asarray(columns.keep_gradient)]}
+        table = {name: [jnp.asarray(c) for c in work] for name, work in kinds} | {
+            "keep": [jnp.asarray(columns.keep_input), jnp.asarray(columns.keep_gradient)]
+        }
 
         def tick(state: Any, row: Any) -> Any:
             kept, inbox, carry = state
@@ -334,7 +346,15 @@ class Loop:
         return carry
 
     def _worked(
-        self, name: str, work: Work, me: Any, own: Any, kept: Buffers, inbox: Buffers, carry: Carry, rows: Any
+        self,
+        name: str,
+        work: Work,
+        me: Any,
+        own: Any,
+        kept: Buffers,
+        inbox: Buffers,
+        carry: Carry,
+        rows: Any,
     ) -> tuple[Buffers, Carry]:
         """One kind of work of a tick, if there is any: what is to be sent, and what was added up."""
         several = self.schedule.chunks > 1

@@ -74,7 +74,9 @@ class Pack:
     def take(self, buffers: Buffers, stage: int) -> dict[int, Any]:
         """The arrays of a stage."""
         return {
-            number: jax.lax.slice(buffers[p.dtype], (p.offset,), (p.offset + p.size,)).reshape(p.shape)
+            number: jax.lax.slice(buffers[p.dtype], (p.offset,), (p.offset + p.size,)).reshape(
+                p.shape
+            )
             for number, p in self.places[stage].items()
             if p.dtype in buffers
         }
@@ -137,7 +139,10 @@ class SplitPack:
         self.axes, self.parts = dict(axes), parts
         self._pack = Pack(
             [
-                {n: jax.ShapeDtypeStruct(self._part(n, a.shape), a.dtype) for n, a in arrays.items()}
+                {
+                    n: jax.ShapeDtypeStruct(self._part(n, a.shape), a.dtype)
+                    for n, a in arrays.items()
+                }
                 for arrays in stages
             ]
         )

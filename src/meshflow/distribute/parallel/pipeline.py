@@ -74,6 +74,7 @@ class PipelinedStep:
     ) -> None:
         options, axes = strategy.options, strategy.batch_dimensions
         self.mesh, self.over = strategy.mesh, options.stages.over
+        _check_together(options)
         sizes = [self.mesh.dim_size(a) for a in axes]
         devices = functools.reduce(lambda a, b: a * b, sizes, 1)
         self.batch: _Batch = divide((x, y, sample_weight), devices, options.micro_batches)
@@ -127,10 +128,19 @@ class PipelinedStep:
         if layout is None or layout.is_single_device():
             return None
         specs = [dimensions_of(spec, layout.mesh) for spec in layout.sharding_specs]
+        others = {d for names in specs for d in names} - {self.over, *self.shares.axes}
+        if others:
+            raise InvalidValueError(
+                f"Pipeline: a rule splits the weight {capture.name} over {sorted(others)} ({layout.sharding_specs}). The "
+                f"weights of stages lie along {self.over!r} and the dimensions of the batch; leave the rule out."
+            )
         return next((i for i, names in enumerate(specs) if names == (self.over,)), None)
 
     def _loop(self) -> Loop:
-        captures, written = self.traced.captures, {id(v): k for k, v in enumerate(self.traced.writes)}
+        captures, written = (
+            self.traced.captures,
+            {id(v): k for k, v in enumerate(self.traced.writes)},
+        )
         kinds = Kinds({}, frozenset(self._numbers.values()), {}, {}, {})
         for i, capture in enumerate(captures):
             if isinstance(capture, LocalPart):
@@ -207,7 +217,6 @@ class PipelinedStep:
             mesh=self.mesh.jax_mesh,
             in_specs=(rows_of, specs),
             out_specs=out,
-            axis_names={self.over, *self.shares.axes},
             check_vma=False,
         )
         return list(mapped(list(leaves), list(captures)))
@@ -271,8 +280,12 @@ class PipelinedStep:
         chunks = range(self.schedule.chunks)
         # Rows that all devices compute are counted once for each of them; the loss is divided alike.
         split = total(carry.split, axes)
-        found = loop.split.gathered([{n: b[c] for n, b in split.items()} for c in chunks], self.over)
-        parts = [loop.whole.spread({n: b[c] for n, b in carry.whole.items()}, c * p + me) for c in chunks]
+        found = loop.split.gathered(
+            [{n: b[c] for n, b in split.items()} for c in chunks], self.over
+        )
+        parts = [
+            loop.whole.spread({n: b[c] for n, b in carry.whole.items()}, c * p + me) for c in chunks
+        ]
         whole = {n: sum(part[n] for part in parts) for n in carry.whole}
         found |= loop.whole.gathered(total(whole, (self.over, *axes)))
         gradients = []
@@ -326,3 +339,20 @@ class PipelinedStep:
                 shared = lax.pmean(shared, self.shares.axes)
             found.append(shared.astype(aval.dtype))
         return found
+
+
+def _check_together(options: Any) -> None:
+    """Refuses options that a pipeline has no place for."""
+    reasons = {
+        "recompute": "its stages keep their inputs only and are computed again as they are",
+        "compress": "its gradients are not sent by the exchange that this compresses",
+    }
+    for name, reason in reasons.items():
+        if getattr(options, name):
+            raise InvalidValueError(
+                f"{name}={getattr(options, name)!r} with a pipeline: {reason}. Leave {name} out."
+            )
+    if "activations" in options.offload:
+        raise InvalidValueError(
+            "offload='activations' with a pipeline: its stages keep nothing but their inputs. Leave it out."
+        )

@@ -66,7 +66,9 @@ class PipelineReport:
             rows.append((str(number), str(s.device), *numbers, described(s.layers)))
         widths = [max(len(row[i]) for row in rows) for i in range(6)]
         lines = [
-            "  ".join(c.rjust(w) if i < 5 else c for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+            "  ".join(
+                c.rjust(w) if i < 5 else c for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
             for row in rows
         ]
         lines.append(
