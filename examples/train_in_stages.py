@@ -67,7 +67,9 @@ def main():
     tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 8)
     start = np.random.default_rng(0).integers(0, WORDS, (64, 1))
     tokens = ((start + 5 * np.arange(TOKENS + 1)) % WORDS).astype("int32")
-    print(f"{'schedule':<16}{'losses':<20}{'ticks':>6}{'bubble':>8}{'held':>6}{'to neighbours':>15}")
+    print(
+        f"{'schedule':<16}{'losses':<20}{'ticks':>6}{'bubble':>8}{'held':>6}{'to neighbours':>15}"
+    )
     stages = None
     for name, choice in CHOICES.items():
         losses, report = train(*choice, tokens)

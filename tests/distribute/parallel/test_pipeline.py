@@ -163,10 +163,20 @@ def test_skips_ties_masks_weights_and_penalties():
 
 def test_uneven_batches_and_half_the_rows_on_each_device():
     x, y = words(10)
-    expected = curve(compiled(small), x, y, 2)
-    model = compiled(small, pipelined(micro_batches=2, data=2))
+    plain = compiled(small, metrics=["accuracy"])
+    expected = curve(plain, x, y, 2)
+    strategy = pipelined(micro_batches=2, data=2)
+    model = compiled(small, strategy, metrics=["accuracy"])
     # Batches of eight rows, and of two.
     same(curve(model, x, y, 2), expected)
+    # Forward passes are a pipeline, too.
+    step = model._step("test")
+    step.prepare((x[:5], y[:5]))
+    assert "ppermute" in str(step._concrete[next(iter(step._concrete))].traced.closed.jaxpr)
+    scores = [m.evaluate(x, y, batch_size=5, verbose=0) for m in (plain, model)]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-5)
+    found = [m.predict(x, batch_size=10, verbose=0) for m in (plain, model)]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
 def uniform():

@@ -28,28 +28,26 @@ from meshflow.distribute.shares import LocalPart, Shares, Total
 from meshflow.environment.jax_internals import jex_core
 from meshflow.placement.layout import dimensions_of
 
-__all__ = ["PipelinedStep", "pipeline_gradients"]
+__all__ = ["PipelinedStep", "pipeline_gradients", "pipeline_predictions"]
 
 
 def pipeline_gradients(
     strategy: Any, program: LossProgram, x: Any, y: Any, sample_weight: Any
 ) -> Gradients:
     """Loss and gradients of a global batch by a pipeline; see `MeshStrategy.gradients`."""
-    step = PipelinedStep(strategy, program, x, y, sample_weight)
-    strategy.pipelined = step
-    op = Op("pipeline", lambda o, _: step.run(o[0], o[1]), differentiable=False, constant=False)
-    outputs = list(apply(op, (step.batch.leaves, step.traced.captured_tensors())))
-    count = len(step.variables)
-    gradients, outputs = outputs[:count], outputs[count:]
-    state, results = outputs[: len(step.traced.writes)], outputs[len(step.traced.writes) :]
-    step.traced.assign(state)
-    noted, predictions = step.rebuilt(results)
-    found = [g if i in step.used else None for i, g in enumerate(gradients)]
-    return Gradients(noted, found, predictions)
+    step = strategy.pipelined = PipelinedStep(strategy, program, x, y, sample_weight)
+    return step.applied()
+
+
+def pipeline_predictions(
+    strategy: Any, program: LossProgram, x: Any, y: Any, sample_weight: Any
+) -> Gradients:
+    """What a program notes and predicts for a global batch, by a pipeline of forward passes; no gradients."""
+    return PipelinedStep(strategy, program, x, y, sample_weight, trains=False).applied()
 
 
 class PipelinedStep:
-    """A training step's loss and gradients in stages.
+    """A step's loss and gradients, or its predictions alone, in stages.
 
     Args:
       strategy: the strategy.
@@ -57,12 +55,12 @@ class PipelinedStep:
       x: the inputs of the global batch.
       y: the targets, or None.
       sample_weight: weights of the examples, or None.
+      trains: whether gradients are wanted.
 
     Attributes:
       schedule: the table that runs.
       stages: the stages.
       loop: what runs them.
-      used: the numbers of the variables that have gradients.
 
     Raises:
       ValueError: for more stages than layers, marks, counts or tables that do not fit, and layers whose state
@@ -70,7 +68,13 @@ class PipelinedStep:
     """
 
     def __init__(
-        self, strategy: Any, program: LossProgram, x: Any, y: Any, sample_weight: Any
+        self,
+        strategy: Any,
+        program: LossProgram,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        trains: bool = True,
     ) -> None:
         options, axes = strategy.options, strategy.batch_dimensions
         self.mesh, self.over = strategy.mesh, options.stages.over
@@ -80,10 +84,11 @@ class PipelinedStep:
         self.batch: _Batch = divide((x, y, sample_weight), devices, options.micro_batches)
         divided = self.batch.divided and devices > 1
         self.shares = Shares(strategy, axes, sizes, self.batch.micro_batches, divided)
+        spec, devices = options.stages.schedule, self.mesh.dim_size(self.over)
         self.schedule: Schedule = schedule_of(
-            options.stages.schedule, self.mesh.dim_size(self.over), self.batch.micro_batches
+            spec if trains else "forward", devices, self.batch.micro_batches
         )
-        if not self.schedule.trains:
+        if trains and not self.schedule.trains:
             raise InvalidValueError(
                 f"Pipeline: the schedule {options.stages.schedule!r} has no backward passes, and cannot train."
             )
@@ -94,7 +99,7 @@ class PipelinedStep:
         self.stages: Stages = stages_of(
             lambda: _trace_share(self.shares, program, self.batch),
             self.schedule.stages,
-            options.stages.balance,
+            options.stages.balance if trains else "cost",
             lambda capture: any(capture is v for v in program.variables),
             self._wanted,
             f"the model {getattr(program.model, 'name', '')!r}",
@@ -102,8 +107,20 @@ class PipelinedStep:
         self.variables = list(program.variables)
         self.traced: Traced = self.stages.program.traced
         self._numbers = self._by_variable()
-        self.used = set(self._numbers)
         self.loop = self._loop()
+
+    def applied(self) -> Gradients:
+        """Runs it as a part of the step that is traced, and writes the variables that it writes."""
+        op = Op("pipeline", lambda o, _: self.run(o[0], o[1]), differentiable=False, constant=False)
+        outputs = list(apply(op, (self.batch.leaves, self.traced.captured_tensors())))
+        count = len(self.variables) if self.schedule.trains else 0
+        gradients, outputs = outputs[:count], outputs[count:]
+        state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
+        self.traced.assign(state)
+        noted, predictions = self.rebuilt(results)
+        used = set(self._numbers)
+        found = [g if i in used else None for i, g in enumerate(gradients)]
+        return Gradients(noted, found, predictions)
 
     # ---- what there is ---------------------------------------------------------------------
 
@@ -209,7 +226,8 @@ class PipelinedStep:
         rows = PartitionSpec(self.shares.axes) if self.batch.divided else PartitionSpec()
         rows_of = [rows if leaf.ndim else PartitionSpec() for leaf in leaves]
         specs = [self._spec(i) for i in range(len(captures))]
-        out = [self._spec(self._numbers.get(n)) for n in range(len(self.variables))]
+        count = len(self.variables) if self.schedule.trains else 0
+        out = [self._spec(self._numbers.get(n)) for n in range(count)]
         out += [PartitionSpec()] * len(self.traced.writes)
         out += [rows if has_rows else PartitionSpec() for _, has_rows in self.loop.results]
         mapped = jax.shard_map(
@@ -252,7 +270,8 @@ class PipelinedStep:
             own.append((split[c], loop.whole.own(values, stage), loop.fixed.own(values, stage)))
             first.append(loop.written.own(writes, stage))
         carry = loop.run(own, first, rows)
-        return [*self._gradients(carry, me), *self._state(carry, values, me), *self._results(carry)]
+        gradients = self._gradients(carry, me) if self.schedule.trains else []
+        return [*gradients, *self._state(carry, values, me), *self._results(carry)]
 
     def _with_totals(self, rows: list[Any], captures: list[Any]) -> list[Any]:
         """The captures with means over all shares in their places."""

@@ -13,7 +13,11 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
-from meshflow.distribute.parallel.pipeline import PipelinedStep, pipeline_gradients
+from meshflow.distribute.parallel.pipeline import (
+    PipelinedStep,
+    pipeline_gradients,
+    pipeline_predictions,
+)
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import region_gradients
 from meshflow.distribute.parallel.report import StepReport
@@ -165,6 +169,15 @@ class MeshStrategy(Strategy):
         if self.options.pipeline is not None:
             return pipeline_gradients(self, program, x, y, sample_weight)
         return region_gradients(self, program, x, y, sample_weight)
+
+    @property
+    def computes_predictions(self) -> bool:
+        """Whether Keras hands it the forward pass of evaluation and prediction, too."""
+        return self.options.pipeline is not None
+
+    def predictions(self, program: LossProgram, x: Any, y: Any, sample_weight: Any) -> Gradients:
+        """What a program notes and predicts for a global batch, without gradients; arguments as of `gradients`."""
+        return pipeline_predictions(self, program, x, y, sample_weight)
 
     def explain(self, model: Any, *batch: Any) -> StepReport:
         """What a model's training step is and sends; nothing is run.
