@@ -6,16 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import rounds
-from meshflow.distribute.parallel.schedule import NAMES, Action, Schedule, schedule_of
+from meshflow.distribute.parallel.schedule import Action, Schedule
 from meshflow.distribute.parallel.slots import columns_of
+from meshflow.distribute.parallel.tables import NAMES, schedule_of
 
 TRAINING = sorted(set(NAMES) - {"forward"}) + ["interleaved:1", "interleaved:2", "interleaved:3"]
 SIZES = {"devices": st.integers(1, 6), "micro_batches": st.integers(1, 12)}
-
-
-def busy(schedule):
-    """(F, B) work per tick and device."""
-    return schedule.table[:, :, :, 0] >= 0
 
 
 @settings(max_examples=rounds(60, 1000), deadline=None)

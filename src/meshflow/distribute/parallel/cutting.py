@@ -85,7 +85,6 @@ class Program:
         self.results = {i: jaxpr.outvars[i] for i in wanted}
         self.writes = list(jaxpr.outvars[traced.count :])
         self.trained = {self.captured[i] for i in trained}
-        self.numbers_trained = list(trained)
         self.maker = {v: n for n, eqn in enumerate(self.eqns) for v in eqn.outvars}
         self.unit_of = list(unit_of)
         self.anchored = self._anchor()

@@ -22,13 +22,14 @@ from meshflow.distribute.parallel.packs import total
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import _Batch, _trace_share, divide
 from meshflow.distribute.parallel.report import PipelineReport, StageReport
-from meshflow.distribute.parallel.schedule import Schedule, schedule_of
+from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.stages import Stages, stages_of
+from meshflow.distribute.parallel.tables import schedule_of
 from meshflow.distribute.shares import LocalPart, Shares, Total
 from meshflow.environment.jax_internals import jex_core
 from meshflow.placement.layout import dimensions_of
 
-__all__ = ["PipelinedStep", "pipeline_gradients", "pipeline_predictions"]
+__all__ = ["PipelinedStep", "check_pipeline", "pipeline_gradients", "pipeline_predictions"]
 
 
 def pipeline_gradients(
@@ -78,7 +79,6 @@ class PipelinedStep:
     ) -> None:
         options, axes = strategy.options, strategy.batch_dimensions
         self.mesh, self.over = strategy.mesh, options.stages.over
-        _check_together(options)
         sizes = [self.mesh.dim_size(a) for a in axes]
         devices = functools.reduce(lambda a, b: a * b, sizes, 1)
         self.batch: _Batch = divide((x, y, sample_weight), devices, options.micro_batches)
@@ -88,10 +88,6 @@ class PipelinedStep:
         self.schedule: Schedule = schedule_of(
             spec if trains else "forward", devices, self.batch.micro_batches
         )
-        if trains and not self.schedule.trains:
-            raise InvalidValueError(
-                f"Pipeline: the schedule {options.stages.schedule!r} has no backward passes, and cannot train."
-            )
         if not getattr(program.model, "built", True):
             # So that calls that only build layers are not taken for the model's.
             _trace_share(self.shares, program, self.batch)
@@ -360,18 +356,20 @@ class PipelinedStep:
         return found
 
 
-def _check_together(options: Any) -> None:
-    """Refuses options that a pipeline has no place for."""
-    reasons = {
-        "recompute": "its stages keep their inputs only and are computed again as they are",
-        "compress": "its gradients are not sent by the exchange that this compresses",
-    }
-    for name, reason in reasons.items():
-        if getattr(options, name):
-            raise InvalidValueError(
-                f"{name}={getattr(options, name)!r} with a pipeline: {reason}. Leave {name} out."
-            )
-    if "activations" in options.offload:
+def check_pipeline(strategy: Any) -> None:
+    """Checks the pipeline of a strategy before there is a model.
+
+    Raises:
+      ValueError: for a schedule that cannot run or is for other sizes, and options that a pipeline has no place for.
+    """
+    options = strategy.options
+    spec, devices = options.stages.schedule, strategy.mesh.dim_size(options.stages.over)
+    if not schedule_of(spec, devices, options.micro_batches).trains:
         raise InvalidValueError(
-            "offload='activations' with a pipeline: its stages keep nothing but their inputs. Leave it out."
+            f"Pipeline: the schedule {spec!r} has no backward passes, and cannot train."
+        )
+    if options.recompute:
+        raise InvalidValueError(
+            f"recompute={options.recompute!r} with a pipeline: its stages keep their inputs only and are computed again "
+            "as they are. Leave recompute out."
         )

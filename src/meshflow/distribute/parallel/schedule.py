@@ -7,23 +7,21 @@ one stage, or several in turn ("chunks"): stage `k` lies on device `k % devices`
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = ["KINDS", "NAMES", "Action", "Schedule", "schedule_of"]
+__all__ = ["KINDS", "Action", "Schedule", "before"]
 
 # Forward, backward (of the stage's inputs alone where weight passes are apart), weights.
 KINDS = "FBW"
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(NamedTuple):
     """One piece of work: `kind` is a letter of `KINDS`."""
 
     kind: str
@@ -48,7 +46,7 @@ class Schedule:
       ValueError: for a table that uses what has not arrived, does something twice, or leaves something undone.
 
     Example:
-      >>> from meshflow.distribute.parallel.schedule import schedule_of
+      >>> from meshflow.distribute.parallel.tables import schedule_of
       >>> table = schedule_of("1f1b", devices=4, micro_batches=8)
       >>> table.ticks, round(table.bubble(), 3), table.held()
       (14, 0.273, 7)
@@ -171,7 +169,7 @@ class Schedule:
         else:
             placed = _earliest([[a for cell in row for a in cell] for row in read], stages)
             ticks = 1 + max(placed.values())
-        return cls._of(placed, devices, stages // devices, micro_batches, ticks)
+        return cls.of(placed, devices, stages // devices, micro_batches, ticks)
 
     @classmethod
     def from_csv(cls, text: str, exact: bool = False) -> Schedule:
@@ -185,9 +183,21 @@ class Schedule:
         return cls.from_rows([line.split(",") for line in lines], exact)
 
     @classmethod
-    def _of(
+    def of(
         cls, placed: dict[Action, int], devices: int, chunks: int, micro_batches: int, ticks: int
     ) -> Schedule:
+        """A schedule from the tick of each action.
+
+        Args:
+          placed: the ticks.
+          devices: how many devices there are.
+          chunks: how many stages each of them has.
+          micro_batches: how many micro-batches.
+          ticks: how many ticks.
+
+        Raises:
+          ValueError: as for `Schedule`, and where a device would do two actions of a kind in one tick.
+        """
         table = np.full((ticks, devices, len(KINDS), 2), -1, np.int32)
         for action, tick in placed.items():
             place = tick, action.stage % devices, KINDS.index(action.kind)
@@ -228,7 +238,7 @@ def _actions(cell: str, device: int, number: int) -> list[Action]:
     return found
 
 
-def _needs(action: Action, stages: int) -> list[tuple[Action, bool]]:
+def before(action: Action, stages: int) -> list[tuple[Action, bool]]:
     """What must be done before an action, and whether the same tick is early enough (it lies on the same device)."""
     kind, stage, i = action.kind, action.stage, action.micro_batch
     if kind == "F":
@@ -266,7 +276,7 @@ def _check(schedule: Schedule) -> None:
                         f"Schedule: {_named(Action(kind, stage, i))} is never done in its {schedule.ticks} ticks."
                     )
     for tick, _, action in entries:
-        for needed, same in _needs(action, schedule.stages):
+        for needed, same in before(action, schedule.stages):
             if when[needed] > tick - (not same):
                 raise InvalidValueError(
                     f"Schedule: {_named(action)} in tick {tick} needs {_named(needed)}, which is done in tick "
@@ -292,7 +302,7 @@ def _earliest(orders: Sequence[Sequence[Action]], stages: int) -> dict[Action, i
                 kind = KINDS.index(action.kind)
                 ready = all(
                     placed.get(need, tick + 1) <= tick - (not same)
-                    for need, same in _needs(action, stages)
+                    for need, same in before(action, stages)
                 )
                 if kind <= last or not ready:
                     break
@@ -312,161 +322,8 @@ def _deadlock(orders: Any, done: list[int], placed: Any, stages: int, tick: int)
     for device, order in enumerate(orders):
         if done[device] < len(order):
             action = order[done[device]]
-            lacks = next(n for n, _ in _needs(action, stages) if n not in placed)
+            lacks = next(n for n, _ in before(action, stages) if n not in placed)
             waits.append(f"device {device}: {_named(action)} waits for {_named(lacks)}")
     raise InvalidValueError(
         f"Schedule: the table deadlocks; in tick {tick} no device can go on. {'; '.join(waits)}."
     )
-
-
-# ---- the tables that have names ----------------------------------------------------------------
-
-_Ticks = dict[Action, int]
-
-
-def _both(p: int, m: int, backward: Callable[[int, int], int]) -> _Ticks:
-    placed = {Action("F", s, i): i + s for s in range(p) for i in range(m)}
-    return placed | {Action("B", s, i): backward(s, i) for s in range(p) for i in range(m)}
-
-
-def _gpipe(p: int, m: int) -> _Ticks:
-    """All forward passes, then all backward passes."""
-    return _both(p, m, lambda s, i: m + p - 1 + i + p - 1 - s)
-
-
-def _paired(p: int, m: int) -> _Ticks:
-    """A forward and a backward pass in each tick: the bubble of 1F1B where devices go in step."""
-    return _both(p, m, lambda s, i: i + 2 * (p - 1) - s)
-
-
-def _classic(p: int, m: int) -> _Ticks:
-    """One pass in each tick, backward passes first, at most p - s micro-batches on the way from stage s on."""
-    placed: _Ticks = {}
-    done = {kind: [0] * p for kind in "FB"}
-    tick = 0
-    while min(done["B"]) < m:
-        for s in range(p):
-            f, b = done["F"][s], done["B"][s]
-            allowed = {"B": b < m, "F": f < m and f - b < p - s}
-            for kind, number in (("B", b), ("F", f)):
-                action = Action(kind, s, number)
-                # One device has one pass a tick, so that nothing is early enough in the same one.
-                ready = all(placed.get(n, tick) < tick for n, _ in _needs(action, p))
-                if allowed[kind] and ready:
-                    placed[action] = tick
-                    done[kind][s] += 1
-                    break
-        tick += 1
-    return placed
-
-
-def _interleaved(p: int, m: int, chunks: int) -> _Ticks:
-    """`chunks` stages on each device, in turn for groups of p micro-batches; paired."""
-    placed: _Ticks = {}
-    for i in range(m):
-        group, place = divmod(i, p)
-        for c in range(chunks):
-            for d in range(p):
-                begin = group * chunks * p + place
-                stage = c * p + d
-                placed[Action("F", stage, i)] = begin + c * p + d
-                back = chunks * p - 1 + begin + (chunks - 1 - c) * p
-                placed[Action("B", stage, i)] = back + p - 1 - d
-    return placed
-
-
-def _zero_bubble(p: int, m: int) -> _Ticks:
-    """The paired table with weight passes where they make ticks least longer."""
-    placed = _paired(p, m)
-    ticks = m + 2 * (p - 1)
-    load = np.zeros((ticks + m, p))
-    for action, tick in placed.items():
-        load[tick, action.stage] += 1
-    taken = np.zeros_like(load, bool)
-    lasts = load.max(axis=1)
-    for s in range(p):
-        for i in range(m):
-            first = placed[Action("B", s, i)]
-            longer = np.maximum(load[first:, s] + 1 - lasts[first:], 0)
-            tick = first + int(np.argmin(np.where(taken[first:, s], np.inf, longer)))
-            placed[Action("W", s, i)] = tick
-            taken[tick, s] = True
-            load[tick, s] += 1
-            lasts[tick] = max(lasts[tick], load[tick, s])
-    return _without_gaps(placed)
-
-
-def _forward(p: int, m: int) -> _Ticks:
-    """Forward passes alone, for predictions."""
-    return {Action("F", s, i): i + s for s in range(p) for i in range(m)}
-
-
-def _without_gaps(placed: _Ticks) -> _Ticks:
-    """The same work without the ticks in which nobody has any."""
-    used = {tick: n for n, tick in enumerate(sorted(set(placed.values())))}
-    return {action: used[tick] for action, tick in placed.items()}
-
-
-NAMES: dict[str, Callable[[int, int], _Ticks]] = {
-    "1f1b": _paired,
-    "gpipe": _gpipe,
-    "classic_1f1b": _classic,
-    "zero_bubble": _zero_bubble,
-    "forward": _forward,
-}
-
-
-def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
-    """The schedule that an option names.
-
-    Args:
-      spec: "1f1b" (a forward and a backward pass a tick), "gpipe", "classic_1f1b", "interleaved:2" (so many
-        stages on each device), "zero_bubble", "forward" (for predictions); a `Schedule`; rows as for
-        `Schedule.from_rows`; or the path of a file that ends in ".csv".
-      devices: how many devices the pipeline has.
-      micro_batches: how many micro-batches.
-
-    Raises:
-      ValueError: for an unknown name, or a table of other sizes.
-
-    Example:
-      >>> from meshflow.distribute.parallel.schedule import schedule_of
-      >>> print(schedule_of("gpipe", devices=2, micro_batches=2).to_csv(), end="")
-      0F0,0F1,,0B0,0B1,
-      ,1F0,1F1,1B0,1B1,
-    """
-    if devices < 1 or micro_batches < 1:
-        raise InvalidValueError(
-            f"Schedule: {devices} devices and {micro_batches} micro-batches; both must be at least 1."
-        )
-    if isinstance(spec, str) and not spec.endswith(".csv"):
-        return _by_name(spec, devices, micro_batches)
-    if isinstance(spec, str):
-        with open(spec, encoding="utf-8") as file:
-            spec = Schedule.from_csv(file.read())
-    elif not isinstance(spec, Schedule):
-        spec = Schedule.from_rows(spec)
-    if (spec.devices, spec.micro_batches) != (devices, micro_batches):
-        raise InvalidValueError(
-            f"Schedule: the table is for {spec.devices} devices and {spec.micro_batches} micro-batches, the pipeline "
-            f"has {devices} and {micro_batches}."
-        )
-    return spec
-
-
-@functools.lru_cache(maxsize=64)
-def _by_name(name: str, devices: int, micro_batches: int) -> Schedule:
-    base, _, number = name.partition(":")
-    chunks = 1
-    if base == "interleaved" and (not number or number.isdigit()):
-        chunks = int(number or 2)
-        placed = _without_gaps(_interleaved(devices, micro_batches, chunks)) if chunks else {}
-    elif base in NAMES and not number:
-        placed = NAMES[base](devices, micro_batches)
-    else:
-        placed = {}
-    if not placed:
-        raise InvalidValueError(
-            f"Schedule: {name!r} is none of {', '.join(NAMES)}, interleaved:N, and no file that ends in .csv."
-        )
-    return Schedule._of(placed, devices, chunks, micro_batches, 1 + max(placed.values()))

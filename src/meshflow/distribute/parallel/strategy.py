@@ -15,6 +15,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.pipeline import (
     PipelinedStep,
+    check_pipeline,
     pipeline_gradients,
     pipeline_predictions,
 )
@@ -86,6 +87,8 @@ class MeshStrategy(Strategy):
         self.rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
         self.batch_dimensions = self.rules.dimensions("batch")
         self.options.check(mesh, self.batch_dimensions)
+        if self.options.pipeline is not None:
+            check_pipeline(self)
         self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
         self._wanted: Layout | None = None
         # The pipeline of the step that was traced last.
