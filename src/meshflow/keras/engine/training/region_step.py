@@ -113,7 +113,7 @@ def evaluated(model: Any, x: Any, y: Any, sample_weight: Any) -> Any:
         model.compute_loss(x, y, y_pred, sample_weight)
         return y_pred
     program = ModelProgram(model, training=False)
-    return _taken(program, strategy.predictions(program, x, y, sample_weight), x)  # type: ignore[union-attr]
+    return _taken(program, strategy.predictions(program, x, y, sample_weight), x)
 
 
 def predicted(model: Any, x: Any) -> Any:
@@ -122,7 +122,7 @@ def predicted(model: Any, x: Any) -> Any:
     if not getattr(strategy, "computes_predictions", False):
         return model(x, training=False)
     program = _Prediction(model, training=False)
-    return _taken(program, strategy.predictions(program, x, None, None), x)  # type: ignore[union-attr]
+    return _taken(program, strategy.predictions(program, x, None, None), x)
 
 
 def _taken(program: ModelProgram, made: Any, x: Any) -> Any:
