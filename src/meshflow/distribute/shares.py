@@ -192,8 +192,9 @@ def current_shares() -> Shares | None:
 @contextmanager
 def in_shares(shares: Shares | None) -> Iterator[None]:
     """Makes shares the current ones."""
-    saved, _current.shares = _current.shares, shares
+    saved = _current.shares, context.on_parts
+    _current.shares, context.on_parts = shares, shares is not None
     try:
         yield
     finally:
-        _current.shares = saved
+        _current.shares, context.on_parts = saved

@@ -93,6 +93,8 @@ class Context(threading.local):
       probe: makes up values while only shapes are wanted, or None.
       replicas: what tells the replica function being traced from other programs, or None.
       closure: what a worker of parameter servers runs, in which hosted variables are its own copies, or None.
+      on_parts: whether what is traced is computed by each device on its part, where layouts say nothing.
+      labels: gives the scope in which what a layer computes is noted as its own, or None.
       reading: gives what a trace reads in place of a variable's own value, or None; see `MeshStrategy`.
       num_replicas: how many replicas take part in a step; distribution strategies say so.
     """
@@ -115,6 +117,8 @@ class Context(threading.local):
         self.probe: ShapeProbe | None = None
         self.replicas: Any = None
         self.closure: Any = None
+        self.on_parts = False
+        self.labels: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.reading: Callable[[Any], Any] | None = None
         self.num_replicas = 1
 

@@ -47,11 +47,15 @@ def reading_parts(shares: Shares) -> Iterator[None]:
 
 @contextlib.contextmanager
 def manual(shares: Shares) -> Iterator[None]:
-    """Programs traced inside are for one device along the dimensions of the batch, as in `jax.shard_map`."""
-    if not shares.axes:
+    """Programs traced inside are for one device along the dimensions of the batch, as in `jax.shard_map`.
+
+    In a pipeline they are for one device altogether.
+    """
+    mesh = shares.strategy.mesh.jax_mesh.abstract_mesh
+    names = shares.axes if shares.strategy.options.pipeline is None else mesh.axis_names
+    if not names:
         yield
         return
-    mesh = shares.strategy.mesh.jax_mesh.abstract_mesh
-    kinds = {name: jax.sharding.AxisType.Manual for name in shares.axes}
+    kinds = dict.fromkeys(names, jax.sharding.AxisType.Manual)
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(kinds)):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +13,15 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
+from meshflow.distribute.parallel.pipeline import (
+    PipelinedStep,
+    check_pipeline,
+    pipeline_gradients,
+    pipeline_predictions,
+)
 from meshflow.distribute.parallel.program import Gradients, LossProgram
 from meshflow.distribute.parallel.region import region_gradients
+from meshflow.distribute.parallel.report import StepReport
 from meshflow.distribute.parallel.rules import Rules
 from meshflow.distribute.parallel.zero import split
 from meshflow.distribute.replica_variables import MirroredVariable
@@ -79,8 +87,12 @@ class MeshStrategy(Strategy):
         self.rules = Rules(_batch_of(mesh) if self.layout_map is not None else rules, mesh)
         self.batch_dimensions = self.rules.dimensions("batch")
         self.options.check(mesh, self.batch_dimensions)
+        if self.options.pipeline is not None:
+            check_pipeline(self)
         self._placer = BatchPlacer(mesh, "+".join(self.batch_dimensions) or None)
         self._wanted: Layout | None = None
+        # The pipeline of the step that was traced last.
+        self.pipelined: PipelinedStep | None = None
 
     @property
     def _replicas(self) -> int:
@@ -132,8 +144,11 @@ class MeshStrategy(Strategy):
 
     def _lay(self, variable: Variable, layout: Layout | None) -> None:
         layout = layout or self.replicated(variable.ndim)
-        parts = split(layout, variable._shape, self.zero_dimensions)
         trained = variable.trainable and variable.dtype.is_floating
+        if trained and self.options.pipeline is not None:
+            # A step brings a stage's weights together on its devices.
+            layout = split(layout, variable._shape, (self.options.stages.over,))
+        parts = split(layout, variable._shape, self.zero_dimensions)
         variable._layout = parts if trained and self.options.zero == 3 else layout
         if trained:
             variable._slot_layout = parts  # type: ignore[attr-defined]
@@ -154,7 +169,44 @@ class MeshStrategy(Strategy):
           y: the targets, or None.
           sample_weight: weights of the examples, or None.
         """
+        if self.options.pipeline is not None:
+            return pipeline_gradients(self, program, x, y, sample_weight)
         return region_gradients(self, program, x, y, sample_weight)
+
+    @property
+    def computes_predictions(self) -> bool:
+        """Whether Keras hands it the forward pass of evaluation and prediction, too."""
+        return self.options.pipeline is not None
+
+    def predictions(self, program: LossProgram, x: Any, y: Any, sample_weight: Any) -> Gradients:
+        """What a program notes and predicts for a global batch, without gradients; arguments as of `gradients`."""
+        return pipeline_predictions(self, program, x, y, sample_weight)
+
+    def explain(self, model: Any, *batch: Any) -> StepReport:
+        """What a model's training step is and sends; nothing is run.
+
+        Args:
+          model: a compiled model of this strategy.
+          *batch: one batch (x, y, sample_weight).
+
+        Returns:
+          A `StepReport`; print it, or look at its `pipeline` and `step`.
+
+        Example:
+          >>> import meshflow as tf
+          >>> mesh = tf.experimental.dtensor.create_mesh({"stage": 2}, devices=["CPU:0", "CPU:1"])
+          >>> strategy = tf.distribute.MeshStrategy(mesh, pipeline="stage", micro_batches=2)
+          >>> with strategy.scope():
+          ...     model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)])
+          ...     model.compile("sgd", "mse")
+          >>> report = strategy.explain(model, tf.ones([4, 4]), tf.ones([4, 1]))
+          >>> report.pipeline.ticks, report.step.sent("collective-permute")
+          (4, 256)
+        """
+        # What explains compiled steps stands on strategies; it is there for whoever gets here.
+        step = sys.modules["meshflow"].experimental.dtensor.explain(model, *batch)
+        made = self.pipelined
+        return StepReport(None if made is None else made.report(), step)
 
     def warn_of_unused(self) -> None:
         """Warns of rules that no weight used; Keras calls it when a built model's step is made."""

@@ -34,6 +34,7 @@ from meshflow.keras.layers.regularization import *
 from meshflow.keras.layers.reshaping import *
 from meshflow.keras.layers.separable_convolution import *
 from meshflow.keras.layers.spectral_normalization import *
+from meshflow.keras.layers.stage import *
 from meshflow.keras.layers.transposed_convolution import *
 from meshflow.keras.layers.wrappers import *
 

@@ -246,7 +246,7 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
                 kwargs["mask"] = mask
         training = self._resolve_training(signature, args, kwargs)
         assert_input_compatibility(self._input_spec, inputs, self._name)
-        with self._calling(training):
+        with self._calling(training), self._labelled():
             self._maybe_build(inputs)
             if self._autocast:
                 inputs = self._cast_inputs(inputs)
@@ -302,6 +302,9 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
             context.names[:] = names
             call_state.training.pop()
             call_state.layers.pop()
+
+    def _labelled(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if context.labels is None else context.labels(self)
 
     @contextlib.contextmanager
     def _reading_weights(self) -> Iterator[None]:

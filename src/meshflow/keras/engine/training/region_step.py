@@ -7,13 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.values import nest
+from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import float32
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.shares import Shares, current_shares
 from meshflow.keras.engine.training.global_batch import strategy_of
 from meshflow.ops import math
 
-__all__ = ["ModelProgram", "checked", "differentiating", "loss_and_gradients"]
+__all__ = [
+    "ModelProgram",
+    "checked",
+    "differentiating",
+    "evaluated",
+    "loss_and_gradients",
+    "predicted",
+]
 
 
 def differentiating(model: Any) -> Any:
@@ -27,13 +35,15 @@ class ModelProgram:
 
     Args:
       model: a compiled model.
+      training: whether its layers behave as in training.
 
     Attributes:
       metrics: the running means that the loss's values are noted for, in their order; known once `loss` was traced.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, training: bool = True) -> None:
         self.model = model
+        self.training = training
         self.metrics: list[Any] = []
 
     @property
@@ -53,8 +63,8 @@ class ModelProgram:
         return loss, noted, (y_pred, masks)
 
     def forward(self, x: Any) -> Any:
-        """The model's predictions in training."""
-        return self.model(x, training=True)
+        """The model's predictions."""
+        return self.model(x, training=self.training)
 
     def loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, list[Any]]:
         """The loss as the optimizer scales it, and values to be shown."""
@@ -83,6 +93,40 @@ def loss_and_gradients(
     _Used.count += 1
     program = ModelProgram(model)
     made = strategy.gradients(program, x, y, sample_weight)
+    y_pred = _taken(program, made, x)
+    unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
+    return y_pred, list(zip(unscale(made.gradients), program.variables, strict=True))
+
+
+class _Prediction(ModelProgram):
+    """The forward pass alone."""
+
+    def loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, list[Any]]:
+        return constant(0.0), []
+
+
+def evaluated(model: Any, x: Any, y: Any, sample_weight: Any) -> Any:
+    """Predictions for a global batch, after which the running means of the loss are updated."""
+    strategy = differentiating(model)
+    if y is None or not getattr(strategy, "computes_predictions", False):
+        y_pred = predicted(model, x)
+        model.compute_loss(x, y, y_pred, sample_weight)
+        return y_pred
+    program = ModelProgram(model, training=False)
+    return _taken(program, strategy.predictions(program, x, y, sample_weight), x)
+
+
+def predicted(model: Any, x: Any) -> Any:
+    """Predictions for a global batch."""
+    strategy = differentiating(model)
+    if not getattr(strategy, "computes_predictions", False):
+        return model(x, training=False)
+    program = _Prediction(model, training=False)
+    return _taken(program, strategy.predictions(program, x, None, None), x)
+
+
+def _taken(program: ModelProgram, made: Any, x: Any) -> Any:
+    """The predictions with their masks; the running means take what was noted."""
     y_pred, masks = made.predictions
     for prediction, mask in zip(nest.flatten(y_pred), masks, strict=True):
         if mask is not None:
@@ -90,8 +134,7 @@ def loss_and_gradients(
     rows = nest.flatten(x)[0].shape[0]
     for metric, value in zip(program.metrics, made.noted, strict=True):
         metric.update_state(value, sample_weight=rows)
-    unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
-    return y_pred, list(zip(unscale(made.gradients), program.variables, strict=True))
+    return y_pred
 
 
 class _Used:

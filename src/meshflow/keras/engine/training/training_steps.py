@@ -14,7 +14,13 @@ from meshflow.keras.engine.training.compile_utils import LossesContainer, Metric
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import on_devices
 from meshflow.keras.engine.training.host_preprocessing import HostedStep, needs_host
-from meshflow.keras.engine.training.region_step import checked, differentiating, loss_and_gradients
+from meshflow.keras.engine.training.region_step import (
+    checked,
+    differentiating,
+    evaluated,
+    loss_and_gradients,
+    predicted,
+)
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
 
 
@@ -134,14 +140,13 @@ class TrainingSteps:
     def test_step(self, data: Any) -> dict[str, Any]:
         """One evaluation step on one batch; arguments and result as in `train_step`."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
-        y_pred = self(x, training=False)
-        self.compute_loss(x, y, y_pred, sample_weight)
+        y_pred = evaluated(self, x, y, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def predict_step(self, data: Any) -> Any:
         """One prediction step: the model's outputs for one batch."""
         x, _, _ = unpack_x_y_sample_weight(data)
-        return self(x, training=False)
+        return predicted(self, x)
 
     # ---- compiled steps --------------------------------------------------------------------
 

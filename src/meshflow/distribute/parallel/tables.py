@@ -1,0 +1,164 @@
+"""The schedules of pipelines that have names, and how options name them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.distribute.parallel.schedule import Action, Schedule, before
+
+__all__ = ["NAMES", "schedule_of"]
+
+_Ticks = dict[Action, int]
+
+
+def _both(p: int, m: int, backward: Callable[[int, int], int]) -> _Ticks:
+    placed = {Action("F", s, i): i + s for s in range(p) for i in range(m)}
+    return placed | {Action("B", s, i): backward(s, i) for s in range(p) for i in range(m)}
+
+
+def _gpipe(p: int, m: int) -> _Ticks:
+    """All forward passes, then all backward passes."""
+    return _both(p, m, lambda s, i: m + p - 1 + i + p - 1 - s)
+
+
+def _paired(p: int, m: int) -> _Ticks:
+    """A forward and a backward pass in each tick: the bubble of 1F1B where devices go in step."""
+    return _both(p, m, lambda s, i: i + 2 * (p - 1) - s)
+
+
+def _classic(p: int, m: int) -> _Ticks:
+    """One pass in each tick, backward passes first, at most p - s micro-batches on the way from stage s on."""
+    placed: _Ticks = {}
+    done = {kind: [0] * p for kind in "FB"}
+    tick = 0
+    while min(done["B"]) < m:
+        for s in range(p):
+            f, b = done["F"][s], done["B"][s]
+            allowed = {"B": b < m, "F": f < m and f - b < p - s}
+            for kind, number in (("B", b), ("F", f)):
+                action = Action(kind, s, number)
+                # One device has one pass a tick, so that nothing is early enough in the same one.
+                ready = all(placed.get(n, tick) < tick for n, _ in before(action, p))
+                if allowed[kind] and ready:
+                    placed[action] = tick
+                    done[kind][s] += 1
+                    break
+        tick += 1
+    return placed
+
+
+def _interleaved(p: int, m: int, chunks: int) -> _Ticks:
+    """`chunks` stages on each device, in turn for groups of p micro-batches; paired."""
+    placed: _Ticks = {}
+    for i in range(m):
+        group, place = divmod(i, p)
+        for c in range(chunks):
+            for d in range(p):
+                begin = group * chunks * p + place
+                stage = c * p + d
+                placed[Action("F", stage, i)] = begin + c * p + d
+                back = chunks * p - 1 + begin + (chunks - 1 - c) * p
+                placed[Action("B", stage, i)] = back + p - 1 - d
+    return placed
+
+
+def _zero_bubble(p: int, m: int) -> _Ticks:
+    """The paired table with weight passes where they make ticks least longer."""
+    placed = _paired(p, m)
+    ticks = m + 2 * (p - 1)
+    load = np.zeros((ticks + m, p))
+    for action, tick in placed.items():
+        load[tick, action.stage] += 1
+    taken = np.zeros_like(load, bool)
+    lasts = load.max(axis=1)
+    for s in range(p):
+        for i in range(m):
+            first = placed[Action("B", s, i)]
+            longer = np.maximum(load[first:, s] + 1 - lasts[first:], 0)
+            tick = first + int(np.argmin(np.where(taken[first:, s], np.inf, longer)))
+            placed[Action("W", s, i)] = tick
+            taken[tick, s] = True
+            load[tick, s] += 1
+            lasts[tick] = max(lasts[tick], load[tick, s])
+    return _without_gaps(placed)
+
+
+def _forward(p: int, m: int) -> _Ticks:
+    """Forward passes alone, for predictions."""
+    return {Action("F", s, i): i + s for s in range(p) for i in range(m)}
+
+
+def _without_gaps(placed: _Ticks) -> _Ticks:
+    """The same work without the ticks in which nobody has any."""
+    used = {tick: n for n, tick in enumerate(sorted(set(placed.values())))}
+    return {action: used[tick] for action, tick in placed.items()}
+
+
+NAMES: dict[str, Callable[[int, int], _Ticks]] = {
+    "1f1b": _paired,
+    "gpipe": _gpipe,
+    "classic_1f1b": _classic,
+    "zero_bubble": _zero_bubble,
+    "forward": _forward,
+}
+
+
+def schedule_of(spec: Any, devices: int, micro_batches: int) -> Schedule:
+    """The schedule that an option names.
+
+    Args:
+      spec: "1f1b" (a forward and a backward pass in each tick), "gpipe", "classic_1f1b", "interleaved:2" (so many
+        stages on each device), "zero_bubble", "forward" (for predictions); a `Schedule`; rows as for
+        `Schedule.from_rows`; or the path of a file that ends in ".csv".
+      devices: how many devices the pipeline has.
+      micro_batches: how many micro-batches.
+
+    Raises:
+      ValueError: for an unknown name, or a table of other sizes.
+
+    Example:
+      >>> from meshflow.distribute.parallel.tables import schedule_of
+      >>> print(schedule_of("gpipe", devices=2, micro_batches=2).to_csv(), end="")
+      0F0,0F1,,,0B0,0B1
+      ,1F0,1F1,1B0,1B1,
+    """
+    if devices < 1 or micro_batches < 1:
+        raise InvalidValueError(
+            f"Schedule: {devices} devices and {micro_batches} micro-batches; both must be at least 1."
+        )
+    if isinstance(spec, str) and not spec.endswith(".csv"):
+        return _by_name(spec, devices, micro_batches)
+    if isinstance(spec, str):
+        with open(spec, encoding="utf-8") as file:
+            spec = Schedule.from_csv(file.read())
+    elif not isinstance(spec, Schedule):
+        spec = Schedule.from_rows(spec)
+    if (spec.devices, spec.micro_batches) != (devices, micro_batches):
+        raise InvalidValueError(
+            f"Schedule: the table is for {spec.devices} devices and {spec.micro_batches} micro-batches, the pipeline "
+            f"has {devices} and {micro_batches}."
+        )
+    return spec
+
+
+@functools.lru_cache(maxsize=64)
+def _by_name(name: str, devices: int, micro_batches: int) -> Schedule:
+    base, _, number = name.partition(":")
+    chunks = 1
+    if base == "interleaved" and (not number or number.isdigit()):
+        chunks = int(number or 2)
+        placed = _without_gaps(_interleaved(devices, micro_batches, chunks)) if chunks else {}
+    elif base in NAMES and not number:
+        placed = NAMES[base](devices, micro_batches)
+    else:
+        placed = {}
+    if not placed:
+        raise InvalidValueError(
+            f"Schedule: {name!r} is none of {', '.join(NAMES)}, interleaved:N, and no file that ends in .csv."
+        )
+    return Schedule.of(placed, devices, chunks, micro_batches, 1 + max(placed.values()))

@@ -1,0 +1,164 @@
+"""Tables of pipelines: what they promise, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers import rounds
+from meshflow.distribute.parallel.schedule import Action, Schedule
+from meshflow.distribute.parallel.slots import columns_of
+from meshflow.distribute.parallel.tables import NAMES, schedule_of
+
+TRAINING = sorted(set(NAMES) - {"forward"}) + ["interleaved:1", "interleaved:2", "interleaved:3"]
+SIZES = {"devices": st.integers(1, 6), "micro_batches": st.integers(1, 12)}
+
+
+@settings(max_examples=rounds(60, 1000), deadline=None)
+@given(name=st.sampled_from(TRAINING), **SIZES)
+def test_named_tables_do_everything_once_and_in_order(name, devices, micro_batches):
+    table = schedule_of(name, devices, micro_batches)
+    when = table.when()
+    kinds = "FBW" if name == "zero_bubble" else "FB"
+    assert len(when) == table.stages * micro_batches * len(kinds)
+    for action, tick in when.items():
+        stage, i = action.stage, action.micro_batch
+        if action.kind == "F" and stage:
+            assert when[Action("F", stage - 1, i)] < tick
+        if action.kind == "B":
+            assert when[Action("F", stage, i)] <= tick
+            if stage < table.stages - 1:
+                assert when[Action("B", stage + 1, i)] < tick
+        if action.kind == "W":
+            assert when[Action("B", stage, i)] <= tick
+    assert table.held() <= micro_batches * table.chunks
+    assert 0 <= table.bubble() < 1
+
+
+@settings(max_examples=rounds(40, 500), deadline=None)
+@given(name=st.sampled_from(TRAINING), **SIZES)
+def test_text_gives_the_table_again(name, devices, micro_batches):
+    table = schedule_of(name, devices, micro_batches)
+    again = Schedule.from_csv(table.to_csv(), exact=True)
+    np.testing.assert_array_equal(again.table, table.table)
+    # In order alone it takes no longer, and does the same.
+    packed = Schedule.from_csv(table.to_csv())
+    assert packed.ticks <= table.ticks
+    assert set(packed.when()) == set(table.when())
+
+
+@settings(max_examples=rounds(40, 500), deadline=None)
+@given(devices=st.integers(1, 8), micro_batches=st.integers(1, 40), chunks=st.integers(1, 4))
+def test_bubbles_are_those_of_theory(devices, micro_batches, chunks):
+    p, m = devices, micro_batches
+    paired, gpipe = schedule_of("1f1b", p, m), schedule_of("gpipe", p, m)
+    theory = (p - 1) / (m + p - 1)
+    assert paired.bubble() == pytest.approx(theory)
+    assert gpipe.bubble() == pytest.approx(theory)
+    assert (paired.ticks, gpipe.ticks) == (m + 2 * (p - 1), 2 * (m + p - 1))
+    assert (paired.held(), gpipe.held()) == (min(m, 2 * p - 1), m)
+    assert schedule_of("classic_1f1b", p, m).held() == min(m, p)
+    # Whole groups of p micro-batches.
+    several = schedule_of(f"interleaved:{chunks}", p, m * p)
+    assert several.bubble() == pytest.approx((p - 1) / (chunks * m * p + p - 1))
+    assert schedule_of("forward", p, m).ticks == m + p - 1
+
+
+def test_the_numbers_of_the_page():
+    assert schedule_of("1f1b", 4, 32).bubble() == pytest.approx(0.0857, abs=1e-4)
+    assert schedule_of("classic_1f1b", 4, 8).bubble() == pytest.approx(0.4)
+    assert schedule_of("classic_1f1b", 4, 32).bubble() == pytest.approx(0.294, abs=1e-3)
+    split = schedule_of("zero_bubble", 8, 64)
+    assert split.bubble() == pytest.approx(2 * 7 / (3 * 64 + 2 * 7))
+    assert split.bubble() < schedule_of("1f1b", 8, 64).bubble()
+
+
+@settings(max_examples=rounds(40, 500), deadline=None)
+@given(name=st.sampled_from([*TRAINING, "forward"]), **SIZES)
+def test_slots_hold_what_is_still_read(name, devices, micro_batches):
+    """Plays the columns as the loop does: every read finds the micro-batch that was meant."""
+    table = schedule_of(name, devices, micro_batches)
+    columns = columns_of(table)
+    inputs, gradients = {}, {}
+    last = table.stages - 1
+    for tick in range(table.ticks):
+        sent = []
+        for device in range(devices):
+            for kind, work in zip("FBW", (columns.forward, columns.backward, columns.weights)):
+                i = int(work.micro_batch[tick, device])
+                if i < 0:
+                    continue
+                stage = int(work.chunk[tick, device]) * devices + device
+                if stage:
+                    assert inputs[device, int(work.input[tick, device])] == (stage, i)
+                if kind != "F" and stage < last:
+                    assert gradients[device, int(work.gradient[tick, device])] == (stage, i)
+                if kind == "F" and stage < last:
+                    sent.append((inputs, columns.keep_input, stage + 1, i))
+                if kind == "B" and stage:
+                    sent.append((gradients, columns.keep_gradient, stage - 1, i))
+        for slots, keep, stage, i in sent:
+            device = stage % devices
+            slots[device, int(keep[tick, device])] = (stage, i)
+    assert columns.inputs <= table.held()
+
+
+def order(text):
+    return [row.split() for row in text.split("|")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            "0F0 0B0|1B0 1F0",
+            "deadlocks; in tick 1 .* backward pass of micro-batch 0 in stage 1 waits for",
+        ),
+        (
+            "0F0 0B0 0F1 0B1|1F0 1B0 1F1",
+            "device 0: .* waits for the backward pass of micro-batch 1 in stage 1",
+        ),
+        ("0F0 0F1 0B0|1F0 1B0", "micro-batch 1 in stage 0 is never done"),
+        ("1F0|0F0", "1F0 is in the row of device 0, but with 2 devices stage 1 lies on device 1"),
+        ("0F0 0F0|1F0", "micro-batch 0 in stage 0 is in the table twice"),
+        ("0X0|1F0", "'0X0' in cell 0 of device 0 is no action"),
+        ("F0|1F0", "'F0' in cell 0"),
+        ("|", "empty"),
+        ("0F0 2F0|1F0", "3 stages, which 2 devices"),
+    ],
+)
+def test_tables_that_cannot_run_are_refused(rows, message):
+    with pytest.raises(ValueError, match=message):
+        Schedule.from_rows(order(rows))
+
+
+def test_what_is_used_before_it_arrives_is_refused():
+    with pytest.raises(
+        ValueError,
+        match="forward pass of micro-batch 0 in stage 1 in tick 0 needs the forward pass of micro-batch 0 in stage 0, "
+        "which is done in tick 0, and arrives in the one after that",
+    ):
+        Schedule.from_csv("0F0,,0B0\n1F0,1B0,\n", exact=True)
+    with pytest.raises(ValueError, match="both in tick 0 of device 0; a tick has one of each kind"):
+        Schedule.from_csv("0F0 0F1,0B0,0B1\n", exact=True)
+    table = schedule_of("1f1b", 2, 2).table.copy()
+    table[0, 0, 0] = 7, 0
+    with pytest.raises(ValueError, match="micro-batch 7 in stage 0, but there are 2 micro-batches"):
+        Schedule(2, 1, 2, table)
+
+
+def test_files_and_tables_are_for_their_sizes(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n")
+    table = schedule_of(str(path), 2, 2)
+    assert table.ticks == 4  # forward and backward passes share ticks where they can
+    assert schedule_of(table, 2, 2) is table
+    with pytest.raises(
+        ValueError, match="for 2 devices and 2 micro-batches, the pipeline has 4 and 2"
+    ):
+        schedule_of(str(path), 4, 2)
+    for name in ("2f2b", "interleaved:0", "interleaved:x", "gpipe:2"):
+        with pytest.raises(ValueError, match="is none of 1f1b, gpipe"):
+            schedule_of(name, 2, 2)
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        schedule_of("gpipe", 2, 0)
