@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.dtensor.collectives import collectives_of, groups_of
+from meshflow.placement.collectives import collectives_of, groups_of
 from meshflow.dtensor.drawing import draw
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED, Layout

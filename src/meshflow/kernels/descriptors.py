@@ -143,6 +143,21 @@ def result(plan: Sequence[int]) -> list[int]:
     return list(plan[2 + 4 * rank : 2 + 5 * rank])
 
 
+def operations(plan: Sequence[int]) -> int:
+    """How many additions and multiplications a plan's computation takes; 0 for packing."""
+    if plan[0] & PACK:
+        return 0
+    rank = plan[1]
+    if plan[0] & (PACK - 1) == MATMUL:
+        return 2 * math.prod(result(plan)) * plan[1 + rank]
+    # An image has two dimensions beside the spatial ones; a kernel of several groups has one more.
+    groups, image = plan[2], rank + 2
+    kernel = image + (groups > 1)
+    first = 3 + 2 * image
+    outputs = math.prod(plan[first + 2 * kernel : first + 2 * kernel + image])
+    return 2 * outputs * math.prod(plan[first + (groups > 1) + 1 : first + kernel])
+
+
 def finished(plan: Sequence[int], steps: Sequence[str], turned: bool = False) -> list[int]:
     """The plan of a forward convolution or a product, followed by steps, with its kernel turned round or not."""
     first = TURNED | plan[0] & INLINE if turned else plan[0]

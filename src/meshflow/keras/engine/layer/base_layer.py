@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.runtime.annotations import scope
 from meshflow.core.runtime.context import as_stored, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
@@ -289,7 +290,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         if self._opens_scope:
             context.names.append(self._name)
         try:
-            yield
+            with scope(self._name):
+                yield
         finally:
             context.names[:] = names
             call_state.training.pop()
