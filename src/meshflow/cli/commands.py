@@ -12,11 +12,13 @@ from rich.table import Table
 
 from meshflow._version import __version__
 from meshflow.cli import doctor as examination
+from meshflow.cli import profile
 from meshflow.cli.launch import Job
 
 app = typer.Typer(
     help="Meshflow: the TensorFlow 2 training stack on JAX/XLA.", no_args_is_help=True
 )
+app.add_typer(profile.app, name="profile")
 
 
 @app.callback(invoke_without_command=True)

@@ -143,6 +143,21 @@ def result(plan: Sequence[int]) -> list[int]:
     return list(plan[2 + 4 * rank : 2 + 5 * rank])
 
 
+_NAMES = {
+    FORWARD: "convolution",
+    INPUT_GRADIENT: "convolution, input gradient",
+    KERNEL_GRADIENT: "convolution, kernel gradient",
+    MATMUL: "matrix product",
+    TURNED: "convolution",
+}
+
+
+def name(plan: Sequence[int]) -> str:
+    """What a plan's computation is called."""
+    called = _NAMES.get(plan[0] & (PACK - 1), "kernel")
+    return f"{called}, packing" if plan[0] & PACK else called
+
+
 def operations(plan: Sequence[int]) -> int:
     """How many additions and multiplications a plan's computation takes; 0 for packing."""
     if plan[0] & PACK:

@@ -80,9 +80,7 @@ def outermost(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return outer
 
 
-def _bounds(
-    trace: Trace, steps: Sequence[Step]
-) -> tuple[list[Step], np.ndarray, np.ndarray]:
+def _bounds(trace: Trace, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray, np.ndarray]:
     """Each step from the end of the one before it, so that its input and callbacks are its own.
 
     A step ends when the devices have done what it began: the host runs ahead of them. Steps inside of others, as
@@ -130,9 +128,7 @@ def _executions(trace: Trace) -> list[tuple[float, float]]:
     return [(call[0], span[1]) for call, span in zip(calls, spans, strict=False)]
 
 
-def _exclusive(
-    device: Device, host: dict[str, Spans], edges: np.ndarray
-) -> dict[str, np.ndarray]:
+def _exclusive(device: Device, host: dict[str, Spans], edges: np.ndarray) -> dict[str, np.ndarray]:
     """For each part the time within each step that no earlier part takes."""
     starts, ends = np.array(device.starts, float), np.array(device.ends, float)
     kinds = np.array(device.kinds, str)

@@ -97,7 +97,9 @@ def _mesh() -> dict[str, int]:
 
 def _device(device: Any) -> dict[str, Any]:
     stats = device.memory_stats() if device.platform != "cpu" else None
-    peak = cpu_peak() / max(len(jax.local_devices()), 1) if device.platform == "cpu" else _peak(device)
+    peak = (
+        cpu_peak() / max(len(jax.local_devices()), 1) if device.platform == "cpu" else _peak(device)
+    )
     return {
         "id": int(device.id),
         "kind": _processor() if device.platform == "cpu" else str(device.device_kind),

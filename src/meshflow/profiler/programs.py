@@ -40,7 +40,7 @@ def instructions(text: str, mesh: dict[str, int]) -> dict[str, dict[str, Any]]:
       mesh: sizes of the mesh dimensions by name.
 
     Returns:
-      For each `layer`, `backward`, `op`, `flops` and `bytes`; for collectives `collective`: a dictionary of
+      For each `layer`, `backward`, `op` (its code), `what` it does, `flops` and `bytes`; for collectives `collective`: a dictionary of
       kind, bytes, sent, axes and group.
     """
     bodies: dict[str, list[dict[str, Any]]] = {}
@@ -80,6 +80,7 @@ def _instruction(
     one: dict[str, Any] = {
         "name": found["name"],
         "op": opcode,
+        "what": _what(opcode, line, source[1] if source else ""),
         "layer": layer,
         "backward": backward,
         "flops": _operations(opcode, line, found["shape"], operands),
@@ -121,8 +122,19 @@ def layer_of(source: str) -> tuple[str, bool]:
     else:
         path = path.rpartition("/")[0]
     words = re.sub(r"\b\w+\(|\)", "", path).split("/")
-    kept = [w for w in words if w and w not in ("while", "body", "cond", "closed_call", "shmap_body")]
+    kept = [
+        w for w in words if w and w not in ("while", "body", "cond", "closed_call", "shmap_body")
+    ]
     return "/".join(kept), backward
+
+
+def _what(opcode: str, line: str, source: str) -> str:
+    """What an instruction does, in a word or two."""
+    plan = _PLAN.search(line)
+    if 'custom_call_target="meshflow_onednn"' in line and plan is not None:
+        return descriptors.name([int(n) for n in plan[1].split(",")])
+    made = source.rpartition("/")[2] if opcode in ("fusion", "custom-call") else ""
+    return re.sub(r"\W.*", "", made).replace("_", " ") or opcode
 
 
 def _elements(shape: str) -> list[tuple[int, ...]]:

@@ -20,6 +20,7 @@ class Operation:
     Attributes:
       name: the instruction.
       program: its program.
+      what: what it does, in a word or two.
       layer: the layer it was made for, '' when that is not known.
       backward: whether it is of the backward pass.
       kind: '' for computation, or which collective or copy it is.
@@ -30,6 +31,7 @@ class Operation:
 
     name: str
     program: str
+    what: str
     layer: str
     backward: bool
     kind: str
@@ -139,6 +141,7 @@ def _operations(
                 Operation(
                     op,
                     module.removeprefix("jit_"),
+                    known.get("what", op.partition(".")[0]),
                     known.get("layer", ""),
                     bool(known.get("backward")),
                     kinds.get(number, ""),

@@ -146,7 +146,9 @@ def read_trace(content: bytes, name: str) -> Trace:
       DataLossError: for a file that is empty, cut off, or no trace.
     """
     if not content:
-        raise DataLossError(f"The trace {name} is empty. Was its process ended while it was written?")
+        raise DataLossError(
+            f"The trace {name} is empty. Was its process ended while it was written?"
+        )
     try:
         if name.endswith((".json.gz", ".json")):
             planes = _json_planes(content)
