@@ -1,5 +1,20 @@
 """`tf.profiler`: where the time of a program goes, recorded by JAX's profiler."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from meshflow.profiler import experimental
 
-__all__ = ["experimental"]
+if TYPE_CHECKING:
+    Verdict: Any
+
+__all__ = ["Verdict", "experimental"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Verdict":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # A callback of Keras, which stands on this package: it is loaded when it is asked for.
+    return importlib.import_module("meshflow.keras.callbacks.verdict").Verdict

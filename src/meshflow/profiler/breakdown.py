@@ -102,6 +102,11 @@ def _bounds(trace: Trace, steps: Sequence[Step]) -> tuple[list[Step], np.ndarray
     return kept, np.concatenate([first[:1], ends[:-1]]), ends
 
 
+def called(program: str) -> str:
+    """The function of a program, as its calls are named."""
+    return program.partition("(")[0].removeprefix("jit_")
+
+
 def _executions(trace: Trace) -> list[tuple[float, float]]:
     """When the program that takes most of the devices' time was called, and when they had done it."""
     totals: dict[str, float] = {}
@@ -120,7 +125,7 @@ def _executions(trace: Trace) -> list[tuple[float, float]]:
     if not totals:
         return []
     longest = max(totals, key=lambda m: totals[m])
-    calls = outermost(trace.calls.get(longest.removeprefix("jit_"), []))
+    calls = outermost(trace.calls.get(called(longest), []))
     # Those before the first call were begun before the trace.
     spans = sorted(
         span for (m, _), span in runs.items() if m == longest and calls and span[0] >= calls[0][0]

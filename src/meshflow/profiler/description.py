@@ -18,6 +18,7 @@ import jax
 
 from meshflow._version import __version__
 from meshflow.core.runtime.devices import backend_started
+from meshflow.profiler.messages import fields_of
 from meshflow.profiler.programs import instructions
 
 __all__ = ["FORMAT", "SUFFIX", "MemorySamples", "describe", "worker_name"]
@@ -71,9 +72,8 @@ def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
         devices = [_device(d) for d in jax.local_devices()]
         for executable in jax.local_devices()[0].client.live_executables():
             module = executable.hlo_modules()[0]
-            # Programs of one name share a table: later ones have the same instructions, or others.
-            found = instructions(module.to_string(), mesh or {"devices": jax.device_count()})
-            programs.setdefault(module.name, {}).update(found)
+            sizes = mesh or {"devices": jax.device_count()}
+            programs[_named(module)] = instructions(module.to_string(), sizes)
     return {
         "format": FORMAT,
         "version": __version__,
@@ -85,6 +85,15 @@ def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
         "programs": programs,
         "memory": memory.taken if memory is not None else [],
     }
+
+
+def _named(module: Any) -> str:
+    """A program's name with the number by which traces tell programs of one name apart."""
+    # The fifth field of XLA's message; left out when it is 0.
+    numbers = (
+        value for field, value in fields_of(module.as_serialized_hlo_module_proto()) if field == 5
+    )
+    return f"{module.name}({next(numbers, 0)})"
 
 
 def _mesh() -> dict[str, int]:

@@ -70,12 +70,13 @@ def unpack(message: bytes) -> dict[int, list[Any]]:
       {1: [150], 2: [b'ab']}
     """
     fields: dict[int, list[Any]] = {}
-    for number, value in _fields(message):
+    for number, value in fields_of(message):
         fields.setdefault(number, []).append(value)
     return fields
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def fields_of(message: bytes) -> Iterator[tuple[int, Any]]:
+    """The fields of a message one by one: numbers, and numbers or bytes."""
     at = 0
 
     def number() -> int:

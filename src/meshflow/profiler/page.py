@@ -175,12 +175,13 @@ def _compiled(report: Report, each: int) -> dict[str, str]:
 
 
 def _operations(report: Report) -> list[dict[str, Any]]:
-    same: dict[tuple[str, str], Operation] = {}
+    same: dict[tuple[str, str, str], Operation] = {}
     for worker in report.workers:
         for one in worker.operations:
-            known = same.get((one.program, one.name))
+            key = one.program, one.name, one.layer
+            known = same.get(key)
             if known is None:
-                same[one.program, one.name] = Operation(**vars(one))
+                same[key] = Operation(**vars(one))
             else:
                 known.count, known.time = known.count + one.count, known.time + one.time
     total = sum(o.time for o in same.values()) or 1.0

@@ -111,8 +111,15 @@ def layer_of(source: str) -> tuple[str, bool]:
       >>> layer_of("jit(train_step)/gradient/model/dense/transpose(jvp())/dot_general")
       ('model/dense', True)
     """
-    # Several in one: the first stands for them.
-    source = source.split(":", 1)[0].replace("/(", "/")
+    if ":" in source:
+        # Several operations in one, as when gradients are summed together.
+        head, _, rest = source.partition("(" if "/(" in source else "\0")
+        pieces = {
+            layer_of(f"{head.split(':')[0]}{one}")
+            for one in (rest or source).rstrip(")").split(":")
+        }
+        layers = {layer for layer, _ in pieces if layer}
+        return layers.pop() if len(layers) == 1 else "several layers", any(b for _, b in pieces)
     path = re.sub(r"\bp?jit\([^()]*\)", "", source)
     backward = f"/{GRADIENT}/" in path or "transpose(" in path
     _, marked, inner = path.partition(f"/{GRADIENT}/")

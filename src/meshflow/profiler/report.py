@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.profiler.breakdown import Breakdown, break_down
+from meshflow.profiler.breakdown import Breakdown, break_down, called
 from meshflow.profiler.traces import Trace
 
 __all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker"]
@@ -135,12 +135,12 @@ def _operations(
         times = np.bincount(device.ops, taken, len(device.names)) if device.ops else []
         kinds = dict(zip(device.ops, device.kinds, strict=True))
         for (module, op), number in device.names.items():
-            known = programs.get(module, {}).get(op, {})
+            known = _instruction(programs, module, op)
             one = found.setdefault(
                 (module, op),
                 Operation(
                     op,
-                    module.removeprefix("jit_"),
+                    called(module),
                     known.get("what", op.partition(".")[0]),
                     known.get("layer", ""),
                     bool(known.get("backward")),
@@ -157,6 +157,16 @@ def _operations(
                 _add_traffic(traffic, said, counts[number] / devices, times[number] / devices)
     ordered = sorted(found.values(), key=lambda o: -o.time)
     return ordered, sorted(traffic.values(), key=lambda t: -t.time)
+
+
+def _instruction(programs: dict[str, dict[str, Any]], module: str, op: str) -> dict[str, Any]:
+    """What is known of an instruction; {} for nothing."""
+    if module in programs:
+        found: dict[str, Any] = programs[module].get(op, {})
+        return found
+    # Traces of some devices do not tell programs of one name apart.
+    alike = (table for name, table in programs.items() if called(name) == called(module))
+    return next((table[op] for table in alike if op in table), {})
 
 
 def _add_traffic(
@@ -315,17 +325,23 @@ def _aligned(workers: list[Worker]) -> np.ndarray:
 
 
 def _matches(lead: Worker, worker: Worker) -> np.ndarray:
-    """For each step of one worker the place of the other's, -1 for none."""
+    """For each step of one worker the place of the other's that is nearest to it, -1 for none."""
     places: dict[tuple[str, int], list[int]] = {}
-    for place, step in enumerate(worker.breakdown.steps):
+    for place, step in enumerate(lead.breakdown.steps):
         places.setdefault(step, []).append(place)
-    found = np.full(len(lead.breakdown.steps), -1)
+    lead_times = lead.began + lead.breakdown.starts
     times = worker.began + worker.breakdown.starts
-    used: set[int] = set()
-    for number, step in enumerate(lead.breakdown.steps):
-        when = lead.began + lead.breakdown.starts[number]
-        free = [p for p in places.get(step, ()) if p not in used]
-        if free:
-            found[number] = min(free, key=lambda p: abs(times[p] - when))
-            used.add(int(found[number]))
+    found = np.full(len(lead.breakdown.steps), -1)
+    for number, step in enumerate(worker.breakdown.steps):
+        same = places.get(step)
+        if not same:
+            continue
+        after = int(np.searchsorted(lead_times[same], times[number]))
+        near = same[max(after - 1, 0) : after + 1]
+        place = min(near, key=lambda p: abs(lead_times[p] - times[number]))
+        known = found[place]
+        if known < 0 or abs(times[known] - lead_times[place]) > abs(
+            times[number] - lead_times[place]
+        ):
+            found[place] = number
     return found

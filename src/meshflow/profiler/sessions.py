@@ -22,7 +22,8 @@ from meshflow.files.copies import copy_folder
 from meshflow.files.paths import remote, text
 from meshflow.io.event_files import EventFile
 from meshflow.profiler.description import SUFFIX, MemorySamples, describe, worker_name
-from meshflow.profiler.folders import PROFILES, write_page
+from meshflow.profiler.folders import PROFILES, load, write_page
+from meshflow.profiler.report import Report
 
 __all__ = ["Profile", "ProfilerOptions", "record", "running", "start", "stop"]
 
@@ -131,15 +132,20 @@ def stop(save: bool = True) -> None:
     finish(_session.logdir if save else None)
 
 
-def finish(logdir: str | None) -> None:
-    """Ends the profile that is being taken and writes it to a folder, or nowhere."""
+def finish(logdir: str | None) -> Report | None:
+    """Ends the profile that is being taken and writes it to a folder, or nowhere.
+
+    Returns:
+      What it says; None where it is not written or cannot be read.
+    """
     ended = _end()
     try:
         if logdir is not None:
             folder = _described(ended)
             copy_folder(ended.recorded, logdir)
             _show(logdir)
-            _write_page(gfile.join(logdir, PROFILES, folder.name))
+            return _write_page(gfile.join(logdir, PROFILES, folder.name))
+        return None
     finally:
         shutil.rmtree(ended.recorded, ignore_errors=True)
 
@@ -200,14 +206,16 @@ def _described(ended: _Session) -> Path:
     return folder
 
 
-def _write_page(folder: str) -> None:
+def _write_page(folder: str) -> Report | None:
     try:
-        path = write_page(folder)
+        report = load(folder)
+        path = write_page(folder, report)
     except OpError as error:
         # The profile is there all the same.
         _log.warning("The page of the profile could not be written: %s", error)
-        return
+        return None
     _log.info("Open %s to see where the time goes.", path)
+    return report
 
 
 def _show(logdir: str) -> None:

@@ -78,7 +78,7 @@ class Device:
       starts: nanoseconds.
       ends: nanoseconds.
       runs: for each event which execution of its program it is of, None where that is not said.
-      names: the different (program, instruction).
+      names: the different (program, instruction); a program's number stands behind its name.
     """
 
     kinds: list[str] = field(default_factory=list)
@@ -91,6 +91,8 @@ class Device:
     def add(self, op: str, start: float, duration: float, stats: dict[str, Any]) -> None:
         """Takes in an event."""
         module = str(stats.get("hlo_module", ""))
+        if "program_id" in stats:
+            module = f"{module}({stats['program_id']})"
         self.ops.append(self.names.setdefault((module, op), len(self.names)))
         run = stats.get("run_id")
         self.runs.append(None if run is None else int(run))

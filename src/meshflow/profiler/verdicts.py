@@ -158,11 +158,12 @@ def _communication_text(report: Report, share: dict[str, float]) -> str:
     longest = max(
         (t for w in report.workers for t in w.traffic), key=lambda t: t.time, default=None
     )
-    text = f"of the steps' time is communication, {_mean(report, 'comm')} a step with waiting for others"
+    waiting = f", and {share['waiting']:.0%} waiting for others" if share["waiting"] >= 0.01 else ""
+    text = f"of the steps' time is communication{waiting}, together {_mean(report, 'comm')} a step"
     if longest is not None and longest.bytes:
         axes = f" over {', '.join(longest.axes)}" if longest.axes else ""
         rate = longest.sent / max(longest.time, 1.0)
-        text += f"; {longest.kind}{axes} of {size(longest.bytes / max(longest.count, 1))} at {rate:.2g} GB/s"
+        text += f"; {longest.kind}{axes} of {size(longest.bytes / max(longest.count, 1))} at {size(1e9 * rate)}/s"
     return text
 
 
@@ -198,7 +199,13 @@ def _straggler(report: Report) -> list[Verdict]:
     )
     advice = _STRAGGLER.get(found.part, "")
     return [
-        Verdict("straggler", f"{name} is waited for", text, advice, min(found.excess / mean, 1.0))
+        Verdict(
+            "straggler",
+            f"{name[:1].upper()}{name[1:]} is waited for",
+            text,
+            advice,
+            min(found.excess / mean, 1.0),
+        )
     ]
 
 
