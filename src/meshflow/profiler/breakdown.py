@@ -21,7 +21,7 @@ __all__ = ["HOST_PARTS", "Breakdown", "break_down"]
 # Parts that the host takes, in the order in which they count.
 _HOST = ("compile", "input", "communication", "checkpoint", "callback", "waiting")
 HOST_PARTS = ("python", "callback", "checkpoint")
-_SERVERS = "parameter servers"
+SERVERS = "parameter servers"
 
 
 @dataclass
@@ -142,7 +142,7 @@ def _exclusive(device: Device, host: dict[str, Spans], edges: np.ndarray) -> dic
         chosen = kinds == kind
         name = f"comm:{kind}" if kind else "compute"
         layers.append((name, Spans(starts[chosen], ends[chosen])))
-    names = {"waiting": "idle", "communication": f"comm:{_SERVERS}"}
+    names = {"waiting": "idle", "communication": f"comm:{SERVERS}"}
     layers += [(names.get(kind, kind), host[kind]) for kind in _HOST if kind in host]
     parts: dict[str, np.ndarray] = {"compute": np.zeros(edges.shape[1])}
     covered, before = Spans(np.zeros(0), np.zeros(0)), np.zeros(edges.shape)

@@ -46,8 +46,14 @@ _PEAKS = {
 }
 
 
+# The task of a process that has no TF_CONFIG.
+given_name = ""
+
+
 def worker_name() -> str:
     """This process's task in its cluster, such as 'worker 1'; '' when it is alone."""
+    if given_name:
+        return given_name
     try:
         task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
     except ValueError:

@@ -139,12 +139,10 @@ class ProfileRequest(NamedTuple):
             ]
         )
         tools = ["trace_viewer", *([RETURNED] if self.returned else [])]
-        return pack(
-            [
-                *((1, self.duration_ms), (2, 1_000_000), *((3, tool) for tool in tools)),
-                *((4, options), (5, self.folder), (6, self.session), (7, self.host)),
-            ]
-        )
+        fields: list[tuple[int, int | str | bytes]] = [(1, self.duration_ms), (2, 1_000_000)]
+        fields += [(3, tool) for tool in tools]
+        fields += [(4, options), (5, self.folder), (6, self.session), (7, self.host)]
+        return pack(fields)
 
     @classmethod
     def unpacked(cls, message: bytes) -> ProfileRequest:
@@ -185,7 +183,8 @@ class ProfileResponse(NamedTuple):
     def packed(self) -> bytes:
         """As bytes."""
         data = [pack([(1, name), (2, content)]) for name, content in self.files.items()]
-        return pack([*((6, one) for one in data), (7, int(self.empty))])
+        fields: list[tuple[int, int | str | bytes]] = [(6, one) for one in data]
+        return pack([*fields, (7, int(self.empty))])
 
     @classmethod
     def unpacked(cls, message: bytes) -> ProfileResponse:

@@ -130,11 +130,10 @@ def _parts(report: Report, each: int) -> list[dict[str, Any]]:
     if np.nansum(waiting) > 0:
         tables["waiting"] = ("communication", "waiting", np.where(np.isnan(comm), np.nan, waiting))
     ordered = sorted(tables, key=lambda n: _ORDER.index(n.partition(":")[0]))
-    names = {"waiting": "waiting for other workers"}
     return [
         {
             "key": name,
-            "name": names.get(name, part_name(name)),
+            "name": part_name(name),
             "group": tables[name][0],
             "color": tables[name][1],
             "values": _numbers(tables[name][2], each),

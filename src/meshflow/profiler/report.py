@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.profiler.breakdown import Breakdown, break_down, called
+from meshflow.profiler.breakdown import SERVERS, Breakdown, break_down, called
 from meshflow.profiler.traces import Trace
 
 __all__ = ["Operation", "Report", "Straggler", "Traffic", "Worker"]
@@ -131,8 +131,9 @@ def _operations(
     devices = max(len(trace.devices), 1)
     for device in trace.devices.values():
         taken = np.array(device.ends) - np.array(device.starts)
-        counts = np.bincount(device.ops, minlength=len(device.names)) if device.ops else []
-        times = np.bincount(device.ops, taken, len(device.names)) if device.ops else []
+        ops = np.array(device.ops, int)
+        counts = np.bincount(ops, minlength=len(device.names))
+        times = np.bincount(ops, taken, len(device.names))
         kinds = dict(zip(device.ops, device.kinds, strict=True))
         for (module, op), number in device.names.items():
             known = _instruction(programs, module, op)
@@ -223,10 +224,13 @@ class Report:
         self.rows = _aligned(self.workers)
 
     def label(self, row: int) -> str:
-        """The name and number of a step."""
-        worker = next(w for w, at in enumerate(self.rows[row]) if at >= 0)
-        name, number = self.workers[worker].breakdown.steps[self.rows[row, worker]]
-        return f"{name} {number}"
+        """The name and number of a step; of tasks that do not wait for each other several."""
+        labels = [
+            "{} {}".format(*own.breakdown.steps[at])
+            for own, at in zip(self.workers, self.rows[row], strict=True)
+            if at >= 0
+        ]
+        return " / ".join(dict.fromkeys(labels[:3]))
 
     def table(self, values: list[np.ndarray]) -> np.ndarray:
         """One number for each step and worker, NaN where there is none; shape [steps, workers]."""
@@ -257,7 +261,9 @@ class Report:
     @property
     def together(self) -> bool:
         """Whether the workers wait for each other: they have steps of the same names, and collectives."""
-        return len(self.workers) > 1 and bool((self.part("comm") > 0).any(0).sum() > 1)
+        collectives = [p for p in self.parts if p.startswith("comm:") and p != f"comm:{SERVERS}"]
+        taken = sum((self.part(p) > 0 for p in collectives), np.zeros(self.rows.shape, bool))
+        return len(self.workers) > 1 and bool(taken.any(0).sum() > 1)
 
     @property
     def waiting(self) -> np.ndarray:
@@ -308,20 +314,17 @@ def _aligned(workers: list[Worker]) -> np.ndarray:
     lead = workers[first]
     rows = np.full((len(lead.breakdown.steps), len(workers)), -1)
     rows[:, first] = np.arange(len(rows))
-    alone: list[np.ndarray] = []
     for number, worker in enumerate(workers):
-        if number == first:
-            continue
-        at = _matches(lead, worker)
-        taken = at >= 0
-        rows[taken, number] = at[taken]
-        rest = np.setdiff1d(np.arange(len(worker.breakdown.steps)), at[taken])
-        if not taken.any():
-            # Tasks of other kinds have steps of their own.
-            more = np.full((len(rest), len(workers)), -1)
-            more[:, number] = rest
-            alone.append(more)
-    return np.concatenate([rows, *alone])
+        if number != first:
+            found = _matches(lead, worker)
+            # Tasks that do not wait for each other stand side by side in their own orders.
+            own = len(worker.breakdown.steps)
+            rows[:, number] = found if (found >= 0).any() else _counted(own, len(rows))
+    return rows
+
+
+def _counted(count: int, length: int) -> np.ndarray:
+    return np.where(np.arange(length) < count, np.arange(length), -1)
 
 
 def _matches(lead: Worker, worker: Worker) -> np.ndarray:

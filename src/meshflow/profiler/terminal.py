@@ -73,7 +73,8 @@ def difference(before: Report, after: Report) -> tuple[str, Table]:
     if abs(total) < 0.02 * max(old[""], 1.0):
         return "Steps take as long as before.", (heads, rows)
     word, sign = ("slower", 1) if total > 0 else ("faster", -1)
-    most = max(names, key=lambda n: sign * change[n], default="")
+    causes = [n for n in names if n != "waiting"]
+    most = max(causes, key=lambda n: sign * change[n], default="")
     text = f"Steps are {duration(abs(total))} {word} ({abs(total) / max(old[''], 1.0):.0%}): {duration(abs(change[most]))} of it is {part_name(most)}"
     if most == "compute":
         text += _slower_operations(before, after, sign)
@@ -81,8 +82,17 @@ def difference(before: Report, after: Report) -> tuple[str, Table]:
 
 
 def _overall(report: Report) -> dict[str, float]:
-    means = _means(report)
-    return {name: float(own.mean()) if own.size else 0.0 for name, own in means.items()}
+    means = {n: float(own.mean()) if own.size else 0.0 for n, own in _means(report).items()}
+    # Who waits for others is slow by what they do.
+    comm = sum(own for name, own in means.items() if name.startswith("comm:"))
+    chosen = report.waiting[counted(report)]
+    waiting = float(chosen.mean()) if chosen.size else 0.0
+    if comm:
+        for name in means:
+            if name.startswith("comm:"):
+                means[name] *= 1 - waiting / comm
+        means["waiting"] = waiting
+    return means
 
 
 def _compared(old: float, new: float) -> list[str]:

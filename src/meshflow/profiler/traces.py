@@ -13,18 +13,26 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from meshflow.core.runtime import annotations
+from meshflow.core.runtime.annotations import (
+    CALLBACK,
+    CHECKPOINT,
+    COMMUNICATION,
+    INPUT,
+    TRACING,
+    WAITING,
+)
 from meshflow.core.runtime.errors import DataLossError
 
 __all__ = ["Trace", "read_trace"]
 
 # What the host did, by the beginning of an event's name.
 _HOST = {
-    annotations.INPUT: "input",
-    annotations.CHECKPOINT: "checkpoint",
-    annotations.CALLBACK: "callback",
-    annotations.COMMUNICATION: "communication",
-    annotations.TRACING: "compile",
+    INPUT: "input",
+    CHECKPOINT: "checkpoint",
+    CALLBACK: "callback",
+    COMMUNICATION: "communication",
+    TRACING: "compile",
+    WAITING: "waiting",
     "backend_compile": "compile",
     "lower_sharding_computation": "compile",
     "trace_to_jaxpr": "compile",
@@ -195,7 +203,9 @@ def _json_planes(content: bytes) -> Iterator[tuple[str, Any, list[tuple[str, Ite
             event = _Event(one["name"], one["ts"] * 1e3, one.get("dur", 0) * 1e3, stats)
             events[one["pid"]][one["tid"]].append(event)
     for pid, lines in events.items():
-        named = [(threads.get((pid, tid), ""), found) for tid, found in lines.items()]
+        named: list[tuple[str, Iterable[Any]]] = [
+            (threads.get((pid, tid), ""), found) for tid, found in lines.items()
+        ]
         yield processes.get(pid, ""), {}, named
 
 

@@ -20,6 +20,7 @@ PARTS = {
     "checkpoint": "checkpoints",
     "compile": "compiling",
     "idle": "idle",
+    "waiting": "waiting for other workers",
 }
 # From which share of the steps' time on something is called the reason.
 _INPUT = _HOST = 0.15
@@ -122,7 +123,11 @@ def verdicts(report: Report) -> list[Verdict]:
         ),
         *_shared("host", "Host-bound", _host(share), _HOST, _host_text(report, share)),
         *_shared(
-            "idle", "Idle devices", share.get("idle", 0.0), _IDLE, "of the steps nothing is done"
+            "idle",
+            "Idle devices",
+            share.get("idle", 0.0),
+            _IDLE,
+            "of the steps' time nothing is done",
         ),
     ]
     found.sort(key=lambda v: -v.share)
@@ -215,7 +220,7 @@ def _recompiling(report: Report, share: dict[str, float]) -> list[Verdict]:
     # Less than that is a look into a table, no compilation.
     times = int((np.nan_to_num(compiling) > 1e6).any(1).sum()) if compiling.size else 0
     taken = share.get("compile", 0.0)
-    if not times or (taken < _COMPILE and times < 3):
+    if times < 2 or (taken < _COMPILE and times < 3):
         return []
     text = f"{times} of {int(chosen.sum())} steps after the first compile, which takes {taken:.0%} of their time"
     names = _compiled_names(report)

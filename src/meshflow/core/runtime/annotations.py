@@ -24,6 +24,7 @@ CALLBACK = "meshflow:callback"
 CHECKPOINT = "meshflow:checkpoint"
 TRACING = "meshflow:tracing"
 COMMUNICATION = "meshflow:communication"
+WAITING = "meshflow:waiting"
 # The outermost scope of gradients.
 GRADIENT = "gradient"
 _NOTHING: AbstractContextManager[None] = nullcontext()
