@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from meshflow.profiler import experimental
 
 if TYPE_CHECKING:
-    Verdict: Any
+
+    class Verdict:
+        """For editors; see `meshflow.keras.callbacks.verdict`."""
+
+        def __init__(
+            self, profile_batch: int | str | tuple[int, int] = (10, 20), log_dir: Any = None
+        ) -> None: ...
+
 
 __all__ = ["Verdict", "experimental"]
 

@@ -40,7 +40,9 @@ class Verdict(Callback):
     # Steps are not to be waited for.
     _takes_tensors = True
 
-    def __init__(self, profile_batch: Any = (10, 20), log_dir: Any = None) -> None:
+    def __init__(
+        self, profile_batch: int | str | tuple[int, int] = (10, 20), log_dir: Any = None
+    ) -> None:
         super().__init__()
         self._first, self._last = span(profile_batch)
         self._log_dir = log_dir

@@ -24,6 +24,7 @@ function time(us) {
   return us >= 1000 ? digits(us / 1000) + " ms" : us >= 1 ? us.toFixed(0) + " µs" : us > 0 ? "< 1 µs" : "0";
 }
 function amount(n, unit) {
+  if (n < 1000 && Number.isInteger(n)) return `${n} ${unit}`;
   for (const prefix of ["", "k", "M", "G", "T"]) {
     if (n < 1000 || prefix === "T") return digits(n).replace(/\.?0+$/, n < 10 ? "" : "$&") + " " + prefix + unit;
     n /= 1000;
