@@ -64,6 +64,7 @@ def test_waiting_for_others_is_told_from_sending():
         ("callback", "host", "Logger"),
         ("compile", "recompiling", "train_step"),
         ("compute", "compute", "ffi_call"),
+        ("communication", "communication", "all-reduce"),
     ],
 )
 def test_verdicts_of_one_worker(cause, kind, word):

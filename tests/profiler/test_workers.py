@@ -50,9 +50,9 @@ def training(kind, delay, slow=1, count=2):
             process.communicate()
 
 
-def check(report, kind, slow, part):
+def check(report, kind, slow, part, count=2):
     """The profile says which worker is slow, and by what."""
-    assert [w.name for w in report.workers] == ["worker 0", "worker 1"]
+    assert [w.name for w in report.workers] == [f"worker {n}" for n in range(count)]
     for worker in report.workers:
         parts = worker.breakdown.parts
         np.testing.assert_allclose(sum(parts.values()), worker.breakdown.walls, rtol=0.02)
@@ -122,3 +122,56 @@ def test_the_slow_worker_and_the_cause(kind, part, slow):
             place = stores.memory()
             client.trace(",".join(addresses), place, 1500)
             check(folders.load(place), kind, slow, part)
+
+
+@pytest.mark.soak
+def test_four_workers():
+    with training("input", 40, slow=2, count=4) as addresses:
+        place = stores.memory()
+        client.trace(",".join(addresses), place, 3000)
+        check(folders.load(place), "input", 2, "input", count=4)
+
+
+SERVERS = """
+import meshflow as tf
+strategy = tf.distribute.ParameterServerStrategy(engine="processes", workers=2, servers=1)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(64, name="wide"), tf.keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+data = tf.data.Dataset.from_tensors((tf.ones([32, 8]), tf.ones([32, 1]))).repeat()
+
+class Ready(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        print("ready", flush=True)
+
+model.fit(data, steps_per_epoch=20, epochs=10**6, verbose=0, callbacks=[Ready()])
+"""
+
+
+@pytest.mark.soak
+def test_servers_and_workers_of_a_parameter_server_s_cluster(tmp_path):
+    first = 20_000 + free_ports(1)[0] % 10_000
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVERS],
+        env=environment(1, MESHFLOW_PROFILER_PORTS=first),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        ready = (line for line in process.stdout if line == "ready\n")
+        assert next(ready) and next(ready)
+        addresses = ",".join(f"127.0.0.1:{first + n}" for n in range(3))
+        client.trace(addresses, tmp_path, 1500)
+    finally:
+        process.terminate()
+        process.communicate()
+    report = folders.load(tmp_path)
+    assert [w.name for w in report.workers] == ["ps 0", "worker 0", "worker 1"]
+    names = [{name for name, _ in w.breakdown.steps} for w in report.workers]
+    assert names == [{"exchange"}, {"closure"}, {"closure"}]
+    for worker in report.workers[1:]:
+        assert worker.breakdown.parts["comm:parameter servers"].sum() > 0
+    for worker in report.workers:
+        parts = worker.breakdown.parts
+        np.testing.assert_allclose(sum(parts.values()), worker.breakdown.walls, rtol=0.02)

@@ -91,7 +91,7 @@ def training(workers=2, steps=8, slow=0, cause="none", delay=10.0, seed=0, first
             known = {"hlo_module": "jit_train_step", "device_ordinal": 0, "run_id": step}
             pool[w].append(event("ffi_call.1", at, compute, hlo_op="ffi_call.1", **known))
             ready.append((begin, at + compute, known))
-        end = max(r[1] for r in ready) + 2
+        end = max(r[1] for r in ready) + 2 + (delay if cause == "communication" else 0)
         for w, (begin, reached, known) in enumerate(ready):
             name = "all-reduce.3"
             pool[w].append(event(name, reached, end - reached, hlo_op=name, **known))

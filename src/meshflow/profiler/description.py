@@ -6,6 +6,7 @@ knows that compiled them. It writes that into a file beside the trace.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -76,10 +77,12 @@ def describe(memory: MemorySamples | None = None) -> dict[str, Any]:
     if backend_started():
         mesh = _mesh()
         devices = [_device(d) for d in jax.local_devices()]
+        sizes = mesh or {"devices": jax.device_count()}
         for executable in jax.local_devices()[0].client.live_executables():
-            module = executable.hlo_modules()[0]
-            sizes = mesh or {"devices": jax.device_count()}
-            programs[_named(module)] = instructions(module.to_string(), sizes)
+            # Some devices do not tell what they run.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                for module in executable.hlo_modules():
+                    programs[_named(module)] = instructions(module.to_string(), sizes)
     return {
         "format": FORMAT,
         "version": __version__,

@@ -165,10 +165,12 @@ def _communication_text(report: Report, share: dict[str, float]) -> str:
     )
     waiting = f", and {share['waiting']:.0%} waiting for others" if share["waiting"] >= 0.01 else ""
     text = f"of the steps' time is communication{waiting}, together {_mean(report, 'comm')} a step"
-    if longest is not None and longest.bytes:
+    if longest is not None:
         axes = f" over {', '.join(longest.axes)}" if longest.axes else ""
-        rate = longest.sent / max(longest.time, 1.0)
-        text += f"; {longest.kind}{axes} of {size(longest.bytes / max(longest.count, 1))} at {size(1e9 * rate)}/s"
+        text += f"; mostly {longest.kind}{axes}"
+        if longest.bytes:
+            rate = 1e9 * longest.sent / max(longest.time, 1.0)
+            text += f" of {size(longest.bytes / max(longest.count, 1))}, at {size(rate)}/s"
     return text
 
 
