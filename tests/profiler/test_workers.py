@@ -58,7 +58,7 @@ def check(report, kind, slow, part, count=2):
         np.testing.assert_allclose(sum(parts.values()), worker.breakdown.walls, rtol=0.02)
         assert "all-reduce" in {t.kind for t in worker.traffic}
         assert "sequential/wide" in {o.layer for o in worker.operations}
-    assert (report.rows >= 0).all(1).sum() > 5
+    assert (report.rows >= 0).all(1).sum() > 2
     found = report.straggler()
     assert (kind, found.worker, found.part) == (kind, slow, part)
 
@@ -120,7 +120,7 @@ def test_the_slow_worker_and_the_cause(kind, part, slow):
     with training(kind, 10, slow) as addresses:
         for _ in range(5):
             place = stores.memory()
-            client.trace(",".join(addresses), place, 1500)
+            client.trace(",".join(addresses), place, 5000 if kind == "recompiling" else 1500)
             check(folders.load(place), kind, slow, part)
 
 

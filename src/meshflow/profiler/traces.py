@@ -292,7 +292,9 @@ def _take_main(trace: Trace, main: _Thread) -> None:
         if around:
             first, _, call = max(around, key=lambda c: c[1] - c[0])
             compiling.append((first, end, call))
-        trace.compiled.append((start, (around[-1][2] if around else name)[len(_CALL) : -1]))
+            trace.compiled.append((start, call[len(_CALL) : -1]))
+        else:
+            trace.compiled.append((start, "an operation"))
     for kind, spans in main.spans.items():
         array = np.array([s[:2] for s in spans], float).reshape(-1, 2)
         trace.host[kind] = Spans(array[:, 0], array[:, 1])
