@@ -287,7 +287,7 @@ def _take_main(trace: Trace, main: _Thread) -> None:
         trace.calls.setdefault(name[len(_CALL) : -1], []).append((start, end))
     compiling = main.spans.get("compile", [])
     # Of a call that compiles all up to the end of that is compilation, lowering and passes too.
-    for start, end, name in [c for c in compiling if c[2].startswith("backend_compile")]:
+    for start, end, _ in [c for c in compiling if c[2].startswith("backend_compile")]:
         around = [c for c in calls if c[0] <= start and end <= c[1]]
         if around:
             first, _, call = max(around, key=lambda c: c[1] - c[0])
