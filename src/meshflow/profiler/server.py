@@ -26,8 +26,8 @@ _WORK = (b"PjitFunction(", b"hlo_op", b"step_num", b"meshflow:")
 def start(port: int, host: str = "127.0.0.1") -> None:
     """Begins to answer requests for profiles, such as those of `client.trace` and TensorBoard.
 
-    Who can reach it can slow this process down, and learn its layers' names. So it listens to this machine
-    only, unless `host` says otherwise; it asks for no password.
+    Who can reach it can slow this process down, learn its layers' names, and have it write traces to folders. So it
+    listens to this machine only, unless `host` says otherwise; it asks for no password.
 
     Args:
       port: where to listen.
