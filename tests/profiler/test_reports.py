@@ -152,6 +152,19 @@ def test_planes_of_tpus():
     assert round(float(parts["comm:all-gather"][0] / 1e6)) == 2
 
 
+def test_what_a_callback_writes_is_a_checkpoint():
+    python = [
+        event("train", 0, 20, step_num=0, _r=1),
+        event("meshflow:callback/ModelCheckpoint", 2, 10),
+        event("meshflow:checkpoint/save", 3, 8),
+    ]
+    trace = read_trace(xspaces.space({"/host:CPU": {"python": python}}), "a")
+    assert trace.details["callback"] == {"ModelCheckpoint": 2e6}
+    assert trace.details["checkpoint"] == {"save": 8e6}
+    parts = {k: float(v[0]) / 1e6 for k, v in break_down(trace).parts.items() if v[0]}
+    assert parts == {"checkpoint": 8, "callback": 2, "python": 10}
+
+
 def test_json_says_the_same():
     events = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/host:CPU"}},

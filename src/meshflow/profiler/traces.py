@@ -299,8 +299,11 @@ def _take_main(trace: Trace, main: _Thread) -> None:
         array = np.array([s[:2] for s in spans], float).reshape(-1, 2)
         trace.host[kind] = Spans(array[:, 0], array[:, 1])
         details: dict[str, float] = defaultdict(float)
+        # What a callback writes counts as a checkpoint.
+        inner = main.spans.get("checkpoint", []) if kind == "callback" else []
         for start, end, name in spans:
-            details[name.partition("/")[2]] += end - start
+            written = sum(e - s for s, e, _ in inner if start <= s and e <= end)
+            details[name.partition("/")[2]] += end - start - written
         trace.details[kind] = {name: taken for name, taken in details.items() if name}
 
 
