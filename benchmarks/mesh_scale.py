@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshflow as tf
-from meshflow.dtensor.collectives import collectives_of
+from meshflow.placement.collectives import collectives_of
 
 COUNTS = (8, 256, 1024)
 # Examples for each device along the mesh dimension "batch".

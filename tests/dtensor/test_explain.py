@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from meshflow.dtensor.collectives import collectives_of, groups_of
 from meshflow.dtensor.drawing import draw
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED, Layout
+from meshflow.placement.collectives import collectives_of, groups_of
 
 U = UNSHARDED
 LAYERS = tf.keras.layers

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
-import stores
+from meshflow.profiler import folders
 
 profiler = tf.profiler.experimental
 
@@ -69,52 +70,105 @@ def test_bad_requests():
         profiler.client.monitor("grpc://localhost:1", 0)
 
 
-SERVED = """
-import sys, threading, time
+def test_a_server_listens_to_this_machine(tmp_path):
+    script = """
 import meshflow as tf
-import stores
-tf.profiler.experimental.server.start(int(sys.argv[1]))
-try:
-    tf.profiler.experimental.server.start(1)
-except tf.errors.AlreadyExistsError:
-    print("ready", flush=True)
-step = 0
-while True:
-    with tf.profiler.experimental.Trace("serve", step_num=step, _r=1):
-        tf.reduce_sum(tf.ones([4]))
-    step += 1
-    time.sleep(0.01)
-"""
-
-
-def test_profiles_of_other_processes(tmp_path):
-    pytest.importorskip("xprof")
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVED, str(port)], stdout=subprocess.PIPE, text=True
-    )
+import socket, sys
+server, client = tf.profiler.experimental.server, tf.profiler.experimental.client
+with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
     try:
-        assert process.stdout.readline() == "ready\n"
-        profiler.client.trace(f"grpc://localhost:{port}", str(tmp_path), 2000)
-    finally:
-        process.kill()
-        process.wait()
-    assert any(name == "serve" for name, _ in events(tmp_path))
+        server.start(taken.getsockname()[1])
+    except tf.errors.UnavailableError as error:
+        assert "Choose another port" in str(error), error
+    port = taken.getsockname()[1]
+server.start(port)
+try:
+    server.start(1)
+except tf.errors.AlreadyExistsError:
+    pass
+sockets = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/self/net/{name}")]
+ours = [words[1] for words in sockets if words[1].endswith(f":{port:04X}") and words[3] == "0A"]
+assert ours and all(one.partition(":")[0].endswith("0100007F") for one in ours), ours
+try:
+    client.trace(f"localhost:{port}", sys.argv[1], 20)
+except tf.errors.UnavailableError as error:
+    assert "nothing happened" in str(error), error
+print("done")
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.stdout == "done\n", result.stderr
 
 
-def test_profiles_of_other_processes_in_a_store(monkeypatch):
-    class Library:
-        @staticmethod
-        def trace(address, folder, *_):
-            tf.io.write_file(f"{folder}/plugins/profile/now/{address}.xplane.pb", "tea")
+def test_what_needs_the_extra_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    for call in (
+        lambda: profiler.client.trace("localhost:1", "logs", 5),
+        lambda: profiler.client.monitor("localhost:1", 5),
+        lambda: profiler.server.start(1),
+    ):
+        with pytest.raises(ImportError, match=r"pip install 'meshflow\[profiler\]'"):
+            call()
 
-    monkeypatch.setattr("meshflow.profiler.client._library", Library)
-    place = stores.memory()
-    profiler.client.trace("grpc://localhost:1", place, 5)
-    assert tf.io.gfile.glob(f"{place}/plugins/profile/now/*") == [
-        f"{place}/plugins/profile/now/localhost:1.xplane.pb"
-    ]
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("tea")
+    with (
+        pytest.raises((tf.errors.OpError, OSError), match="file"),
+        profiler.Profile(tmp_path / "file"),
+    ):
+        pass
+    with pytest.raises(tf.errors.OpError, match="file"):
+        profiler.client.trace("localhost:1", tmp_path / "file", 5)
+    with profiler.Profile(tmp_path / "other"):
+        pass
+
+
+class Nap(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.02)
+
+
+def test_a_profile_of_fit(tmp_path, capsys):
+    """Layers, input, callbacks and checkpoints have their names, in the page and in the line at the end."""
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(64, name="wide"), tf.keras.layers.Dense(1, name="narrow")],
+        name="net",
+    )
+    model.compile("adam", "mse")
+    data = tf.data.Dataset.from_tensors((tf.ones([8, 64]), tf.ones([8, 1]))).repeat(20)
+    saved = tf.keras.callbacks.ModelCheckpoint(
+        str(tmp_path / "w.h5"), save_weights_only=True, save_freq=8
+    )
+    board = tf.keras.callbacks.TensorBoard(str(tmp_path / "logs"), profile_batch=(4, 14))
+    model.fit(data, verbose=0, callbacks=[Nap(), saved, board])
+    line = capsys.readouterr().out
+    assert line.startswith("Host-bound: ") and "; the slowest callback is " in line
+    (worker,) = folders.load(tmp_path / "logs").workers
+    layers = {(o.layer, o.backward) for o in worker.operations if o.program == "train_step"}
+    assert {("net/wide", False), ("net/wide", True), ("net/narrow", True)} <= layers
+    assert {"optimizer"} <= {name for name, _ in layers}
+    assert "save_weights" in worker.details["checkpoint"]
+    parts = {name: float(own.sum()) for name, own in worker.breakdown.parts.items()}
+    # Computing may go on for a part of a nap.
+    assert parts["callback"] > 10 * 0.01e9
+    assert parts["checkpoint"] > 0 and "input" in parts
+    assert worker.details["callback"]["Nap"] > 10 * 0.02e9
+    assert [n for _, n in worker.breakdown.steps] == list(range(3, 14))
+    assert worker.memory[-1][1] > 10**7
+    assert any(o.what == "matrix product" or o.flops for o in worker.operations)
+    assert list((tmp_path / "logs").glob("plugins/profile/*/meshflow.html"))
+
+
+def test_a_verdict(capsys):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = tf.ones([64, 2]), tf.ones([64, 1])
+    model.fit(*data, batch_size=8, verbose=0, callbacks=[tf.profiler.Verdict((3, 6)), Nap()])
+    assert "The mean step is" in capsys.readouterr().out
+    model.fit(*data, batch_size=8, verbose=0, callbacks=[tf.profiler.Verdict((30, 60))])
+    assert "had 8 batches" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="profile_batch"):
+        tf.profiler.Verdict((6, 3))

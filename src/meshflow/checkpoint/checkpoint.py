@@ -22,6 +22,7 @@ from meshflow.checkpoint.state_file import (
     write_state,
 )
 from meshflow.checkpoint.storage import Folder, is_checkpoint, write_folder
+from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.module import Awaited
@@ -242,6 +243,7 @@ def _open(path: Any) -> Folder:
     return Folder(path)
 
 
+@inside(CHECKPOINT, "write")
 def write_objects(path: str, root: Any) -> None:
     """Writes the values below an object, and the graph of objects, to a folder.
 
@@ -271,6 +273,7 @@ def write_index(path: str) -> None:
             json.dump({"format": "meshflow-arrays", "folder": os.path.basename(path)}, file)
 
 
+@inside(CHECKPOINT, "restore")
 def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
     """Restores the values below an object.
 

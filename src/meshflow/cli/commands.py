@@ -19,10 +19,10 @@ from meshflow.cli.serve import serve
 app = typer.Typer(
     help="Meshflow: the TensorFlow 2 training stack on JAX/XLA.", no_args_is_help=True
 )
+app.add_typer(profile.app, name="profile")
 
 
 app.command()(serve)
-app.add_typer(profile.app, name="profile")
 
 
 @app.callback(invoke_without_command=True)

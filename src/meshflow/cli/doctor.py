@@ -15,7 +15,7 @@ from meshflow.kernels.library import OWN, Library, emulates_tiles, limit, wanted
 
 Rows = list[tuple[str, ...]]
 _SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "asimd", "bf16")
-_PACKAGES = (*("jax", "jaxlib", "numpy", "ml_dtypes", "optax", "h5py", "ray", "xprof", "pyarrow"),)
+_PACKAGES = (*("jax", "jaxlib", "numpy", "ml_dtypes", "optax", "h5py", "ray", "grpcio", "pyarrow"),)
 _PRECISIONS = ("float32", "bfloat16", "float16")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.iterators.iterator_captures import Source
+from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.data import structure
@@ -155,7 +156,8 @@ class OwnedIterator(Source):
 
     def _produce(self) -> Any:
         try:
-            return self._convert(next(self._elements))
+            with region(INPUT):
+                return self._convert(next(self._elements))
         except (MemoryError, RuntimeError) as error:
             full = exhausted(error, f"an element of {self._dataset!r}")
             if full is None:

@@ -13,7 +13,7 @@ from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.dtensor.collectives import Collective, collectives_of
+from meshflow.placement.collectives import Collective, collectives_of
 
 __all__ = ["Explanation", "explain"]
 

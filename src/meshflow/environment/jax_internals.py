@@ -11,6 +11,8 @@ here first. What each is for, and what in public would take its place:
 * `eager_constant_folding`: a trace within `jax.ensure_compile_time_eval` that stays a trace. Public: its opposite.
 * `trace_state_clean`: whether a transformation of JAX's own is under way, asked for every element of a dataset.
   Public: the same name in `jax.core`, which JAX took back.
+* `cache_key`: what compiled programs are kept under, to which names of layers are added. Public:
+  `jax_compilation_cache_include_metadata_in_key`, which adds lines of source too.
 * `parse_flatten_op_sharding`: how the operands of a lowering are divided, which come as XLA's shardings. Public:
   `NamedSharding`s in the callbacks of `jax.experimental.custom_partitioning`.
 * `ad`, `batching`, `mlir`: derivatives, batching and lowerings of our own primitives. Public: their registration in
@@ -44,6 +46,7 @@ __all__ = [
     "array_copy_semantics",
     "batched_device_put",
     "batching",
+    "cache_key",
     "collect_garbage",
     "common_lowerings",
     "copy_to_devices",
@@ -67,8 +70,8 @@ SUPPORTED = ">=0.10,<0.11"
 
 try:
     import jaxlib
+    from jax._src import cache_key, distributed, xla_bridge
     from jax._src import dispatch as _dispatch
-    from jax._src import distributed, xla_bridge
     from jax._src.config import eager_constant_folding
     from jax._src.core import trace_state_clean
     from jax._src.lib import _jax as runtime

@@ -151,6 +151,36 @@ def result(descriptor: Sequence[int]) -> list[int]:
     return list(descriptor[2 + 4 * rank : 2 + 5 * rank])
 
 
+_NAMES = {
+    FORWARD: "convolution",
+    INPUT_GRADIENT: "convolution, input gradient",
+    KERNEL_GRADIENT: "convolution, kernel gradient",
+    MATMUL: "matrix product",
+    FLIPPED: "convolution",
+}
+
+
+def name(descriptor: Sequence[int]) -> str:
+    """What a descriptor's computation is called."""
+    called = _NAMES.get(descriptor[0] & (PACK - 1), "kernel")
+    return f"{called}, packing" if descriptor[0] & PACK else called
+
+
+def operations(descriptor: Sequence[int]) -> int:
+    """How many additions and multiplications a descriptor's computation takes; 0 for packing."""
+    if descriptor[0] & PACK:
+        return 0
+    rank = descriptor[1]
+    if descriptor[0] & (PACK - 1) == MATMUL:
+        return 2 * math.prod(result(descriptor)) * descriptor[1 + rank]
+    # An image has two dimensions beside the spatial ones; a kernel of several groups has one more.
+    groups, image = descriptor[2], rank + 2
+    kernel = image + (groups > 1)
+    first = 3 + 2 * image
+    outputs = math.prod(descriptor[first + 2 * kernel : first + 2 * kernel + image])
+    return 2 * outputs * math.prod(descriptor[first + (groups > 1) + 1 : first + kernel])
+
+
 def with_epilogue(
     descriptor: Sequence[int], epilogue: Sequence[str], flipped: bool = False
 ) -> list[int]:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import shutil
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
 
-from meshflow.core.runtime.errors import AlreadyExistsError, UnavailableError
+from meshflow.core.runtime.errors import AlreadyExistsError, OpError, UnavailableError
 from meshflow.files import gfile
 from meshflow.files.copies import copy_folder
 from meshflow.files.paths import remote, text
 from meshflow.io.event_files import EventFile
+from meshflow.profiler.description import SUFFIX, MemorySamples, describe, worker_name
+from meshflow.profiler.folders import PROFILES, load, write_page
+from meshflow.profiler.report import Report
 
-__all__ = ["Profile", "ProfilerOptions", "running", "start", "stop"]
+__all__ = ["Profile", "ProfilerOptions", "record", "running", "start", "stop"]
+
+_log = logging.getLogger("meshflow")
 
 
 class ProfilerOptions(NamedTuple):
@@ -47,8 +57,10 @@ class _Session(NamedTuple):
     logdir: str
     # Where it is recorded; the log folder gets it when it is complete.
     recorded: str
+    memory: MemorySamples
 
 
+_lock = threading.Lock()
 _session: _Session | None = None
 
 
@@ -77,26 +89,30 @@ def start(logdir: Any, options: ProfilerOptions | None = None) -> None:
       >>> len(glob.glob(folder + "/plugins/profile/*/*.xplane.pb"))
       1
     """
-    global _session
-    if _session is not None:
-        raise AlreadyExistsError(
-            f"Another profile is being taken, for {_session.logdir}. Call tf.profiler.experimental.stop() first."
-        )
-    options = options or ProfilerOptions()
-    chosen = jax.profiler.ProfileOptions()
-    chosen.host_tracer_level = options.host_tracer_level
-    chosen.python_tracer_level = options.python_tracer_level
-    if options.delay_ms:
-        time.sleep(options.delay_ms / 1000)
     logdir = text(logdir)
     remote(logdir)  # what is missing for a store is said before the work, not after it
-    recorded = tempfile.mkdtemp(prefix="meshflow-profile-")
-    try:
-        jax.profiler.start_trace(recorded, profiler_options=chosen)
-    except RuntimeError as error:
-        shutil.rmtree(recorded, ignore_errors=True)
-        raise AlreadyExistsError(f"Another profile is being taken: {error}") from error
-    _session = _Session(logdir, recorded)
+    _begin(logdir, options or ProfilerOptions())
+
+
+def _begin(logdir: str, options: ProfilerOptions) -> None:
+    global _session
+    with _lock:
+        if _session is not None:
+            raise AlreadyExistsError(
+                f"Another profile is being taken, for {_session.logdir}. Call tf.profiler.experimental.stop() first."
+            )
+        chosen = jax.profiler.ProfileOptions()
+        chosen.host_tracer_level = options.host_tracer_level
+        chosen.python_tracer_level = options.python_tracer_level
+        if options.delay_ms:
+            time.sleep(options.delay_ms / 1000)
+        recorded = tempfile.mkdtemp(prefix="meshflow-profile-")
+        try:
+            jax.profiler.start_trace(recorded, profiler_options=chosen)
+        except RuntimeError as error:
+            shutil.rmtree(recorded, ignore_errors=True)
+            raise AlreadyExistsError(f"Another profile is being taken: {error}") from error
+        _session = _Session(logdir, recorded, MemorySamples())
 
 
 def stop(save: bool = True) -> None:
@@ -116,18 +132,90 @@ def stop(save: bool = True) -> None:
     finish(_session.logdir if save else None)
 
 
-def finish(logdir: str | None) -> None:
-    """Ends the profile that is being taken and writes it to a folder, or nowhere."""
+def finish(logdir: str | None) -> Report | None:
+    """Ends the profile that is being taken and writes it to a folder, or nowhere.
+
+    Returns:
+      What it says; None where it is not written or cannot be read.
+    """
+    ended = _end()
+    try:
+        if logdir is not None:
+            folder = _described(ended)
+            copy_folder(ended.recorded, logdir)
+            _show(logdir)
+            return _write_page(gfile.join(logdir, PROFILES, folder.name))
+        return None
+    finally:
+        shutil.rmtree(ended.recorded, ignore_errors=True)
+
+
+def record(
+    duration_ms: float, options: ProfilerOptions, cancelled: Callable[[], bool]
+) -> dict[str, bytes]:
+    """Takes a profile of this process for a time, for somebody else.
+
+    Args:
+      duration_ms: for how long.
+      options: what to record.
+      cancelled: a function that says whether nobody waits for it any more.
+
+    Returns:
+      Contents of the files by the ends of their names.
+
+    Raises:
+      AlreadyExistsError: when a profile is being taken.
+    """
+    _begin("another process", options)
+    try:
+        until = time.monotonic() + duration_ms / 1000
+        while (left := until - time.monotonic()) > 0 and not cancelled():
+            time.sleep(min(left, 0.05))
+    finally:
+        ended = _end()
+    try:
+        folder = _described(ended)
+        return {f.name[f.name.index(".") :]: f.read_bytes() for f in folder.iterdir()}
+    finally:
+        shutil.rmtree(ended.recorded, ignore_errors=True)
+
+
+def _end() -> _Session:
+    """Ends the profile."""
     global _session
     assert _session is not None
-    recorded, _session = _session.recorded, None
+    ended = _session
     try:
         jax.profiler.stop_trace()
-        if logdir is not None:
-            copy_folder(recorded, logdir)
-            _show(logdir)
     finally:
-        shutil.rmtree(recorded, ignore_errors=True)
+        ended.memory.stop()
+        _session = None
+    return ended
+
+
+def _described(ended: _Session) -> Path:
+    """Puts what this process says of itself beside its trace, under this worker's name; their folder."""
+    (folder,) = Path(ended.recorded).glob(f"{PROFILES}/*")
+    for file in list(folder.iterdir()):
+        # A host's name may have points; what follows it has two.
+        host = file.name.removesuffix(".xplane.pb").removesuffix(".trace.json.gz")
+        stem = "_".join([host.replace(".", "-"), *worker_name().split()])
+        file.rename(folder / (stem + file.name[len(host) :]))
+    said = json.dumps(describe(ended.memory))
+    (folder / (stem + SUFFIX)).write_text(said, encoding="utf-8")
+    return folder
+
+
+def _write_page(folder: str) -> Report | None:
+    try:
+        report = load(folder)
+        path = write_page(folder, report)
+    except OpError as error:
+        # The profile is there all the same.
+        _log.warning("The page of the profile could not be written: %s", error)
+        return None
+    _log.info("Open %s to see where the time goes.", path)
+    return report
 
 
 def _show(logdir: str) -> None:

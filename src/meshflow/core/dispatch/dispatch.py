@@ -38,6 +38,7 @@ from meshflow.core.dispatch.operands import (
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.dispatch.recorded import RecordedOp
 from meshflow.core.runtime import errors
+from meshflow.core.runtime.annotations import current_scope
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.exhaustion import exhausted
 from meshflow.core.runtime.forks import Fork, after_fork
@@ -264,6 +265,7 @@ def _apply_recorded(
             wanted,
             jax.tree.leaves(result, is_leaf=_is_tensor),
             pullback,
+            current_scope() if in_trace else "",
         )
         for tape in watching:
             tape.record(node)

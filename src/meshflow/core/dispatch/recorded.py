@@ -20,9 +20,10 @@ class RecordedOp:
       wanted: for each tensor among the operands, whether it is one of `inputs`.
       outputs: the results that have gradients.
       pullback: JAX's pullback, kept where that saves computing the op again, or None.
+      scope: the layer and what is around it, of an op in a traced function.
     """
 
-    __slots__ = ("inputs", "op", "operands", "outputs", "pullback", "static", "wanted")
+    __slots__ = ("inputs", "op", "operands", "outputs", "pullback", "scope", "static", "wanted")
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class RecordedOp:
         wanted: tuple[bool, ...],
         outputs: list[Tensor],
         pullback: Callable[..., Any] | None,
+        scope: str = "",
     ) -> None:
         self.op = op
         self.operands = operands
@@ -41,6 +43,7 @@ class RecordedOp:
         self.wanted = wanted
         self.outputs = [o for o in outputs if is_differentiable(o)]
         self.pullback = pullback
+        self.scope = scope
 
 
 def is_differentiable(value: Any) -> bool:

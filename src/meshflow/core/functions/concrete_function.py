@@ -15,6 +15,7 @@ import jax
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, divided
+from meshflow.core.functions.scope_names import announce
 from meshflow.core.functions.signatures import describe, heading, match, named_specs
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, writing
@@ -346,6 +347,7 @@ def _named(closed: jex_core.ClosedJaxpr, name: str, count: int) -> Callable[...,
     run = jex_core.jaxpr_as_fun(closed)
 
     def compiled(*arrays: Any) -> Any:
+        announce(closed)
         outputs = run(*arrays)
         return [*outputs[count:], *outputs[:count]]
 

@@ -16,6 +16,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import pull
 from meshflow.core.dispatch.recorded import RecordedOp
 from meshflow.core.gradients.dependence import links
+from meshflow.core.runtime.annotations import gradient_scope
 from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
@@ -29,7 +30,8 @@ def backward(node: Any, arriving: list[Any]) -> Sequence[Any]:
         rows = node.op.by_rows(node.operands, node.static, arriving[0])
         if rows is not None:
             return [rows]
-    found = _gradients(node, [whole(a) for a in arriving])
+    with gradient_scope(node.scope):
+        found = _gradients(node, [whole(a) for a in arriving])
     depends = links(node.op, node.operands)
     if depends is None:
         return found

@@ -22,6 +22,10 @@ from meshflow.distribute.parameter_server.roles import ROLE, Role
 from meshflow.distribute.parameter_server.serving import Serving
 from meshflow.distribute.parameter_server.wire import Lost, Wire, accepting, answer, connect, end
 from meshflow.distribute.parameter_server.worker_service import WorkerService
+from meshflow.profiler import description, server
+
+# The first port of the profiler's servers in processes of a cluster that are begun here.
+PORTS = "MESHFLOW_PROFILER_PORTS"
 
 __all__ = ["main", "run", "serve", "served"]
 
@@ -122,6 +126,7 @@ def run(role: Role, secret: str) -> None:
       secret: the job's.
     """
     try:
+        _let_profile(role)
         serve(role, secret)
     except Lost as error:
         print(f"{role.kind} {role.number}: the coordinator is gone: {error}", file=sys.stderr)
@@ -129,6 +134,15 @@ def run(role: Role, secret: str) -> None:
         traceback.print_exc()
     # Threads may still compute for a coordinator that is gone.
     os._exit(0)
+
+
+def _let_profile(role: Role) -> None:
+    """Begins a profiler's server where the environment asks for one: servers' ports come first."""
+    description.given_name = f"{role.kind} {role.number}"
+    first = os.environ.get(PORTS)
+    if first:
+        port = int(first) + role.number + (role.servers if role.kind == "worker" else 0)
+        server.start(port)
 
 
 def main() -> None:

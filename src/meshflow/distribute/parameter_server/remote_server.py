@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from meshflow.distribute.parameter_server.journal import Journal
 from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Wish
 from meshflow.distribute.parameter_server.server import ParameterServer
 from meshflow.distribute.parameter_server.wire import Caller, Lost, connect
+from meshflow.profiler.annotations import Trace
 
 # From so many bytes on a value is copied before it is sent.
 _LARGE = 1 << 20
@@ -33,6 +35,8 @@ class ServerService:
 
     def __init__(self, number: int, folder: str | None) -> None:
         self._server = ParameterServer(number)
+        # How often it was asked, for profiles.
+        self._asked = itertools.count()
         # What came as pickles, for the journal.
         self._constraints: dict[int, bytes] = {}
         self._optimizers: dict[int, bytes] = {}
@@ -67,7 +71,7 @@ class ServerService:
         return done
 
     def _exchange(self, push: Push | None, wish: Wish, floor: int) -> Change:
-        with writing:
+        with writing, Trace("exchange", step_num=next(self._asked), _r=1):
             if push is None or self._server.knows(push.closure):
                 change = self._server.exchange(push, wish, floor)
             else:

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime import transfers
+from meshflow.core.runtime.annotations import WAITING, region
 from meshflow.core.runtime.errors import UnknownError
 from meshflow.distribute.addresses import is_loopback, parse
 from meshflow.distribute.channel import Channel, Mistrusted
@@ -295,7 +296,8 @@ def answer(wire: Wire, methods: Mapping[str, Callable[..., Any]]) -> None:
     """
     with contextlib.suppress(Lost):
         while True:
-            method, args = wire.receive()
+            with region(WAITING):
+                method, args = wire.receive()
             try:
                 reply = ("value", methods[method](*args))
             except BaseException as error:

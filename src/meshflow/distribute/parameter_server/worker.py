@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime import transfers
+from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.core.tracing.trace import is_array_like
@@ -31,6 +32,7 @@ from meshflow.distribute.parameter_server.hosting import (
 )
 from meshflow.distribute.parameter_server.messages import Change, Push, Rows, Step, Wish, rounded_up
 from meshflow.distribute.replica import entered
+from meshflow.profiler.annotations import Trace
 
 __all__ = ["Call", "Outcome", "Running", "StateNeededError", "Worker"]
 
@@ -138,7 +140,7 @@ class Worker:
           StateNeededError: when an optimizer has no slots; nothing was pushed.
           Exception: the closure's own; nothing was pushed.
         """
-        with self._computing:
+        with self._computing, Trace("closure", step_num=call.number, _r=1):
             for key in call.ended:
                 self.resources.pop(key, None)
             if any(own < after for own, after in zip(self._clocks, call.after, strict=False)):
@@ -187,7 +189,7 @@ class Worker:
         return found
 
     def _exchange(self, pushes: Sequence[Push | None], floor: int) -> list[Change]:
-        with self._exchanging:
+        with self._exchanging, region(COMMUNICATION, "exchange"):
             wishes = [
                 Wish(clock, tuple(keys))
                 for clock, keys in zip(self._clocks, self._known, strict=True)

@@ -14,9 +14,13 @@ from meshflow import summary
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.variables.variable import Variable
+from meshflow.keras.callbacks.verdict import finished_profile, span
 from meshflow.keras.engine.training.callbacks import Callback, numbers
+from meshflow.keras.engine.training.progress_bar import say
 from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.profiler import sessions
+from meshflow.profiler.report import Report
+from meshflow.profiler.terminal import one_line
 from meshflow.summary.recording import metadata_of
 
 _log = logging.getLogger("meshflow")
@@ -37,7 +41,8 @@ class TensorBoard(Callback):
       write_images: whether weights are written as images too, when histograms are.
       write_steps_per_second: whether the speed is written.
       update_freq: 'epoch', 'batch', or after how many batches to write metrics.
-      profile_batch: the batch to profile, or the first and last of several; 0 for none.
+      profile_batch: the batch to profile, or the first and last of several; 0 for none. The folder has a page then
+        that shows where the time goes, and the end of `fit` says it in a line.
       embeddings_freq: must be 0.
       embeddings_metadata: must be None.
       **kwargs: of earlier versions, ignored: `write_grads`, `batch_size`, and so on.
@@ -91,10 +96,11 @@ class TensorBoard(Callback):
             raise ValueError(
                 f"TensorBoard: update_freq must be 'epoch', 'batch' or an integer, got {update_freq!r}."
             )
-        self._first, self._last = _span(profile_batch)
+        self._first, self._last = span(profile_batch)
         self._writers: dict[str, Any] = {}
         self._open, self._evaluation = ExitStack(), ExitStack()
         self._profiling = False
+        self._report: Report | None = None
         if self.update_freq != "epoch" or self._first or write_steps_per_second:
             # Only then: steps that nobody looks at need not be waited for.
             setattr(self, "on_train_batch_begin", self._before_batch)
@@ -141,6 +147,7 @@ class TensorBoard(Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Makes the training's file that of summaries in the model's code, if metrics of batches are written."""
         self._step.assign(0)
+        self._report = None
         if self.update_freq != "epoch":
             frequency = self.update_freq
             self._open.enter_context(self._writer("train").as_default(self._step))
@@ -151,6 +158,8 @@ class TensorBoard(Callback):
         self._open.close()
         if self._profiling:
             self._stop_profile()
+        if self._report is not None:
+            say(one_line(self._report))
         self._close()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -176,7 +185,7 @@ class TensorBoard(Callback):
         self._scalars("train", values, step)
 
     def _stop_profile(self) -> None:
-        sessions.stop()
+        self._report = finished_profile(self.model, self.log_dir)
         self._profiling = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -223,25 +232,6 @@ class TensorBoard(Callback):
             values = {f"evaluation_{n}_vs_iterations": v for n, v in (logs or {}).items()}
             with summary.record_if(True):
                 self._scalars("validation", values, int(optimizer.iterations.numpy()))
-
-
-def _span(profile_batch: Any) -> tuple[int, int]:
-    """The first and the last batch to profile; 0 for none.
-
-    Raises:
-      ValueError: for what is no such range.
-    """
-    given = profile_batch.split(",") if isinstance(profile_batch, str) else profile_batch
-    try:
-        ends = [int(b) for b in (given if isinstance(given, (tuple, list)) else [given])]
-    except ValueError:
-        ends = []
-    if len(ends) not in (1, 2) or ends[0] < 0 or ends[-1] < ends[0]:
-        raise ValueError(
-            "profile_batch must be a non-negative integer or 2-tuple of positive integers. A pair of "
-            f"positive integers signifies a range of batches to profile. Found: {profile_batch!r}"
-        )
-    return ends[0], ends[-1]
 
 
 def _as_images(weight: np.ndarray) -> np.ndarray | None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, no_tapes
+from meshflow.core.runtime.annotations import scoped
 from meshflow.core.runtime.context import alone, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
@@ -283,6 +284,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             grads_and_vars = transform(grads_and_vars)
         return grads_and_vars
 
+    @scoped("optimizer")
     def apply_gradients(
         self,
         grads_and_vars: Any,

@@ -15,10 +15,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.runtime.annotations import scope
 from meshflow.core.runtime.context import as_stored, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
@@ -293,10 +293,8 @@ class Layer(LayerWeights, LayerLosses, LayerGraph, StatelessCalls, Module):  # t
         names = list(context.names)
         if self._opens_scope:
             context.names.append(self._name)
-        # What is exported says which layer each of its operations comes from.
-        scope = jax.named_scope(self._name) if context.exporting else contextlib.nullcontext()
         try:
-            with scope:
+            with scope(self._name):
                 yield
         finally:
             context.names[:] = names

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshflow import onnx, saved_model
+from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.keras.engine.saving import configuration, models, serving_signatures, weights
 
 __all__ = ["ModelSaving"]
@@ -30,6 +31,7 @@ class ModelSaving:
         """
         raise RuntimeError("to_yaml is not there any more, as YAML may run code: use to_json.")
 
+    @inside(CHECKPOINT, "save")
     def save(
         self, filepath: Any, overwrite: bool = True, save_format: str | None = None, **kwargs: Any
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.checkpoint.checkpoint import note_latest, restore_objects, write_objects
+from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
@@ -17,6 +18,7 @@ def _is_h5(path: str, save_format: str | None = None) -> bool:
     return save_format in ("h5", "keras", "hdf5") or path.endswith((".h5", ".keras", ".hdf5"))
 
 
+@inside(CHECKPOINT, "save_weights")
 def save_weights(
     model: Any, filepath: Any, overwrite: bool = True, save_format: str | None = None
 ) -> None:
@@ -60,6 +62,7 @@ def save_weights(
         (keras3 if modern else hdf5).write_model(model, file)
 
 
+@inside(CHECKPOINT, "load_weights")
 def load_weights(
     model: Any, filepath: Any, skip_mismatch: bool = False, by_name: bool = False
 ) -> Any:

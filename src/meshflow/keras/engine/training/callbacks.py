@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.annotations import CALLBACK, region
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.training.progress_bar import Progbar, say
 
@@ -228,7 +229,8 @@ def _caller(name: str) -> Callable[..., None]:
             own = logs
             if mode is not None and not getattr(callback, "_takes_tensors", False):
                 own = numbers(logs)
-            getattr(callback, name)(*number, own)
+            with region(CALLBACK, type(callback).__name__):
+                getattr(callback, name)(*number, own)
 
     call.__name__ = name
     call.__doc__ = f"Calls `{name}` of all callbacks."

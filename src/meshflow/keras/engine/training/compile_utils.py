@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.annotations import scoped
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -153,6 +154,7 @@ class LossesContainer(Container):
         """The loss object of each output; empty before the model has been called."""
         return self._losses
 
+    @scoped("loss")
     def __call__(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
     ) -> Any:

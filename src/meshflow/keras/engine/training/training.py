@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.values import nest
 from meshflow.keras.engine.training.asynchronous import data_handler, only_epochs, verbosity
 from meshflow.keras.engine.training.batch_methods import SingleBatches, logs_as_numbers
@@ -186,7 +187,7 @@ class Trainer(SingleBatches, GeneratorMethods):
         end = getattr(listeners, f"on_{mode}_batch_end")
         result: Any = None
         group: list[Any] = []
-        for batch in _with_lookahead(batches):
+        for batch in _with_lookahead(iter(batches)):
             if batch is not _END:
                 if guard is not None:
                     guard.check(batch)
@@ -413,8 +414,11 @@ _END = object()
 
 
 def _with_lookahead(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
-    yield _END
+    batch: Any = None
+    while batch is not _END:
+        with region(INPUT):
+            batch = next(batches, _END)
+        yield batch
 
 
 def _validates(epoch: int, frequency: Any) -> bool:

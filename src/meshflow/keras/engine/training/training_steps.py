@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.gradients.tape import GradientTape
+from meshflow.core.runtime.annotations import scoped
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -115,6 +116,7 @@ class TrainingSteps:
             return None
         return container(y, y_pred, sample_weight, regularization_losses=self.losses)
 
+    @scoped("metrics")
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
         """Updates the compiled metrics and returns the values of all metrics by name.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-__all__ = ["Collective", "collectives_of", "groups_of"]
+__all__ = ["Collective", "collective_of", "collectives_of", "groups_of"]
 
 _KINDS = (
     "all-reduce",
@@ -23,7 +23,7 @@ _KINDS = (
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%?[\w.\-]+ = (\(.*?\)|\S+) (" + "|".join(_KINDS) + r")(-start)?\("
 )
-_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _CALLED = re.compile(
     r"\b(body|condition|calls|to_apply|called_computations|branch_computations|true_computation"
@@ -79,8 +79,8 @@ def collectives_of(text: str, mesh: dict[str, int]) -> list[Collective]:
     ]
 
 
-def _collective(line: str, mesh: dict[str, int]) -> Collective | None:
-    """The collective of an instruction; None for another, and for one that sends nothing."""
+def collective_of(line: str, mesh: dict[str, int]) -> Collective | None:
+    """The collective of an instruction, a line of a program's text; None for another, and for one that sends nothing."""
     match = _INSTRUCTION.match(line)
     if match is None:
         return None
@@ -89,12 +89,12 @@ def _collective(line: str, mesh: dict[str, int]) -> Collective | None:
         groups = groups[groups[:, 0] != groups[:, 1]]
     if not len(groups) or groups.shape[1] < 2:
         return None
-    shapes = _SHAPE.findall(match[1])
+    shapes = SHAPE.findall(match[1])
     if match[3] and kind == "all-gather":
         shapes = shapes[len(shapes) // 2 :]
     elif match[3] and kind == "collective-permute":
         shapes = shapes[1:2]
-    size = sum(_size(dtype, dims) for dtype, dims in shapes)
+    size = sum(size_of(dtype, dims) for dtype, dims in shapes)
     group = groups.shape[1]
     if kind == "reduce-scatter":
         size *= group
@@ -120,7 +120,7 @@ def _sent(kind: str, size: int, group: int) -> int:
     return round(2 * share if kind == "all-reduce" else share)
 
 
-def _size(dtype: str, dims: str) -> int:
+def size_of(dtype: str, dims: str) -> int:
     digits = re.search(r"\d+", dtype)
     bits = int(digits[0]) if digits else 8
     return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
@@ -207,7 +207,7 @@ class _Computation:
 
     def read(self, line: str, mesh: dict[str, int]) -> None:
         """Takes in an instruction."""
-        collective = _collective(line, mesh)
+        collective = collective_of(line, mesh)
         if collective is not None:
             self.collectives.append(collective)
         trips = _TRIPS.search(line)

@@ -1,0 +1,53 @@
+"""Names of layers in programs, and in what compiled programs are kept under."""
+
+import jax
+import jax.numpy as jnp
+
+import meshflow as tf
+from meshflow.core.functions import scope_names
+from meshflow.environment.jax_internals import cache_key
+from meshflow.profiler.programs import instructions
+
+
+def program(name):
+    def function(x):
+        with jax.named_scope(name):
+            return jax.lax.cond(x[0] > 0, lambda: jnp.sin(x), lambda: jnp.cos(x))
+
+    return jax.make_jaxpr(function)(jnp.ones(3))
+
+
+def key(closed):
+    scope_names.announce(closed)
+    return cache_key.custom_hook()
+
+
+def test_programs_of_other_names_are_kept_apart():
+    assert key(program("wide")) != key(program("narrow"))
+    # Numbers were given, and are the same program.
+    assert key(program("wide_3")) == key(program("wide_11")) == key(program("wide"))
+    # The next key is that of a program nobody announced.
+    assert cache_key.custom_hook() == ""
+
+
+def test_layers_name_their_operations_forward_and_backward():
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(4, activation="tanh", name="first"), tf.keras.layers.Dense(1)],
+        name="net",
+    )
+    model.build([None, 3])
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x))
+        return tape.gradient(loss, model.trainable_variables)
+
+    concrete = step.get_concrete_function(tf.TensorSpec([8, 3]))
+    captured = [c._value for c in concrete.traced.captures]
+    lowered = concrete.lowered([jnp.ones([8, 3])], captured)
+    table = instructions(lowered.compile().as_text(), {"devices": 1})
+    found = {(one["layer"], one["backward"]) for one in table.values()}
+    assert {("net/first", False), ("net/first", True), ("net/dense", True)} <= {
+        (name.rstrip("_0123456789"), back) for name, back in found
+    }

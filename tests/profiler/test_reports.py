@@ -1,0 +1,300 @@
+"""What traces say: parts of steps, who is waited for, verdicts; of CPUs, GPUs and TPUs, and of broken files."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+import helpers
+import meshflow as tf
+from meshflow.profiler import folders, page, terminal
+from meshflow.profiler.breakdown import break_down
+from meshflow.profiler.messages import ProfileRequest, ProfileResponse
+from meshflow.profiler.programs import instructions
+from meshflow.profiler.report import Report, read_worker
+from meshflow.profiler.traces import read_trace
+from meshflow.profiler.verdicts import verdicts
+from profiler import xspaces
+from profiler.xspaces import event
+
+
+def report(traces, **descriptions):
+    read = {name: read_trace(content, name) for name, content in traces.items()}
+    return Report("test", [read_worker(n, t, descriptions.get(n, {})) for n, t in read.items()])
+
+
+def test_parts_sum_to_the_steps():
+    for worker in report(xspaces.training(workers=3, cause="input")).workers:
+        found = worker.breakdown
+        assert len(found.steps) == 8
+        np.testing.assert_allclose(sum(found.parts.values()), found.walls, rtol=1e-9)
+
+
+@pytest.mark.parametrize("cause", ["input", "python", "callback", "compute", "compile"])
+def test_a_slow_worker_is_named_with_the_reason(cause):
+    for seed in range(helpers.rounds(20, 200)):
+        slow = seed % 3
+        made = report(xspaces.training(3, slow=slow, cause=cause, seed=seed))
+        found = made.straggler()
+        assert (found.worker, found.part) == (slow, cause)
+        assert found.share == 1
+        assert abs(found.excess / 1e6 - 10) < 1
+        first = next(v for v in verdicts(made) if v.kind == "straggler")
+        assert first.text.startswith(f"worker{slow} needs")
+
+
+def test_nobody_is_named_where_all_are_alike():
+    for seed in range(20):
+        assert report(xspaces.training(3, delay=0, seed=seed)).straggler() is None
+
+
+def test_waiting_for_others_is_told_from_sending():
+    made = report(xspaces.training(2, slow=1, cause="input"))
+    comm, waiting = made.part("comm")[1:] / 1e6, made.waiting[1:] / 1e6
+    np.testing.assert_allclose(comm[:, 1], 2, atol=0.9)
+    np.testing.assert_allclose(waiting[:, 0], 10, atol=1.5)
+    assert np.all(waiting[:, 1] == 0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "word"),
+    [
+        ("input", "input", "waiting for input"),
+        ("callback", "host", "Logger"),
+        ("compile", "recompiling", "train_step"),
+        ("compute", "compute", "ffi_call"),
+        ("communication", "communication", "all-reduce"),
+    ],
+)
+def test_verdicts_of_one_worker(cause, kind, word):
+    first = verdicts(report(xspaces.training(1, cause=cause)))[0]
+    assert first.kind == kind
+    assert word in first.text
+    assert first.advice
+
+
+def test_a_trace_without_steps():
+    quiet = xspaces.space({"/host:CPU": {"python": [event("meshflow:input", 0, 1)]}})
+    made = report({"a": quiet})
+    assert verdicts(made)[0].kind == "none"
+    assert "no step" in terminal.one_line(made)
+    assert "No steps" in page.page(made)
+
+
+def test_calls_stand_for_steps_that_have_no_names():
+    calls = [event("PjitFunction(step)", 10 * n, 4) for n in range(5)]
+    calls += [event("PjitFunction(step)", 10 * n + 0.1, 3) for n in range(5)]
+    found = break_down(read_trace(xspaces.space({"/host:CPU": {"python": calls}}), "a"))
+    assert found.steps == [("step", n) for n in range(5)]
+
+
+def test_devices_finish_after_the_host():
+    known = {"hlo_module": "jit_f", "device_ordinal": 0}
+    python, pool = [], []
+    for n in range(4):
+        python.append(event("train", n, 0.9, step_num=n, _r=1))
+        python.append(event("PjitFunction(f)", n + 0.1, 0.5))
+        pool.append(event("dot.1", 1 + 10 * n, 9, hlo_op="dot.1", run_id=n - 7, **known))
+    trace = read_trace(xspaces.space({"/host:CPU": {"python": python, "pool": pool}}), "a")
+    found = break_down(trace)
+    np.testing.assert_allclose(found.walls / 1e6, 10)
+    np.testing.assert_allclose(found.parts["compute"] / 1e6, 9)
+
+
+def test_computing_hides_what_it_overlaps_and_devices_are_averaged():
+    known = {"hlo_module": "jit_f", "run_id": 1}
+    pool = [
+        event("dot.1", 0, 6, hlo_op="dot.1", device_ordinal=0, **known),
+        event("all-reduce.1", 4, 6, hlo_op="all-reduce.1", device_ordinal=0, **known),
+        event("dot.1", 0, 2, hlo_op="dot.1", device_ordinal=1, **known),
+        event("while.1", 0, 10, hlo_op="while.1", device_ordinal=1, **known),
+    ]
+    python = [event("train", 0, 10, step_num=0, _r=1), event("meshflow:input", 1, 3)]
+    trace = read_trace(xspaces.space({"/host:CPU": {"python": python, "pool": pool}}), "a")
+    parts = {k: float(v[0]) / 1e6 for k, v in break_down(trace).parts.items()}
+    assert parts == {
+        "compute": 4.0,
+        "comm:all-reduce": 2.0,
+        "input": 1.0,
+        "python": 3.0,
+    }
+
+
+def _accelerator(plane, lines):
+    python = [event("train", 10 * n, 9, step_num=n, _r=1) for n in range(3)]
+    return xspaces.space({"/host:CPU": {"python": python}, plane: lines})
+
+
+def test_planes_of_gpus():
+    kernels = [event("sm90_gemm", 10 * n, 4, hlo_op="dot.2", hlo_module="jit_f") for n in range(3)]
+    sums = [event("ncclDevKernel_AllReduce_Sum_f32", 10 * n + 4, 2) for n in range(3)]
+    copies = [event("MemcpyH2D", 10 * n + 6, 1) for n in range(3)]
+    lines = {"Stream #7(Compute)": kernels, "Stream #8(NCCL)": sums, "Stream #9": copies}
+    made = report({"a": _accelerator("/device:GPU:0", {**lines, "Source code": kernels})})
+    parts = made.workers[0].breakdown.parts
+    assert {k: round(float(v[0] / 1e6)) for k, v in parts.items() if v[0]} == {
+        "compute": 4,
+        "comm:all-reduce": 2,
+        "comm:copy between host and device": 1,
+        "python": 2,
+    }
+    assert made.workers[0].operations[0].name == "dot.2"
+
+
+def test_planes_of_tpus():
+    ops = [event("%fusion.3 = f32[8]{0} fusion(f32[8]{0} %p)", 10 * n, 5) for n in range(3)]
+    sums = [event("%all-gather.1 = f32[8]{0} all-gather(%p)", 10 * n + 5, 2) for n in range(3)]
+    modules = [event("jit_f", 10 * n, 9) for n in range(3)]
+    trace = _accelerator("/device:TPU:0", {"XLA Ops": ops + sums, "XLA Modules": modules})
+    parts = report({"a": trace}).workers[0].breakdown.parts
+    assert round(float(parts["compute"][0] / 1e6)) == 5
+    assert round(float(parts["comm:all-gather"][0] / 1e6)) == 2
+
+
+def test_what_a_callback_writes_is_a_checkpoint():
+    python = [
+        event("train", 0, 20, step_num=0, _r=1),
+        event("meshflow:callback/ModelCheckpoint", 2, 10),
+        event("meshflow:checkpoint/save", 3, 8),
+    ]
+    trace = read_trace(xspaces.space({"/host:CPU": {"python": python}}), "a")
+    assert trace.details["callback"] == {"ModelCheckpoint": 2e6}
+    assert trace.details["checkpoint"] == {"save": 8e6}
+    parts = {k: float(v[0]) / 1e6 for k, v in break_down(trace).parts.items() if v[0]}
+    assert parts == {"checkpoint": 8, "callback": 2, "python": 10}
+
+
+def test_json_says_the_same():
+    events = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/host:CPU"}},
+        {"ph": "M", "pid": 1, "tid": 2, "name": "thread_name", "args": {"name": "python"}},
+        {
+            "ph": "X",
+            "pid": 1,
+            "tid": 2,
+            "name": "train",
+            "ts": 0,
+            "dur": 9,
+            "args": {"step_num": 4},
+        },
+        {"ph": "X", "pid": 1, "tid": 2, "name": "meshflow:input", "ts": 2, "dur": 3},
+    ]
+    content = gzip.compress(json.dumps({"traceEvents": events}).encode())
+    found = break_down(read_trace(content, "a.trace.json.gz"))
+    assert found.steps == [("train", 4)]
+    assert (float(found.parts["input"][0]), float(found.walls[0])) == (3000.0, 9000.0)
+
+
+HLO = """HloModule jit_step
+
+%fused (p: f32[8,4]) -> f32[8,4] {
+  %p = f32[8,4]{1,0} parameter(0)
+  ROOT %tanh.1 = f32[8,4]{1,0} tanh(%p)
+}
+
+ENTRY %main (a: f32[8,16], b: f32[16,4]) -> f32[8,4] {
+  %a = f32[8,16]{1,0} parameter(0)
+  %b = f32[16,4]{1,0} parameter(1)
+  %dot.1 = f32[8,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/model/wide/jvp()/dot_general"}
+  %ffi_call.2 = f32[8,4]{1,0} custom-call(%a, %b), custom_call_target="meshflow_onednn", metadata={op_name="jit(step)/gradient/model/wide/transpose(jvp())/ffi_call"}, backend_config={plan = dense<[67, 2, 8, 16, 16, 1, 16, 4, 4, 1, 8, 4, 4, 1, 0]> : tensor<15xi64>}
+  %all-reduce.3 = f32[8,4]{1,0} all-reduce(%ffi_call.2), replica_groups={{0,2},{1,3}}, to_apply=%add, metadata={op_name="jit(step)/(gradient/model/wide/transpose(jvp())/x:gradient/model/head/transpose(jvp())/y)"}
+  ROOT %f = f32[8,4]{1,0} fusion(%all-reduce.3), kind=kLoop, calls=%fused, metadata={op_name="jit(step)/optimizer/tanh"}
+}
+"""
+
+
+def test_instructions_know_their_layers():
+    table = instructions(HLO, {"batch": 2, "model": 2})
+    assert set(table) == {"dot.1", "ffi_call.2", "all-reduce.3", "f"}
+    layers = {name: (one["layer"], one["backward"]) for name, one in table.items()}
+    assert layers == {
+        "dot.1": ("model/wide", False),
+        "ffi_call.2": ("model/wide", True),
+        "all-reduce.3": ("several layers", True),
+        "f": ("optimizer", False),
+    }
+    assert [table[n]["flops"] for n in ("dot.1", "ffi_call.2", "f")] == [1024, 1024, 32]
+    assert table["ffi_call.2"]["what"] == "matrix product"
+    assert table["all-reduce.3"]["collective"] == {
+        "kind": "all-reduce",
+        "bytes": 128,
+        "sent": 128,
+        "axes": ["batch"],
+        "group": 2,
+    }
+
+
+def described(**own):
+    return {"format": 1, "version": "0", "worker": "", "programs": {}, "memory": [], **own}
+
+
+def test_folders_are_read(tmp_path):
+    programs = {"jit_train_step": instructions(HLO.replace("ffi_call.2", "ffi_call.1"), {"b": 4})}
+    place = xspaces.write(
+        tmp_path,
+        xspaces.training(2),
+        worker1=described(worker="worker 1", programs=programs),
+    )
+    for given in (tmp_path, str(place)):
+        found = folders.load(given)
+        assert [w.name for w in found.workers] == ["worker0", "worker 1"]
+        first = found.workers[1]
+        assert first.operations[0].layer == "model/wide"
+        # A ring of 2 sends 2 * 1 / 2 of 128 bytes in each of 8 steps.
+        only = first.traffic[0]
+        assert (only.axes, only.group, only.count, only.sent) == (("b",), 2, 8, 8 * 128)
+
+
+def test_some_traces_are_broken(tmp_path):
+    traces = xspaces.training(3)
+    traces["worker1"] = traces["worker1"][:-900]
+    traces["worker2"] = b""
+    xspaces.write(tmp_path, traces)
+    found = folders.load(tmp_path)
+    assert [w.name for w in found.workers] == ["worker0"]
+    assert "cut off" in found.missing["worker1"]
+    assert "empty" in found.missing["worker2"]
+
+
+def test_errors_of_folders(tmp_path):
+    with pytest.raises(tf.errors.NotFoundError, match="There is no profile in"):
+        folders.load(tmp_path)
+    place = xspaces.write(tmp_path, {"a": b"no trace at all"}, a=described())
+    with pytest.raises(tf.errors.DataLossError, match=r"a\.xplane\.pb cannot be read"):
+        folders.load(tmp_path)
+    (place / "a.meshflow.json").write_text(json.dumps(described(format=99, version="9.9")))
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"Meshflow 9\.9 in format 99"):
+        folders.load(tmp_path)
+    (place / "a.meshflow.json").write_text("{")
+    with pytest.raises(tf.errors.DataLossError, match="Delete it"):
+        folders.load(tmp_path)
+
+
+def test_what_became_slower():
+    before, after = (report(xspaces.training(2, cause=c, slow=1)) for c in ("none", "compute"))
+    text, (heads, rows) = terminal.difference(before, after)
+    assert "slower" in text
+    assert [row[0] for row in rows][-1] == "step"
+    assert {"computing", "all-reduce"} <= {row[0] for row in rows}
+    assert len({len(row) for row in rows} | {len(heads)}) == 1
+    assert terminal.difference(before, before)[0] == "Steps take as long as before."
+
+
+def test_steps_of_workers_that_repeat_their_numbers():
+    def worker(began, count):
+        steps = [event("train", 10 * n, 9, step_num=n % 3, _r=1) for n in range(count)]
+        return xspaces.space({"/host:CPU": {"python": steps}}, began)
+
+    made = report({"a": worker(0, 9), "b": worker(31_000_000, 6)})
+    # The second began three steps later.
+    assert made.rows[:, 1].tolist() == [-1, -1, -1, 0, 1, 2, 3, 4, 5]
+
+
+def test_messages_come_back():
+    asked = ProfileRequest(5, 3, 1, 0, 2**62, "gs://a/b", "now", "host", True)
+    assert ProfileRequest.unpacked(asked.packed()) == asked
+    answer = ProfileResponse(False, {".xplane.pb": b"\x00\xff", "worker": b"worker 1"})
+    assert ProfileResponse.unpacked(answer.packed()) == answer
+    with pytest.raises(tf.errors.DataLossError):
+        ProfileResponse.unpacked(answer.packed()[:-3])
