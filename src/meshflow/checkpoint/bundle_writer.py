@@ -227,9 +227,7 @@ def clear_bundle(prefix: Any) -> None:
         if count != shards or path.endswith(_ENTRIES):
             gfile.remove(path)
     if not is_remote(target):
-        clear_parts(index_file(target))
-        for shard in range(shards + 1):
-            clear_parts(data_file(target, shard, max(shards, 1)))
+        clear_parts(target)
 
 
 def remove_bundle(prefix: Any) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
-import jax
 import numpy as np
 
-from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable
+from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
+from meshflow.checkpoint.graph import children, is_trackable
+from meshflow.checkpoint.graph_message import contents
 from meshflow.checkpoint.restoring import (
     CheckpointLoadStatus,
     InitializationOnlyStatus,
@@ -21,14 +21,12 @@ from meshflow.checkpoint.state_file import (
     latest_checkpoint,
     write_state,
 )
-from meshflow.checkpoint.storage import Folder, is_checkpoint, write_folder
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.module import Awaited
 from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
 from meshflow.files.paths import text
-from meshflow.files.replacing import replacing
 
 
 class CheckpointOptions:
@@ -194,7 +192,7 @@ class Checkpoint(Awaited):
           ValueError: when a stored value does not fit its variable.
         """
         skip = options is not None and options.experimental_skip_slot_variables
-        return CheckpointLoadStatus(Restoration(_open(save_path), self, skip))
+        return CheckpointLoadStatus(Restoration(open_latest(save_path), self, skip))
 
     def restore(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
         """Restores what `save` or `write` wrote.
@@ -234,41 +232,26 @@ def _not_trackable(name: str, value: Any) -> str:
     )
 
 
-def _open(path: Any) -> Folder:
-    """A checkpoint by its path, or the latest one of a folder."""
+def open_latest(path: Any) -> Stored:
+    """A checkpoint by its path, or the latest one of a folder.
+
+    Args:
+      path: the checkpoint's path, or the folder of its `checkpoint` file.
+    """
     path = text(path)
     if gfile.isdir(path) and not is_checkpoint(path):
-        return Folder(latest_checkpoint(path) or path)
-    return Folder(path)
+        return open_checkpoint(latest_checkpoint(path) or path)
+    return open_checkpoint(path)
 
 
 def write_objects(path: str, root: Any) -> None:
-    """Writes the values below an object, and the graph of objects, to a folder.
-
-    Args:
-      path: the folder.
-      root: the object.
-    """
-    graph = ObjectGraph(root)
-    values = list(graph.values())
-    slots = list(graph.slots())
-    values += [(entry["key"], value) for entry, value in slots]
-    nodes = [{k: v for k, v in node.items() if k != "path"} for node in graph.nodes]
-    extra = {"graph": {"nodes": nodes, "slots": [entry for entry, _ in slots]}}
-    arrays = {f"{i:05d}": pair for i, pair in enumerate(values)}
-    write_folder(path, arrays, extra)
-    write_index(path)
-
-
-def write_index(path: str) -> None:
-    """Writes the file that scripts look for to see whether TensorFlow has left a checkpoint.
+    """Writes the values below an object, and the graph of objects.
 
     Args:
       path: the checkpoint's path.
+      root: the object.
     """
-    if jax.process_index() == 0:
-        with replacing(f"{path}.index", "w") as file:
-            json.dump({"format": "meshflow-arrays", "folder": os.path.basename(path)}, file)
+    written(path, contents(root))
 
 
 def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
@@ -281,7 +264,7 @@ def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
     Returns:
       A `CheckpointLoadStatus`; errors as in `Checkpoint.read`.
     """
-    return CheckpointLoadStatus(Restoration(_open(path), root))
+    return CheckpointLoadStatus(Restoration(open_latest(path), root))
 
 
 def note_latest(path: str) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.checkpoint.checkpoint import Checkpoint, CheckpointOptions
+from meshflow.checkpoint.containers import clear, is_checkpoint, remove
 from meshflow.checkpoint.state_file import (
     CheckpointState,
     get_checkpoint_state,
     latest_whole,
     write_state,
 )
-from meshflow.checkpoint.storage import clear, is_checkpoint, remove
 from meshflow.files import gfile
 from meshflow.files.paths import absolute, text
 
@@ -124,12 +124,15 @@ class CheckpointManager:
         for path in self._begun:
             if not is_checkpoint(path):
                 remove(path)
+        begun = set()
         for name in gfile.listdir(self._directory):
-            begun = name.rpartition(".meshflow.")[0]
+            for mark in (".meshflow.", ".data-", ".index."):
+                begun.add(name.partition(mark)[0] if mark in name else "")
             if name.endswith(".part"):
-                begun = name.rsplit(".", 2)[0].removesuffix(".index")
-            path = gfile.join(self._directory, begun)
-            if begun and self._is_own(path):
+                begun.add(name.rsplit(".", 2)[0])
+        for name in sorted(begun):
+            path = gfile.join(self._directory, name)
+            if name and self._is_own(path):
                 clear(path)
 
     @property
