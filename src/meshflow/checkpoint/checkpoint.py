@@ -100,7 +100,7 @@ class Checkpoint(Awaited):
         self._save_counter: Variable | None = None
         if root is not None and not is_trackable(root):
             raise ValueError(_not_trackable("root", root))
-        self._root = root
+        self._checkpoint_root = root
         own = children(root) if root is not None else {}
         for name, value in kwargs.items():
             if not is_trackable(value):
@@ -115,9 +115,12 @@ class Checkpoint(Awaited):
         attributes = {
             name: value
             for name, value in vars(self).items()
-            if name not in ("_root", "_save_counter") and is_trackable(value)
+            if name not in ("_checkpoint_root", "_save_counter") and is_trackable(value)
         }
-        found = {**(children(self._root) if self._root is not None else {}), **attributes}
+        found = {
+            **(children(self._checkpoint_root) if self._checkpoint_root is not None else {}),
+            **attributes,
+        }
         if self._save_counter is not None:
             found["save_counter"] = self._save_counter
         return found

@@ -46,6 +46,7 @@ def _attributes(values: dict[str, str], item: Any) -> list[Attribute]:
 
 def _add_aliases(nodes: list[Node], position: int, item: Any) -> None:
     """Adds the names by which Keras 3 looks for what models and layers own."""
+    item = getattr(item, "_checkpoint_root", item)
     if not hasattr(item, "_own_weights"):
         return
     own = nodes[position].children

@@ -190,6 +190,7 @@ def _known_as(item: Any, wanted: dict[str, int]) -> dict[str, Any]:
     own = dict(children(item))
     if all(name in own for name in wanted):
         return own
+    item = getattr(item, "_checkpoint_root", item)
     if hasattr(item, "_checkpoint_aliases"):
         own = {**item._checkpoint_aliases(), **own}
     if hasattr(item, "_own_weights"):
