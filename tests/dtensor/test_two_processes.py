@@ -37,4 +37,5 @@ def test_two_processes_share_a_checkpoint(tmp_path):
     for worker, (_, errors) in zip(workers, results, strict=True):
         assert worker.returncode == 0, errors
     assert "barrier alone: not all of 2 processes came within 0.5 s" in results[0][0]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "ckpt-1", "ckpt-1.index"]
+    data = [f"ckpt-1.data-0000{i}-of-00002" for i in range(2)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", *data, "ckpt-1.index"]

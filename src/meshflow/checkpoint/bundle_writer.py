@@ -62,7 +62,7 @@ def write_bundle(prefix: Any, values: Mapping[str, Any]) -> None:
       ['b.data-00000-of-00001', 'b.index']
     """
     target = text(prefix)
-    apart = any(_is_split(v) and not v.is_fully_addressable for v in values.values())
+    apart = held_apart(values.values())
     process, count = (jax.process_index(), jax.process_count()) if apart else (0, 1)
     if apart and is_remote(target):
         raise UnimplementedError(
@@ -91,6 +91,15 @@ def write_bundle(prefix: Any, values: Mapping[str, Any]) -> None:
         _remove_data(target, before)
     if apart:
         multihost_utils.sync_global_devices(f"{target} done")
+
+
+def held_apart(values: Iterable[Any]) -> bool:
+    """Whether several processes hold parts of an array.
+
+    Args:
+      values: arrays.
+    """
+    return any(_is_split(v) and not v.is_fully_addressable for v in values)
 
 
 def _taken(path: str) -> _Items:

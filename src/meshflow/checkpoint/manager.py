@@ -192,11 +192,15 @@ class CheckpointManager:
             if check_interval and recent:
                 return None
             self._last_step = step
+        self.sync()
         counter = self._checkpoint.save_counter.assign_add(1)
         number = int(counter if checkpoint_number is None else checkpoint_number)
         prefix = gfile.join(self._directory, f"{self._name}-{number}")
         self._clear()
-        path = self._checkpoint.write(prefix, options)
+        return self._checkpoint._write(prefix, options, self._note)
+
+    def _note(self, path: str) -> None:
+        """Counts a checkpoint that is whole, and deletes those that are too many."""
         self._kept.pop(path, None)
         self._kept[path] = time.time()
         self._latest, kept = path, len(self._kept)
@@ -207,7 +211,6 @@ class CheckpointManager:
             remove(old)
         if doomed or len(self._kept) != kept:
             self._write_state()
-        return path
 
     def _too_many(self) -> list[str]:
         doomed: list[str] = []
@@ -235,6 +238,7 @@ class CheckpointManager:
         Returns:
           The path of the checkpoint, or None.
         """
+        self.sync()
         if self._latest is not None:
             self._checkpoint.restore(self._latest)
             if self._step_counter is not None:
@@ -245,4 +249,5 @@ class CheckpointManager:
         return None
 
     def sync(self) -> None:
-        """Waits until everything is written; saving already does."""
+        """Waits until everything is written; errors as for `Checkpoint.sync`."""
+        self._checkpoint.sync()
