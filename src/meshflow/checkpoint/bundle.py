@@ -240,8 +240,14 @@ class Bundle:
                 raise self._damaged(name, f"its part {extents} has the shape {found.shape}")
             return self._array(f"{name} (its part {extents})", found)
 
+        dtype = self._dtype(name, entry)
+        held = sum(file.size for file in self._files.values())
+        if math.prod(entry.shape) * dtype.itemsize > held:
+            raise self._damaged(
+                name, f"{list(entry.shape)} of {dtype} are more than all files hold"
+            )
         try:
-            return SlicedArray(entry.shape, self._dtype(name, entry), entry.slices, part)
+            return SlicedArray(entry.shape, dtype, list(dict.fromkeys(entry.slices)), part)
         except ValueError as error:
             raise self._damaged(name, str(error)) from None
 

@@ -117,7 +117,7 @@ def _is_graph(stored: Any) -> bool:
             and len(nodes) > 0
             and all(isinstance(key, str) for key in keys)
             and all(type(place) is int and 0 <= place < len(nodes) for place in places)
-            and all(isinstance(slot, dict) for slot in slots)
+            and all({"optimizer", "variable", "name", "key"} <= set(slot) for slot in slots)
         )
     except (TypeError, KeyError, AttributeError):
         return False
