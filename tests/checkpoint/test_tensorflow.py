@@ -6,12 +6,15 @@ import pathlib
 import subprocess
 import zipfile
 
+import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
 from helpers import assert_close
 from meshflow import train
+from meshflow.checkpoint.bundle_writer import write_bundle
+from meshflow.checkpoint.slices import Parts
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "in_tensorflow.py"
@@ -179,8 +182,6 @@ def test_training_begun_here_goes_on_there(legacy, tmp_path):
 
 @needs_tensorflow
 def test_what_is_no_model_there(tmp_path):
-    import jax
-
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     table.insert(["a", "b"], [1, 2])
     values = {k: tf.Variable(tf.constant(v, k)) for k, v in cases.values().items()}
@@ -190,11 +191,12 @@ def test_what_is_no_model_there(tmp_path):
     sharding = jax.sharding.NamedSharding(
         jax.make_mesh((4,), ("x",)), jax.sharding.PartitionSpec("x")
     )
-    from meshflow.checkpoint.bundle_writer import write_bundle
-
     split = {
         dtype: jax.device_put(jax.numpy.arange(32, dtype=dtype).reshape(8, 4), sharding)
         for dtype in ("float32", "bfloat16", "int32")
     }
     write_bundle(tmp_path / "split", split)
+    write_bundle(tmp_path / "many", {f"{'long' * 5}/{i:05d}": np.int32(i) for i in range(9000)})
+    shards = [(((4 * i, n),), np.arange(4 * i, 4 * i + n)) for i, n in enumerate((4, 4, 2))]
+    write_bundle(tmp_path / "table", {"w": Parts((10,), shards)})
     assert run("others", tmp_path, True).strip().endswith("all read")

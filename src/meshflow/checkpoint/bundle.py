@@ -255,7 +255,7 @@ class Bundle:
         if entry.dtype in _QUANTIZED:
             return _QUANTIZED[entry.dtype]
         try:
-            return dtypes.as_dtype(entry.dtype).dtype
+            return np.dtype(dtypes.as_dtype(entry.dtype).as_numpy_dtype)
         except TypeError:
             raise UnimplementedError(
                 f"{name} in {self.path} has TensorFlow's dtype number {entry.dtype}, which is not read here."

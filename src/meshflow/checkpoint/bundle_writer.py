@@ -170,13 +170,12 @@ class _Data:
     def put(self, name: str, value: Any) -> Entry:
         """Writes an array; gives its entry."""
         array = np.asarray(value)
+        if array.dtype.byteorder == ">":
+            array = array.astype(array.dtype.newbyteorder("<"))
         number = _number(name, array.dtype)
         if number == STRING:
             checksum, size = self._put_strings(name, array)
         else:
-            # Big-endian numbers are turned; contiguous arrays are not copied.
-            if array.dtype.byteorder == ">":
-                array = array.astype(array.dtype.newbyteorder("<"))
             raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             checksum, size = 0, raw.size
             for begin in range(0, size, _PIECE):

@@ -144,7 +144,11 @@ class Restoration:
         go_on = lambda: self._visit([(position, item)])
         if hasattr(item, "_build_hooks"):
             # Those that are called are forgotten: what is still missing then waits again.
-            item._build_hooks.append(lambda: (self._hooked.discard(id(item)), go_on()))
+            def built() -> None:
+                self._hooked.discard(id(item))
+                go_on()
+
+            item._build_hooks.append(built)
         else:
             unbuilt = getattr(item, "built", True) is False
             if unbuilt:

@@ -51,6 +51,11 @@ def others(folder):
     assert table.lookup(tf.constant(["a", "b", "c"])).numpy().tolist() == [1, 2, -1]
     for name, value in cases.values().items():
         assert np.array_equal(values[name].numpy(), tf.constant(value, name).numpy()), name
+    table = tf.train.load_checkpoint(f"{folder}/table")
+    assert table.get_tensor("w").tolist() == list(range(10))
+    many = tf.train.load_checkpoint(f"{folder}/many")
+    found = many.get_variable_to_shape_map()
+    assert len(found) == 9000 and all(many.get_tensor(k) == int(k[-5:]) for k in list(found)[::99])
     reader = tf.train.load_checkpoint(f"{folder}/split")
     for name in reader.get_variable_to_shape_map():
         expected = np.arange(32).reshape(8, 4)
