@@ -299,14 +299,17 @@ def open_latest(path: Any) -> Stored:
     return open_checkpoint(path)
 
 
-def write_objects(path: str, root: Any) -> None:
-    """Writes the values below an object, and the graph of objects.
+def write_objects(path: str, root: Any, options: CheckpointOptions | None = None) -> None:
+    """Writes the values below an object, and the graph of objects, and names them as the latest.
 
     Args:
       path: the checkpoint's path.
       root: the object.
+      options: see `CheckpointOptions`; without a `Checkpoint` to wait for, nothing is written in the background.
     """
     written(path, contents(root))
+    for callback in (note_latest, *(options or CheckpointOptions()).experimental_write_callbacks):
+        callback(path)
 
 
 def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
