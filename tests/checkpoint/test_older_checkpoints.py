@@ -24,16 +24,6 @@ def cases():
     return checkpoint_cases
 
 
-class State(train.experimental.PythonState):
-    value = None
-
-    def serialize(self):
-        return b""
-
-    def deserialize(self, string_value):
-        self.value = string_value
-
-
 def objects(cases):
     values = {k: tf.Variable(tf.zeros_like(tf.constant(v, k))) for k, v in cases.values().items()}
     return train.Checkpoint(
@@ -41,7 +31,7 @@ def objects(cases):
         table=tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1),
         iterator=iter(tf.data.Dataset.range(10)),
         values=values,
-        state=State(),
+        state=cases.noting(train.experimental.PythonState),
         parts=[tf.Variable(0), {"a/b": tf.Variable(0)}],
     )
 

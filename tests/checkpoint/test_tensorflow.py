@@ -101,21 +101,15 @@ def test_weights_of_a_model(stored, tmp_path):
     assert wanted and all(found[key] == shape for key, shape in wanted.items())
 
 
-class State(train.experimental.PythonState):
-    value = None
-
-    def serialize(self):
-        return b""
-
-    def deserialize(self, string_value):
-        self.value = string_value
-
-
 def test_what_is_no_model(stored):
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     dense = tf.lookup.experimental.DenseHashTable(tf.int64, tf.float32, -1.0, -1, -2)
     values = {k: tf.Variable(tf.zeros_like(tf.constant(v, k))) for k, v in cases.values().items()}
-    parts, mean, state = [tf.Variable(0), {"a/b": tf.Variable(0)}], tf.keras.metrics.Mean(), State()
+    parts, mean, state = (
+        [tf.Variable(0), {"a/b": tf.Variable(0)}],
+        tf.keras.metrics.Mean(),
+        cases.noting(train.experimental.PythonState),
+    )
     checkpoint = train.Checkpoint(
         table=table, dense=dense, values=values, parts=parts, mean=mean, state=state
     )
@@ -185,8 +179,8 @@ def test_what_is_no_model_there(tmp_path):
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     table.insert(["a", "b"], [1, 2])
     values = {k: tf.Variable(tf.constant(v, k)) for k, v in cases.values().items()}
-    state = State()
-    state.serialize = lambda: "text"
+    state = cases.noting(train.experimental.PythonState)
+    state.kept = "text"
     train.Checkpoint(table=table, values=values, state=state).write(tmp_path / "others")
     sharding = jax.sharding.NamedSharding(
         jax.make_mesh((4,), ("x",)), jax.sharding.PartitionSpec("x")

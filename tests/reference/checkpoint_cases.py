@@ -119,3 +119,18 @@ def values():
         "complex64": [1 + 2j],
         "string": [[b"tea", b"\x00\xff"], [b"", b"x" * 300]],
     }
+
+
+def noting(base):
+    """An object with a state that is no variable, of the class that is its base."""
+
+    class State(base):
+        value, kept = None, b""
+
+        def serialize(self):
+            return self.kept
+
+        def deserialize(self, string_value):
+            self.value = string_value
+
+    return State()
