@@ -12,6 +12,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from meshflow.checkpoint.slices import SlicedArray, slice_key
 from meshflow.checkpoint.table import read_table
 from meshflow.checkpoint.wire import Entry, Extents, Header, read_varint
+from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -34,7 +36,11 @@ __all__ = ["Bundle", "data_file", "index_file", "is_bundle", "shards_of"]
 
 STRING = dtypes.string.as_datatype_enum
 # Quantized numbers are read as the integers that they are.
-_QUANTIZED = {11: np.dtype("int8"), 12: np.dtype("uint8"), 13: np.dtype("int32")}
+_QUANTIZED: dict[int, np.dtype] = {
+    11: np.dtype("int8"),
+    12: np.dtype("uint8"),
+    13: np.dtype("int32"),
+}
 _QUANTIZED |= {15: np.dtype("int16"), 16: np.dtype("uint16")}
 # Another process may replace a checkpoint while it is opened.
 _ATTEMPTS = 3
@@ -198,6 +204,14 @@ class Bundle:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
+    def lent(self, name: str) -> np.ndarray:
+        """An array that nobody may change, so that devices may share its memory.
+
+        Args:
+          name: its key; errors as in `read`.
+        """
+        return self._read(name, _DataFile.lent)
+
     def read(self, name: str) -> np.ndarray:
         """An array; strings are an array of bytes objects.
 
@@ -209,9 +223,13 @@ class Bundle:
           DataLossError: when it is damaged, naming it and its file.
           UnimplementedError: for a dtype that no array here has.
         """
+        return self._read(name, _DataFile.read)
+
+    def _read(self, name: str, source: _Source) -> np.ndarray:
         entry = self._entry(name)
-        found = self._sliced(name, entry) if entry.slices else self._array(name, entry)
-        return found.whole() if isinstance(found, SlicedArray) else found
+        if entry.slices:
+            return self._sliced(name, entry).whole()
+        return self._array(name, entry, source)
 
     def open(self, name: str) -> Any:
         """An array that is read from its file where it is used: it has a shape and a dtype, and takes slices.
@@ -222,7 +240,7 @@ class Bundle:
         entry = self._entry(name)
         if entry.slices:
             return self._sliced(name, entry)
-        return self._array(name, entry, mapped=entry.dtype != STRING)
+        return self._array(name, entry, _DataFile.mapped)
 
     def _entry(self, name: str) -> Entry:
         try:
@@ -238,7 +256,7 @@ class Bundle:
             shape = [n if n >= 0 else d for (_, n), d in zip(extents, entry.shape, strict=True)]
             if list(found.shape) != shape:
                 raise self._damaged(name, f"its part {extents} has the shape {found.shape}")
-            return self._array(f"{name} (its part {extents})", found)
+            return self._array(f"{name} (its part {extents})", found, _DataFile.read)
 
         dtype = self._dtype(name, entry)
         held = sum(file.size for file in self._files.values())
@@ -255,19 +273,19 @@ class Bundle:
         if entry.dtype in _QUANTIZED:
             return _QUANTIZED[entry.dtype]
         try:
-            return np.dtype(dtypes.as_dtype(entry.dtype).as_numpy_dtype)
+            return dtypes.as_dtype(entry.dtype).dtype
         except TypeError:
             raise UnimplementedError(
                 f"{name} in {self.path} has TensorFlow's dtype number {entry.dtype}, which is not read here."
             ) from None
 
-    def _array(self, name: str, entry: Entry, mapped: bool = False) -> np.ndarray:
+    def _array(self, name: str, entry: Entry, source: _Source) -> np.ndarray:
         dtype, file = self._dtype(name, entry), self._files[entry.shard]
         if entry.dtype == STRING:
             return self._strings(name, entry, file.read(entry).tobytes())
         if math.prod(entry.shape) * dtype.itemsize != entry.size:
             raise self._damaged(name, f"{entry.size} bytes are no {list(entry.shape)} of {dtype}")
-        raw = file.mapped(entry) if mapped and entry.size else file.read(entry)
+        raw = source(file, entry) if entry.size else np.empty(0, np.uint8)
         if masked(crc32c(raw)) != entry.crc32c:
             raise self._mismatch(name, file)
         return raw.view(dtype).reshape(entry.shape)
@@ -336,15 +354,19 @@ class _DataFile:
         weakref.finalize(self, os.close, self._descriptor)
         self.size = os.fstat(self._descriptor).st_size
 
-    def read(self, entry: Entry) -> np.ndarray:
-        """The bytes of an entry, as a writable array."""
+    def lent(self, entry: Entry) -> np.ndarray:
+        """The bytes of an entry, in memory that a device may share."""
+        return self.read(entry, transfers.fresh)
+
+    def read(self, entry: Entry, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
+        """The bytes of an entry, in an array that is made for them."""
         if is_remote(self.path):
             with self._lock:
                 self._file.seek(entry.offset)
                 raw = np.frombuffer(self._file.read(entry.size) if entry.size else b"", np.uint8)
                 raw = raw.copy()
         else:
-            raw = np.empty(entry.size, np.uint8)
+            raw = make((entry.size,), np.uint8)
             raw = raw[: self._fill(raw, entry.offset)]
         if raw.size != entry.size:
             raise DataLossError(f"{self.path} ended while it was read.")
@@ -368,3 +390,7 @@ class _DataFile:
             if self._map is None:
                 self._map = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
         return np.frombuffer(self._map, np.uint8, entry.size, entry.offset)
+
+
+# How the bytes of an entry are got.
+_Source = Callable[[_DataFile, Entry], np.ndarray]

@@ -37,6 +37,9 @@ class Stored(Protocol):
     def read(self, name: str) -> np.ndarray:
         """An array by its key."""
 
+    def lent(self, name: str) -> np.ndarray:
+        """An array that nobody may change, so that devices may share its memory."""
+
     def open(self, name: str) -> Any:
         """An array that is read where it is used."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.checkpoint.containers import Stored, stored_objects
 from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, children, is_trackable, slots_of
 from meshflow.checkpoint.graph_message import KERAS_3_WEIGHTS, operations
+from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
@@ -98,7 +99,7 @@ class Restoration:
         layout = variable.layout
         split = layout is not None and not layout.is_fully_replicated()
         # Each device takes its part from the file, however the array was split when it was saved.
-        value = self.folder.open(key) if split else self.folder.read(key)
+        value = self.folder.open(key) if split else self.folder.lent(key)
         if not variable.shape.is_compatible_with(value.shape):
             raise ValueError(
                 f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
@@ -114,6 +115,8 @@ class Restoration:
         with init_scope():
             if split:
                 variable.assign(parts_of(value, layout, dtype))
+            elif layout is None and value.dtype == dtype and transfers.is_ours(value):
+                variable.assign(Tensor(transfers.to_device(value)))
             else:
                 variable.assign(value.astype(dtype, copy=False))
 

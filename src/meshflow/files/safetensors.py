@@ -55,7 +55,8 @@ def save_file(
       >>> load_file(path)
       {'w': array([0., 1., 2.])}
     """
-    arrays, header, end = [], {}, 0
+    arrays, end = [], 0
+    header: dict[str, Any] = {}
     if metadata:
         header[_METADATA] = {str(key): str(value) for key, value in metadata.items()}
     # Large items first, as the format's own writer does: each array is aligned to its own size then.
