@@ -7,6 +7,7 @@ import pytest
 import meshflow as tf
 from killing import check_kills
 from meshflow import train
+from meshflow.checkpoint.bundle import Bundle, shards_of
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -30,6 +31,12 @@ MANAGER = """
         w.assign(w * 0 + number)
         begin()
         manager.save()
+    """
+SAME = """
+    def write(path, number):
+        v, w = tf.Variable(number), tf.Variable(tf.fill([1000], number))
+        begin()
+        tf.train.Checkpoint(v=v, w=w).write(path + "/ckpt")
     """
 SAVED_MODEL = """
     def write(path, number):
@@ -56,12 +63,20 @@ def test_checkpoints(program, tmp_path):
     found = check_kills(program, tmp_path, read_latest)
     assert found[False]
     folder = tmp_path / "target"
-    names = {n.removesuffix(".index") for n in os.listdir(folder)} - {"checkpoint"}
-    assert all(os.path.exists(folder / name / "manifest.json") for name in names)
+    names = {n.partition(".")[0] for n in os.listdir(folder)} - {"checkpoint"}
+    assert all(Bundle(folder / name).entries for name in names)
+    # What is there of each is an index and its data files.
+    assert len(os.listdir(folder)) == 1 + sum(1 + shards_of(folder / name) for name in names)
     if program is MANAGER:
         state = train.get_checkpoint_state(folder)
         assert names == {os.path.basename(p) for p in state.all_model_checkpoint_paths}
         assert len(names) == 2
+
+
+def test_a_checkpoint_in_the_place_of_another(tmp_path):
+    read = lambda path: same([train.load_variable(f"{path}/ckpt", name) for name in "vw"])
+    assert check_kills(SAME, tmp_path, read)[False]
+    assert len(os.listdir(tmp_path / "target")) == 1 + shards_of(tmp_path / "target" / "ckpt")
 
 
 def test_saved_models(tmp_path):

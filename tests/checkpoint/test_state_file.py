@@ -11,6 +11,9 @@ import pytest
 import meshflow as tf
 from meshflow import train
 from meshflow.checkpoint import storage
+from meshflow.checkpoint.bundle import Bundle
+from meshflow.checkpoint.bundle_writer import write_bundle
+from meshflow.checkpoint.containers import remove
 
 
 def saved(folder, count=2, name="ckpt", **kwargs):
@@ -61,23 +64,23 @@ def test_the_prefix_written_to_last_comes_first(tmp_path):
     for name, count, when in (("other", 12, 1), ("ckpt", 3, 2)):
         checkpoint = train.Checkpoint(v=tf.Variable(0.0))
         for _ in range(count):
-            os.utime(checkpoint.save(tmp_path / name) + "/manifest.json", (when, when))
+            os.utime(checkpoint.save(tmp_path / name) + ".index", (when, when))
     (tmp_path / "checkpoint").write_text("")
     assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-3")
     storage.write_folder(tmp_path / "ckpt-9", {"00000": ("a", 1.0)})  # of something else
-    (tmp_path / "ckpt-3" / "manifest.json").write_text("{")
+    (tmp_path / "ckpt-3.index").write_text("tea")
     assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
 
 
 def test_a_named_checkpoint_that_is_gone(tmp_path, caplog):
     saved(tmp_path)
-    storage.remove(tmp_path / "ckpt-2")
+    remove(tmp_path / "ckpt-2")
     with caplog.at_level(logging.WARNING, "meshflow"):
         assert train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
     assert "No checkpoint is at" in caplog.text and "ckpt-2" in caplog.text
     v, manager = saved(tmp_path, 0)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1") and float(v) == 1
-    storage.remove(tmp_path / "ckpt-1")
+    remove(tmp_path / "ckpt-1")
     assert train.latest_checkpoint(tmp_path) is None
 
 
@@ -103,39 +106,52 @@ def test_only_what_the_manager_wrote_is_deleted(tmp_path):
     assert (own / "ckpt-0" / "notes.txt").read_text() == "tea"
 
 
-def test_files_beside_the_arrays_stay(tmp_path):
+def test_files_of_others_stay(tmp_path):
     v = tf.Variable(1.0)
     checkpoint = train.Checkpoint(v=v)
     path = tmp_path / "model"
     (path / "logs").mkdir(parents=True)
     (path / "logs" / "a.txt").write_text("tea")
     (tmp_path / "model.old").mkdir()
-    for value in (2.0, 3.0):
+    (tmp_path / "model.data-of-someone").write_text("tea")
+    for value in (2.0, 3.0, 4.0):
         v.assign(value)
         checkpoint.write(path)
         assert train.load_variable(path, "v") == value
+    data = "model.data-00000-of-00001"
+    others = ["model", "model.data-of-someone", "model.old"]
+    assert sorted(os.listdir(tmp_path)) == sorted([data, "model.index", *others])
+    remove(path)
+    assert sorted(os.listdir(tmp_path)) == others
     assert (path / "logs" / "a.txt").read_text() == "tea"
-    assert sorted(os.listdir(tmp_path)) == ["model", "model.index", "model.old"]
+
+
+def test_arrays_in_a_folder_beside_files_of_others(tmp_path):
+    path = tmp_path / "model"
+    (path / "logs").mkdir(parents=True)
+    for value in (2.0, 3.0):
+        storage.write_folder(path, {"00000": ("a", value)})
+        assert storage.Folder(path).read("a") == value
+    assert os.listdir(tmp_path) == ["model"]
     storage.remove(path)
     assert os.listdir(path) == ["logs"]
     (path / "manifest.json").write_text('{"name": "a web page"}')
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"manifest\.json is no file of"):
-        checkpoint.write(path)
+        storage.write_folder(path, {"00000": ("a", 1.0)})
     (tmp_path / "file").write_text("tea")
     with pytest.raises(tf.errors.FailedPreconditionError, match="there is a file"):
-        checkpoint.write(tmp_path / "file")
+        storage.write_folder(tmp_path / "file", {"00000": ("a", 1.0)})
     assert (tmp_path / "file").read_text() == "tea"
-    assert os.listdir(tmp_path / "model.old") == []
 
 
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "large").mkdir()
     os.symlink(tmp_path / "large", tmp_path / "ckpt")
     for value in (1.0, 2.0):
-        train.Checkpoint(v=tf.Variable(value)).write(tmp_path / "ckpt")
+        storage.write_folder(tmp_path / "ckpt", {"00000": ("a", value)})
     assert os.path.islink(tmp_path / "ckpt")
-    assert train.load_variable(tmp_path / "large", "v") == 2
-    assert sorted(os.listdir(tmp_path)) == ["ckpt", "ckpt.index", "large"]
+    assert storage.Folder(tmp_path / "large").read("a") == 2
+    assert sorted(os.listdir(tmp_path)) == ["ckpt", "large"]
 
 
 def test_what_a_killed_manager_left_is_cleared(tmp_path, monkeypatch):
@@ -144,18 +160,18 @@ def test_what_a_killed_manager_left_is_cleared(tmp_path, monkeypatch):
         patch.setattr("meshflow.checkpoint.manager.remove", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             manager.save()
-    os.unlink(tmp_path / "ckpt-1" / "manifest.json")  # as if deleting had begun
+    os.unlink(tmp_path / "ckpt-1.index")  # as if deleting had begun
     # No process has this number.
-    dead = f"{tmp_path}/ckpt-5.{storage.os.uname().nodename.replace('.', '_')}-999999999-0.part"
-    os.mkdir(dead)
-    os.mkdir(tmp_path / "ckpt-4.meshflow.old")
+    dead = f"{tmp_path}/ckpt-5.data-00000-of-00001.{storage.os.uname().nodename.replace('.', '_')}-999999999-0.part"
+    for left in (dead, tmp_path / "ckpt-4.data-00000-of-00002"):
+        open(left, "wb").close()
     v, manager = saved(tmp_path, 0)
     assert manager.restore_or_initialize() == str(tmp_path / "ckpt-4") and float(v) == 3
     assert os.path.exists(dead)  # who restores may be somebody else
     manager.save()
     names = ["ckpt-3", "ckpt-4", "ckpt-5"]
     assert sorted(os.listdir(tmp_path)) == sorted(
-        ["checkpoint", *names, *(f"{name}.index" for name in names)]
+        ["checkpoint", *(n + e for n in names for e in (".index", ".data-00000-of-00001"))]
     )
 
 
@@ -176,3 +192,22 @@ def test_a_full_disk(split, tmp_path, monkeypatch):
         storage.write_folder(path, {"00000": ("a", value + 1)})
     assert os.listdir(tmp_path) == ["a"]
     assert storage.Folder(path).open("a").tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_full_disk_and_a_bundle(split, tmp_path, monkeypatch):
+    sharding = jax.sharding.NamedSharding(
+        jax.make_mesh((4,), ("x",)), jax.sharding.PartitionSpec("x" if split else None)
+    )
+    value = jax.device_put(np.arange(8.0), sharding)
+    write_bundle(tmp_path / "a", {"a": value})
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=r"/a\..*No space left"):
+        write_bundle(tmp_path / "a", {"a": value + 1})
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+    assert Bundle(tmp_path / "a").open("a")[2:5].tolist() == [2, 3, 4]

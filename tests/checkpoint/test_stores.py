@@ -6,7 +6,9 @@ import pytest
 import meshflow as tf
 import stores
 from meshflow import train
-from meshflow.checkpoint import storage
+from meshflow.checkpoint import bundle_writer, storage
+from meshflow.checkpoint.bundle import Bundle
+from meshflow.checkpoint.containers import is_checkpoint
 from meshflow.files import gfile
 
 
@@ -34,7 +36,8 @@ def test_a_manager_keeps_the_latest(place):
         manager.save()
     assert manager.checkpoints == [f"{place}/ckpt-2", f"{place}/ckpt-3"]
     assert sorted(gfile.listdir(place)) == [
-        *("checkpoint", "ckpt-2", "ckpt-2.index", "ckpt-3", "ckpt-3.index")
+        "checkpoint",
+        *(n + e for n in ("ckpt-2", "ckpt-3") for e in (".data-00000-of-00001", ".index")),
     ]
     assert train.latest_checkpoint(place) == f"{place}/ckpt-3"
     assert next(train.checkpoints_iterator(place)) == f"{place}/ckpt-3"
@@ -53,7 +56,7 @@ def test_a_program_that_ends_while_it_writes_leaves_the_checkpoint_before(monkey
     checkpoint = train.Checkpoint(v=v, more=tf.Variable(2.0))
     manager = train.CheckpointManager(checkpoint, place, 1)
     manager.save()
-    real, left = storage._written, [2]
+    real, left = bundle_writer._Data.put, [2]
 
     def dying(*arguments):
         left[0] -= 1
@@ -61,12 +64,12 @@ def test_a_program_that_ends_while_it_writes_leaves_the_checkpoint_before(monkey
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(storage, "_written", dying)
+    monkeypatch.setattr(bundle_writer._Data, "put", dying)
     with pytest.raises(KeyboardInterrupt):
         manager.save()
     monkeypatch.undo()
     assert train.latest_checkpoint(place) == f"{place}/ckpt-1"
-    assert not storage.is_checkpoint(f"{place}/ckpt-2")
+    assert not is_checkpoint(f"{place}/ckpt-2")
 
 
 def test_arrays_split_over_devices(monkeypatch):
@@ -77,11 +80,17 @@ def test_arrays_split_over_devices(monkeypatch):
     for dtype in ("float32", "bfloat16"):
         value = jax.device_put(jax.numpy.arange(8, dtype=dtype), sharding)
         storage.write_folder(f"{place}/a", {"00000": ("a", value)})
-        found = storage.Folder(f"{place}/a").open("a")
-        assert found.dtype == value.dtype and found.tolist() == list(range(8))
+        bundle_writer.write_bundle(f"{place}/c", {"a": value})
+        for stored in (storage.Folder(f"{place}/a"), Bundle(f"{place}/c")):
+            found = stored.open("a")
+            assert found.dtype == value.dtype and found[:].tolist() == list(range(8))
     monkeypatch.setattr(type(value), "is_fully_addressable", property(lambda _: False))
-    with pytest.raises(tf.errors.UnimplementedError, match="folder that all processes share"):
-        storage.write_folder(f"{place}/b", {"00000": ("a", value)})
+    for write in (
+        lambda: storage.write_folder(f"{place}/b", {"00000": ("a", value)}),
+        lambda: bundle_writer.write_bundle(f"{place}/b", {"a": value}),
+    ):
+        with pytest.raises(tf.errors.UnimplementedError, match="folder that all processes share"):
+            write()
 
 
 def test_saved_models():

@@ -43,4 +43,5 @@ def in_two_processes(program, folder):
 def test_two_processes_share_a_checkpoint(tmp_path):
     printed = in_two_processes(PROGRAM, tmp_path)
     assert "barrier alone: not all of 2 processes came within 0.5 s" in printed[0]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "ckpt-1", "ckpt-1.index"]
+    data = [f"ckpt-1.data-0000{i}-of-00002" for i in range(2)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", *data, "ckpt-1.index"]

@@ -111,7 +111,7 @@ def test_checkpoints(tmp_path):
         verbose=0,
         callbacks=[callbacks.ModelCheckpoint(path, save_weights_only=True, monitor="loss")],
     )
-    assert sorted(f[:2] for f in os.listdir(tmp_path)) == ["01", "02"]
+    assert sorted({f[:2] for f in os.listdir(tmp_path)} - {"ch"}) == ["01", "02"]
     best = os.path.join(tmp_path, "best.keras")
     m.fit(
         X,
@@ -125,7 +125,7 @@ def test_checkpoints(tmp_path):
         os.path.join(tmp_path, "step"), save_weights_only=True, save_freq=2
     )
     m.fit(X, Y, batch_size=2, verbose=0, callbacks=[steps])
-    assert os.path.isdir(tmp_path / "step")
+    assert os.path.exists(tmp_path / "step.index")
 
 
 @pytest.mark.nan_expected

@@ -91,11 +91,11 @@ def test_backups(place):
     note = tf.keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: seen.append(epoch))
     with pytest.raises(KeyboardInterrupt):
         make_model().fit(X, X[:, 0], epochs=4, verbose=0, callbacks=[backup(), note, Stop()])
-    assert gfile.exists(f"{place}/backup/backup/manifest.json")
+    assert gfile.exists(f"{place}/backup/backup.index")
     model = make_model()
     model.fit(X, X[:, 0], epochs=4, verbose=0, callbacks=[backup(), note])
     assert seen == [0, 1, 2, 2, 3]
-    assert not gfile.exists(f"{place}/backup/backup/manifest.json")
+    assert not gfile.exists(f"{place}/backup/backup.index")
     whole = make_model()
     whole.fit(X, X[:, 0], epochs=4, verbose=0)
     for mine, theirs in zip(model.get_weights(), whole.get_weights(), strict=True):

@@ -1,7 +1,8 @@
 """Checkpoints: the values of variables on disk, found again by the objects that own them.
 
-`storage` writes and reads folders of arrays; `graph` finds what objects own; `restoring` puts values
-back; `checkpoint` and `manager` are TensorFlow's classes; `state_file` remembers the latest.
+`bundle` and `bundle_writer` read and write TensorFlow's files, over `table`, `wire` and `slices`, `storage` folders of arrays, and
+`containers` tells them apart; `graph` finds what objects own, `graph_message` says it as TensorFlow does; `restoring` puts
+values back; `checkpoint` and `manager` are TensorFlow's classes, `background` their thread; `state_file` remembers the latest.
 """
 
 from meshflow.checkpoint.checkpoint import Checkpoint, CheckpointOptions

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable
+from meshflow.checkpoint.background import Background
+from meshflow.checkpoint.bundle_writer import held_apart
+from meshflow.checkpoint.containers import Stored, is_checkpoint, open_checkpoint, written
+from meshflow.checkpoint.graph import children, is_trackable
+from meshflow.checkpoint.graph_message import contents
 from meshflow.checkpoint.restoring import (
     CheckpointLoadStatus,
     InitializationOnlyStatus,
@@ -21,7 +24,6 @@ from meshflow.checkpoint.state_file import (
     latest_checkpoint,
     write_state,
 )
-from meshflow.checkpoint.storage import Folder, is_checkpoint, write_folder
 from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope
@@ -29,7 +31,6 @@ from meshflow.core.variables.module import Awaited
 from meshflow.core.variables.variable import Variable
 from meshflow.files import gfile
 from meshflow.files.paths import text
-from meshflow.files.replacing import replacing
 
 
 class CheckpointOptions:
@@ -37,9 +38,11 @@ class CheckpointOptions:
 
     Args:
       experimental_io_device: ignored; files are written by this process.
-      experimental_enable_async_checkpoint: ignored; saving waits until the files are on the disk.
+      experimental_enable_async_checkpoint: the older name of `enable_async`.
       experimental_write_callbacks: functions called with the path after a checkpoint was written.
-      enable_async: as `experimental_enable_async_checkpoint`.
+      enable_async: whether a thread writes the files while the program goes on; the next saving or restoring, and
+        `Checkpoint.sync`, wait for it and raise what went wrong. Arrays of which several processes hold parts are
+        written before saving returns.
       experimental_skip_slot_variables: whether restoring leaves the optimizers' slots out.
       experimental_sharding_callback: ignored.
 
@@ -68,6 +71,7 @@ class CheckpointOptions:
         self.experimental_enable_async_checkpoint = experimental_enable_async_checkpoint
         self.experimental_write_callbacks = list(experimental_write_callbacks or [])
         self.enable_async = enable_async
+        self._in_background = enable_async or experimental_enable_async_checkpoint
         self.experimental_skip_slot_variables = experimental_skip_slot_variables
         self.experimental_sharding_callback = experimental_sharding_callback
 
@@ -101,9 +105,10 @@ class Checkpoint(Awaited):
 
     def __init__(self, root: Any = None, **kwargs: Any) -> None:
         self._save_counter: Variable | None = None
+        self._background = Background()
         if root is not None and not is_trackable(root):
             raise ValueError(_not_trackable("root", root))
-        self._root = root
+        self._checkpoint_root = root
         own = children(root) if root is not None else {}
         for name, value in kwargs.items():
             if not is_trackable(value):
@@ -118,9 +123,13 @@ class Checkpoint(Awaited):
         attributes = {
             name: value
             for name, value in vars(self).items()
-            if name not in ("_root", "_save_counter") and is_trackable(value)
+            if name not in ("_background", "_checkpoint_root", "_save_counter")
+            and is_trackable(value)
         }
-        found = {**(children(self._root) if self._root is not None else {}), **attributes}
+        found = {
+            **(children(self._checkpoint_root) if self._checkpoint_root is not None else {}),
+            **attributes,
+        }
         if self._save_counter is not None:
             found["save_counter"] = self._save_counter
         return found
@@ -146,15 +155,51 @@ class Checkpoint(Awaited):
         Raises:
           RuntimeError: inside a function that is being traced.
         """
-        if context.trace is not None:
-            raise RuntimeError(
-                "Checkpoints cannot be written inside a tf.function: call save() or write() outside of it."
-            )
-        path = text(file_prefix)
-        write_objects(path, self)
-        for callback in (options or CheckpointOptions()).experimental_write_callbacks:
-            callback(path)
+        _refuse_traces()
+        return self._write(text(file_prefix), options, lambda _: None)
+
+    def _write(
+        self, path: str, options: CheckpointOptions | None, note: Callable[[str], None]
+    ) -> str:
+        """Writes, now or in the background, and then calls `note` and the options' callbacks with the path."""
+        options = options or CheckpointOptions()
+        self.sync()
+        arrays = contents(self)
+
+        def write() -> None:
+            written(path, arrays)
+            for callback in (note, *options.experimental_write_callbacks):
+                callback(path)
+
+        if options._in_background and not held_apart(arrays.values()):
+            for key, value in arrays.items():
+                if isinstance(value, np.ndarray):
+                    arrays[key] = (
+                        value.copy()
+                    )  # others are never written in place while they are held
+            self._background.run(write)
+        else:
+            write()
         return path
+
+    def sync(self) -> None:
+        """Waits until what is written in the background is whole.
+
+        Raises:
+          OpError: what went wrong.
+
+        Example:
+          >>> import meshflow as tf
+          >>> import os, tempfile
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     checkpoint = tf.train.Checkpoint(w=tf.Variable(1.0))
+          ...     options = tf.train.CheckpointOptions(enable_async=True)
+          ...     path = checkpoint.save(os.path.join(folder, "ckpt"), options)
+          ...     checkpoint.sync()
+          ...     float(tf.train.load_variable(path, "w"))
+          1.0
+        """
+        self._background.wait()
 
     def save(self, file_prefix: Any, options: CheckpointOptions | None = None) -> str:
         """Saves under the next number and writes the `checkpoint` file beside it.
@@ -174,10 +219,10 @@ class Checkpoint(Awaited):
           ...     [os.path.basename(checkpoint.save(os.path.join(folder, "ckpt"))) for _ in range(2)]
           ['ckpt-1', 'ckpt-2']
         """
+        self.sync()
         number = int(self.save_counter.assign_add(1))
-        path = self.write(f"{text(file_prefix)}-{number}", options)
-        note_latest(path)
-        return path
+        _refuse_traces()
+        return self._write(f"{text(file_prefix)}-{number}", options, note_latest)
 
     def read(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
         """Restores what `write` or `save` wrote.
@@ -194,8 +239,9 @@ class Checkpoint(Awaited):
           DataLossError: when a file is damaged.
           ValueError: when a stored value does not fit its variable.
         """
+        self.sync()
         skip = options is not None and options.experimental_skip_slot_variables
-        return CheckpointLoadStatus(Restoration(_open(save_path), self, skip))
+        return CheckpointLoadStatus(Restoration(open_latest(save_path), self, skip))
 
     def restore(self, save_path: Any, options: CheckpointOptions | None = None) -> Any:
         """Restores what `save` or `write` wrote.
@@ -228,6 +274,13 @@ class Checkpoint(Awaited):
         return status
 
 
+def _refuse_traces() -> None:
+    if context.trace is not None:
+        raise RuntimeError(
+            "Checkpoints cannot be written inside a tf.function: call save() or write() outside of it."
+        )
+
+
 def _not_trackable(name: str, value: Any) -> str:
     return (
         f"`Checkpoint` was expecting {name} to be a trackable object (a Variable, Module, layer, model, optimizer, or "
@@ -235,42 +288,30 @@ def _not_trackable(name: str, value: Any) -> str:
     )
 
 
-def _open(path: Any) -> Folder:
-    """A checkpoint by its path, or the latest one of a folder."""
+def open_latest(path: Any) -> Stored:
+    """A checkpoint by its path, or the latest one of a folder.
+
+    Args:
+      path: the checkpoint's path, or the folder of its `checkpoint` file.
+    """
     path = text(path)
     if gfile.isdir(path) and not is_checkpoint(path):
-        return Folder(latest_checkpoint(path) or path)
-    return Folder(path)
+        return open_checkpoint(latest_checkpoint(path) or path)
+    return open_checkpoint(path)
 
 
 @inside(CHECKPOINT, "write")
-def write_objects(path: str, root: Any) -> None:
-    """Writes the values below an object, and the graph of objects, to a folder.
-
-    Args:
-      path: the folder.
-      root: the object.
-    """
-    graph = ObjectGraph(root)
-    values = list(graph.values())
-    slots = list(graph.slots())
-    values += [(entry["key"], value) for entry, value in slots]
-    nodes = [{k: v for k, v in node.items() if k != "path"} for node in graph.nodes]
-    extra = {"graph": {"nodes": nodes, "slots": [entry for entry, _ in slots]}}
-    arrays = {f"{i:05d}": pair for i, pair in enumerate(values)}
-    write_folder(path, arrays, extra)
-    write_index(path)
-
-
-def write_index(path: str) -> None:
-    """Writes the file that scripts look for to see whether TensorFlow has left a checkpoint.
+def write_objects(path: str, root: Any, options: CheckpointOptions | None = None) -> None:
+    """Writes the values below an object, and the graph of objects, and names them as the latest.
 
     Args:
       path: the checkpoint's path.
+      root: the object.
+      options: see `CheckpointOptions`; without a `Checkpoint` to wait for, nothing is written in the background.
     """
-    if jax.process_index() == 0:
-        with replacing(f"{path}.index", "w") as file:
-            json.dump({"format": "meshflow-arrays", "folder": os.path.basename(path)}, file)
+    written(path, contents(root))
+    for callback in (note_latest, *(options or CheckpointOptions()).experimental_write_callbacks):
+        callback(path)
 
 
 @inside(CHECKPOINT, "restore")
@@ -284,7 +325,7 @@ def restore_objects(path: Any, root: Any) -> CheckpointLoadStatus:
     Returns:
       A `CheckpointLoadStatus`; errors as in `Checkpoint.read`.
     """
-    return CheckpointLoadStatus(Restoration(_open(path), root))
+    return CheckpointLoadStatus(Restoration(open_latest(path), root))
 
 
 def note_latest(path: str) -> None:

@@ -2,8 +2,9 @@
 
 Names are TensorFlow's: attributes, positions in lists, keys of dictionaries, `layer-0` and
 `layer_with_weights-0` for the layers of a model, so that listings of a checkpoint look familiar.
-An object can say itself what it owns by `_checkpoint_children()`, and keep a value that is not a
-variable by `_checkpoint_value()` and `_restore_checkpoint_value(array)`.
+An object can say itself what it owns by `_checkpoint_children()`, and keep values that are no variable's
+by `_checkpoint_values()`, which gives arrays by the endings of their keys, and `_restore_checkpoint_values(attribute,
+arrays)`. The first attribute in its `_checkpoint_attributes` is the name it writes them under, all are what it reads.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.checkpoint.slices import Parts
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.sharded_variable import ShardedVariable, whole_variables
 from meshflow.core.variables.variable import Variable
 
-VALUE = ".ATTRIBUTES/VARIABLE_VALUE"
+VARIABLE = "VARIABLE_VALUE"
+STATE = "py_state"
 
 # Attributes of Keras' layers, models and metrics that repeat or only refer to what is saved.
 _INTERNAL = frozenset(
@@ -48,7 +50,7 @@ def is_trackable(value: Any) -> bool:
         return False
     return (
         hasattr(value, "_checkpoint_children")
-        or hasattr(value, "_checkpoint_value")
+        or hasattr(value, "_checkpoint_values")
         or getattr(value, "_is_metric", False)
         or hasattr(value, "get_concrete_function")
         or _ours_with_variables(value)
@@ -129,7 +131,7 @@ def escaped(name: str) -> str:
     Args:
       name: the name of a child.
     """
-    return name.replace(".", "..").replace("/", ".S") if "/" in name else name
+    return name.replace(".", "..").replace("/", ".S")
 
 
 class ObjectGraph:
@@ -139,13 +141,13 @@ class ObjectGraph:
       root: the object to start at.
 
     Attributes:
-      nodes: for each object its children's positions by name, its key, and whether it has a value.
+      nodes: for each object its children's positions by name, its path, and the keys of its values by attribute.
       objects: the objects, in the same order.
     """
 
     def __init__(self, root: Any) -> None:
         self.objects: list[Any] = [root]
-        self.nodes: list[dict[str, Any]] = [{"path": "", "children": {}}]
+        self.nodes: list[dict[str, Any]] = [{"path": "", "children": {}, "values": {}}]
         self._positions = {id(root): 0}
         queue = deque([0])
         while queue:
@@ -157,32 +159,47 @@ class ObjectGraph:
                     queue.append(len(self.objects))
                     prefix = f"{node['path']}/" if node["path"] else ""
                     self.objects.append(child)
-                    self.nodes.append({"path": prefix + escaped(name), "children": {}})
+                    self.nodes.append(
+                        {"path": prefix + escaped(name), "children": {}, "values": {}}
+                    )
                 node["children"][name] = self._positions[id(child)]
 
     def values(self) -> Iterator[tuple[str, Any]]:
         """Keys and arrays of all that has a value; marks the nodes with their keys."""
         for node, item in zip(self.nodes, self.objects, strict=True):
+            kind, arrays = VARIABLE, {}
             if isinstance(item, (Variable, ShardedVariable)):
-                node["key"] = f"{node['path'] or 'root'}/{VALUE}"
-                yield node["key"], stored(item)
-            elif hasattr(item, "_checkpoint_value"):
-                node["key"] = f"{node['path'] or 'root'}/.ATTRIBUTES/py_state"
-                yield node["key"], item._checkpoint_value()
+                arrays = {"": stored(item)}
+            elif hasattr(item, "_checkpoint_values"):
+                kind, arrays = item._checkpoint_attributes[0], item._checkpoint_values()
+            if not arrays:
+                continue
+            key = node["values"][kind] = f"{node['path'] or 'root'}/.ATTRIBUTES/{kind}"
+            for ending, array in arrays.items():
+                yield key + ending, array
 
     def slots(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Descriptions and arrays of the optimizers' slots of variables in the graph."""
+        """Descriptions and arrays of the slots of variables in the graph, of optimizers that name them by the variables."""
         for position, item in enumerate(self.objects):
+            if getattr(item, "_slots_in_lists", False):
+                continue  # they are children
             for variable, name, slot in slots_of(item):
                 owner = self._positions.get(id(variable))
                 if owner is None:
                     continue
                 path = f"{self.nodes[owner]['path']}/.OPTIMIZER_SLOT/{self.nodes[position]['path']}"
-                key = f"{path}/{escaped(name)}/{VALUE}"
-                yield (
-                    {"optimizer": position, "variable": owner, "name": name, "key": key},
-                    stored(slot),
-                )
+                key = f"{path}/{escaped(name)}/.ATTRIBUTES/{VARIABLE}"
+                about = {"optimizer": position, "variable": owner, "name": name, "key": key}
+                yield {**about, "full_name": full_name(slot)}, stored(slot)
+
+
+def full_name(variable: Variable | ShardedVariable) -> str:
+    """A variable's name without what follows a colon.
+
+    Args:
+      variable: the variable.
+    """
+    return variable.name.partition(":")[0]
 
 
 def stored(variable: Variable | ShardedVariable) -> Any:
@@ -192,15 +209,20 @@ def stored(variable: Variable | ShardedVariable) -> Any:
       variable: the variable.
 
     Returns:
-      A NumPy array; the JAX array itself where devices hold different parts of it.
+      Its array; `Parts` of one in shards.
     """
     if isinstance(variable, ShardedVariable):
-        return np.concatenate([np.asarray(stored(shard)) for shard in variable.variables])
+        parts, first = [], 0
+        for shard in variable.variables:
+            value = stored(shard)
+            whole = ((0, -1),) * (value.ndim - 1)
+            parts.append((((first, len(value)), *whole), value))
+            first += len(value)
+        return Parts((first, *parts[0][1].shape[1:]), parts)
     value = variable._value
     if getattr(variable, "save_as_bf16", False) and value.dtype == np.float32:
         value = value.astype(jnp.bfloat16)
-    split = isinstance(value, jax.Array) and not value.is_fully_replicated
-    return value if split else np.asarray(value)
+    return value
 
 
 def slots_of(value: Any) -> Iterator[tuple[Any, str, Any]]:

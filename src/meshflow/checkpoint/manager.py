@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.checkpoint.checkpoint import Checkpoint, CheckpointOptions
+from meshflow.checkpoint.containers import clear, is_checkpoint, remove
 from meshflow.checkpoint.state_file import (
     CheckpointState,
     get_checkpoint_state,
     latest_whole,
     write_state,
 )
-from meshflow.checkpoint.storage import clear, is_checkpoint, remove
 from meshflow.files import gfile
 from meshflow.files.paths import absolute, text
 
@@ -124,12 +124,15 @@ class CheckpointManager:
         for path in self._begun:
             if not is_checkpoint(path):
                 remove(path)
+        begun = set()
         for name in gfile.listdir(self._directory):
-            begun = name.rpartition(".meshflow.")[0]
+            for mark in (".meshflow.", ".data-", ".index."):
+                begun.add(name.partition(mark)[0] if mark in name else "")
             if name.endswith(".part"):
-                begun = name.rsplit(".", 2)[0].removesuffix(".index")
-            path = gfile.join(self._directory, begun)
-            if begun and self._is_own(path):
+                begun.add(name.rsplit(".", 2)[0])
+        for name in sorted(begun):
+            path = gfile.join(self._directory, name)
+            if name and self._is_own(path):
                 clear(path)
 
     @property
@@ -189,11 +192,15 @@ class CheckpointManager:
             if check_interval and recent:
                 return None
             self._last_step = step
+        self.sync()
         counter = self._checkpoint.save_counter.assign_add(1)
         number = int(counter if checkpoint_number is None else checkpoint_number)
         prefix = gfile.join(self._directory, f"{self._name}-{number}")
         self._clear()
-        path = self._checkpoint.write(prefix, options)
+        return self._checkpoint._write(prefix, options, self._note)
+
+    def _note(self, path: str) -> None:
+        """Counts a checkpoint that is whole, and deletes those that are too many."""
         self._kept.pop(path, None)
         self._kept[path] = time.time()
         self._latest, kept = path, len(self._kept)
@@ -204,7 +211,6 @@ class CheckpointManager:
             remove(old)
         if doomed or len(self._kept) != kept:
             self._write_state()
-        return path
 
     def _too_many(self) -> list[str]:
         doomed: list[str] = []
@@ -232,6 +238,7 @@ class CheckpointManager:
         Returns:
           The path of the checkpoint, or None.
         """
+        self.sync()
         if self._latest is not None:
             self._checkpoint.restore(self._latest)
             if self._step_counter is not None:
@@ -242,4 +249,5 @@ class CheckpointManager:
         return None
 
     def sync(self) -> None:
-        """Waits until everything is written; saving already does."""
+        """Waits until everything is written; errors as for `Checkpoint.sync`."""
+        self._checkpoint.sync()

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.checkpoint.graph import STATE
+
 
 class PythonState:
     """Base class of objects with a state of their own, saved as text or bytes.
@@ -32,6 +34,8 @@ class PythonState:
       'before'
     """
 
+    _checkpoint_attributes = (STATE,)
+
     def serialize(self) -> str | bytes:
         """The state."""
         raise NotImplementedError("PythonState subclasses define `serialize`.")
@@ -47,13 +51,18 @@ class PythonState:
     def _checkpoint_children(self) -> dict[str, Any]:
         return {}
 
-    def _checkpoint_value(self) -> np.ndarray:
+    def _checkpoint_values(self) -> dict[str, np.ndarray]:
         state = self.serialize()
-        text = isinstance(state, str)
-        data = state.encode() if isinstance(state, str) else bytes(state)
-        # The first byte tells text from bytes.
-        return np.frombuffer((b"t" if text else b"b") + data, np.uint8)
+        if isinstance(state, str):
+            # TensorFlow gives bytes back for either; the second entry tells text.
+            return {"": np.array(state.encode(), object), "-encoding": np.array(b"utf-8", object)}
+        return {"": np.array(bytes(state), object)}
 
-    def _restore_checkpoint_value(self, value: np.ndarray) -> None:
-        data = value.tobytes()
-        self.deserialize(data[1:].decode() if data[:1] == b"t" else data[1:])
+    def _restore_checkpoint_values(self, attribute: str, values: dict[str, np.ndarray]) -> None:
+        value = values[""]
+        if value.dtype == np.uint8:
+            # Of our older checkpoints; the first byte tells text from bytes.
+            data = value.tobytes()
+            self.deserialize(data[1:].decode() if data[:1] == b"t" else data[1:])
+        else:
+            self.deserialize(value.item().decode() if "-encoding" in values else value.item())

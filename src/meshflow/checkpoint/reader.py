@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.checkpoint.checkpoint import _open
+from meshflow.checkpoint.checkpoint import open_latest
+from meshflow.checkpoint.containers import Stored
 from meshflow.checkpoint.state_file import latest_checkpoint
-from meshflow.checkpoint.storage import Folder
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values import dtypes
 from meshflow.files.paths import is_remote
@@ -20,10 +20,10 @@ class CheckpointReader:
     """The values of a checkpoint by key.
 
     Args:
-      folder: the stored arrays.
+      folder: the checkpoint.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Stored) -> None:
         self._folder = folder
 
     def has_tensor(self, tensor_str: str) -> bool:
@@ -81,7 +81,7 @@ def load_checkpoint(ckpt_dir_or_file: Any) -> CheckpointReader:
       ...     reader.get_tensor("w/.ATTRIBUTES/VARIABLE_VALUE").tolist()
       [1.0, 2.0]
     """
-    return CheckpointReader(_open(ckpt_dir_or_file))
+    return CheckpointReader(open_latest(ckpt_dir_or_file))
 
 
 def load_variable(ckpt_dir_or_file: Any, name: str) -> np.ndarray:

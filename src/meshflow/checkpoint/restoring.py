@@ -13,9 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.checkpoint.graph import ObjectGraph, children, is_trackable, slots_of
-from meshflow.checkpoint.storage import Folder
-from meshflow.core.runtime.errors import DataLossError
+from meshflow.checkpoint.containers import Stored, stored_objects
+from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, children, is_trackable, slots_of
+from meshflow.checkpoint.graph_message import KERAS_3_WEIGHTS, operations
+from meshflow.core.runtime import transfers
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Awaited
@@ -23,42 +25,21 @@ from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
 
 
-def _is_graph(stored: Any) -> bool:
-    """Whether a manifest's objects are nodes with children among them, and slots."""
-    try:
-        nodes, slots = stored["nodes"], stored["slots"]
-        places = [place for node in nodes for place in node["children"].values()]
-        keys = [node.get("key") or "" for node in nodes]
-        return (
-            isinstance(nodes, list)
-            and len(nodes) > 0
-            and all(isinstance(key, str) for key in keys)
-            and all(type(place) is int and 0 <= place < len(nodes) for place in places)
-            and all(isinstance(slot, dict) for slot in slots)
-        )
-    except (TypeError, KeyError, AttributeError):
-        return False
-
-
 class Restoration:
     """One restoring of one checkpoint.
 
     Args:
-      folder: the stored arrays.
+      folder: the checkpoint.
       root: the object that stored node 0 belongs to.
       skip_slots: whether optimizer slots are left out.
     """
 
-    def __init__(self, folder: Folder, root: Any, skip_slots: bool = False) -> None:
+    def __init__(self, folder: Stored, root: Any, skip_slots: bool = False) -> None:
         self.folder = folder
         self.root = root
-        stored = folder.manifest.get("graph")
-        if stored is None:
-            raise ValueError(
-                f"{folder.path} holds arrays but no objects: it was not written by tf.train.Checkpoint."
-            )
-        if not _is_graph(stored):
-            raise DataLossError(f"{folder.path} is damaged: its objects make no sense.")
+        self._skip_slots = skip_slots
+        self._left_out: set[int] = set()
+        stored = stored_objects(folder)
         self.nodes: list[dict[str, Any]] = stored["nodes"]
         self.slots: list[dict[str, Any]] = [] if skip_slots else stored["slots"]
         self.objects: dict[int, Any] = {}
@@ -77,30 +58,48 @@ class Restoration:
             seen.add((position, id(item)))
             self.objects.setdefault(position, item)
             self._restore_value(position, item)
-            own = children(item)
             wanted = self.nodes[position]["children"]
+            own = _known_as(item, wanted)
+            if self._skip_slots:
+                wanted = self._without_slots(wanted, item)
             queue.extend((wanted[name], own[name]) for name in wanted if name in own)
             if any(name not in own for name in wanted):
                 self._wait_for_build(position, item)
         self._restore_slots()
 
     def _restore_value(self, position: int, item: Any) -> None:
-        key = self.nodes[position].get("key")
-        if key is None or (position, id(item)) in self._restored:
+        values: dict[str, str] = self.nodes[position]["values"]
+        if not values or (position, id(item)) in self._restored:
             return
         if isinstance(item, (Variable, ShardedVariable)):
-            self._assign(item, key)
-        elif hasattr(item, "_restore_checkpoint_value"):
-            item._restore_checkpoint_value(self.folder.read(key))
+            if VARIABLE not in values:
+                return
+            self._assign(item, values[VARIABLE])
         else:
-            return
+            known = [a for a in getattr(item, "_checkpoint_attributes", ()) if a in values]
+            if not known:
+                return
+            item._restore_checkpoint_values(known[0], self._arrays(values[known[0]]))
         self._restored.add((position, id(item)))
+
+    def _without_slots(self, wanted: dict[str, int], item: Any) -> dict[str, int]:
+        """What an optimizer owns besides lists of slots, which are then not missed."""
+        lists = getattr(item, "_slot_list_names", ())
+        for name in wanted:
+            if name in lists or (lists and name == "_variables"):
+                self._left_out |= set(self.nodes[wanted[name]]["children"].values())
+        return {name: at for name, at in wanted.items() if name not in lists}
+
+    def _arrays(self, key: str) -> dict[str, np.ndarray]:
+        """The arrays of an object by what follows its key."""
+        endings = [name[len(key) :] for name in self.folder.entries if name.startswith(key)]
+        return {e: self.folder.read(key + e) for e in endings if not e.startswith("/")}
 
     def _assign(self, variable: Variable | ShardedVariable, key: str) -> None:
         layout = variable.layout
         split = layout is not None and not layout.is_fully_replicated()
         # Each device takes its part from the file, however the array was split when it was saved.
-        value = self.folder.open(key) if split else self.folder.read(key)
+        value = self.folder.open(key) if split else self.folder.lent(key)
         if not variable.shape.is_compatible_with(value.shape):
             raise ValueError(
                 f"Received incompatible tensor with shape {tuple(value.shape)} when attempting to restore variable "
@@ -109,13 +108,15 @@ class Restoration:
         dtype = variable.dtype.dtype
         kinds = np.dtype(dtype).kind, value.dtype.kind
         if (kinds[0] in "biu" and kinds[1] not in "biu") or (kinds[0] == "O") != (kinds[1] == "O"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Variable {variable.name} of dtype {variable.dtype.name} cannot hold the stored dtype "
                 f"{value.dtype} (key {key} of {self.folder.path})."
             )
         with init_scope():
             if split:
                 variable.assign(parts_of(value, layout, dtype))
+            elif layout is None and value.dtype == dtype and transfers.is_ours(value):
+                variable.assign(Tensor(transfers.to_device(value)))
             else:
                 variable.assign(value.astype(dtype, copy=False))
 
@@ -145,7 +146,12 @@ class Restoration:
             return
         go_on = lambda: self._visit([(position, item)])
         if hasattr(item, "_build_hooks"):
-            item._build_hooks.append(go_on)
+            # Those that are called are forgotten: what is still missing then waits again.
+            def built() -> None:
+                self._hooked.discard(id(item))
+                go_on()
+
+            item._build_hooks.append(built)
         else:
             unbuilt = getattr(item, "built", True) is False
             if unbuilt:
@@ -165,14 +171,18 @@ class Restoration:
 
     def unused(self) -> list[str]:
         """Keys of stored values that went nowhere."""
-        used_nodes = {p for p, _ in self._restored if isinstance(p, int)}
+        used_nodes = {p for p, _ in self._restored if isinstance(p, int)} | self._left_out
         used_slots = {k for k, _ in self._restored if isinstance(k, str)}
-        left = [n["key"] for i, n in enumerate(self.nodes) if "key" in n and i not in used_nodes]
+        left = [
+            k for i, n in enumerate(self.nodes) if i not in used_nodes for k in n["values"].values()
+        ]
         return left + [e["key"] for e in self.slots if e["key"] not in used_slots]
 
     def unmatched(self) -> list[Any]:
         """Variables below the root that got no value."""
         done = {identity for _, identity in self._restored}
+        if self._skip_slots:
+            done |= {id(slot) for item in self.objects.values() for _, _, slot in slots_of(item)}
         graph = ObjectGraph(self.root)
         kinds = (Variable, ShardedVariable)
         return [x for x in graph.objects if isinstance(x, kinds) and id(x) not in done]
@@ -180,6 +190,22 @@ class Restoration:
     def matched_anything(self) -> bool:
         """Whether any object below the root was paired."""
         return len(self.objects) > 1 or not self.nodes[0]["children"]
+
+
+def _known_as(item: Any, wanted: dict[str, int]) -> dict[str, Any]:
+    """What an object owns, also by the names that other versions of TensorFlow and Keras give it."""
+    own = dict(children(item))
+    if all(name in own for name in wanted):
+        return own
+    item = getattr(item, "_checkpoint_root", item)
+    if hasattr(item, "_checkpoint_aliases"):
+        own = {**item._checkpoint_aliases(), **own}
+    if hasattr(item, "_own_weights"):
+        own |= {f"_{name}": own[name] for name in KERAS_3_WEIGHTS if name in own}
+        layers = {str(number): layer for number, layer in operations(item, own).items()}
+        if layers:
+            own = {"_operations": layers, "_functional": {"_operations": layers}, **own}
+    return own
 
 
 def parts_of(value: np.ndarray, layout: Any, dtype: Any) -> Tensor:

@@ -8,8 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshflow.checkpoint.storage import MANIFEST, Folder, is_checkpoint
-from meshflow.core.runtime.errors import DataLossError, NotFoundError
+from meshflow.checkpoint.bundle import index_file
+from meshflow.checkpoint.containers import is_checkpoint, open_checkpoint, stored_objects
+from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
 from meshflow.files import gfile
 from meshflow.files.paths import absolute, is_remote, text
 from meshflow.files.replacing import replacing
@@ -148,17 +149,18 @@ def found_checkpoints(folder: str) -> list[str]:
       folder: its path.
     """
     found: list[tuple[str, int, int, str]] = []
-    for name in gfile.listdir(folder) if gfile.isdir(folder) else []:
+    names = gfile.listdir(folder) if gfile.isdir(folder) else []
+    for name in sorted({n.rstrip("/").removesuffix(".index") for n in names}):
         path, numbered = gfile.join(folder, name), _NUMBER.fullmatch(name)
         if not numbered or not is_checkpoint(path):
             continue
         try:
-            whole = Folder(path)
-        except (DataLossError, NotFoundError):
+            stored_objects(open_checkpoint(path))
+        except (DataLossError, NotFoundError, UnimplementedError, ValueError):
             continue
-        if "graph" in whole.manifest:
-            when = gfile.stat(gfile.join(whole.path, MANIFEST)).mtime_nsec
-            found.append((numbered[1], when, int(numbered[2]), path))
+        index = index_file(path)
+        when = gfile.stat(index if gfile.exists(index) else path).mtime_nsec
+        found.append((numbered[1], when, int(numbered[2]), path))
     written: dict[str, int] = {}
     for prefix, when, _, _ in found:
         written[prefix] = max(when, written.get(prefix, 0))

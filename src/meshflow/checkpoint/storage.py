@@ -35,7 +35,6 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.files import gfile
 from meshflow.files.arrays import load_array
-from meshflow.files.parts import clear_parts
 from meshflow.files.paths import is_remote, text
 from meshflow.files.replacing import (
     clear_folder,
@@ -269,6 +268,9 @@ class Folder:
         """
         return self._load(key, None)
 
+    # Each call reads another one.
+    lent = read
+
     def open(self, name: str) -> np.ndarray:
         """An array that is read from its file where it is used, after its checksum was found right.
 
@@ -331,33 +333,28 @@ def read_folder(path: Any) -> dict[str, tuple[str, np.ndarray]]:
 
 
 def is_checkpoint(path: Any) -> bool:
-    """Whether a checkpoint lies at a path.
+    """Whether a folder of arrays lies at a path.
 
     Args:
-      path: the path given to `Checkpoint.write`, or returned by `save`.
+      path: the path given to `write_folder`.
     """
     return gfile.exists(gfile.join(existing_folder(path, MANIFEST), MANIFEST))
 
 
 def clear(path: Any) -> None:
-    """Deletes what processes left that were killed while they wrote a checkpoint; the checkpoint stays.
+    """Deletes what processes left that were killed while they wrote a folder; the folder stays.
 
     Args:
-      path: the checkpoint's path.
+      path: the folder's path.
     """
     clear_folder(path, MANIFEST)
-    if not is_remote(path):
-        clear_parts(f"{text(path)}.index")
 
 
 def remove(path: Any) -> None:
-    """Deletes a checkpoint; nothing happens when there is none.
+    """Deletes a folder of arrays; nothing happens when there is none.
 
     Args:
       path: its path.
     """
-    index = f"{text(path)}.index"
     # Whoever is killed leaves arrays without a manifest, which are no checkpoint.
     remove_folder(path, MANIFEST, own_files)
-    if gfile.exists(index):
-        gfile.remove(index)

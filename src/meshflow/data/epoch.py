@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.checkpoint.graph import STATE
 from meshflow.core.iterators.iterator_captures import Source
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
@@ -191,12 +192,16 @@ class OwnedIterator(Source):
         """Ends the threads behind it."""
         self._elements.close()
 
-    def _checkpoint_value(self) -> np.ndarray:
-        state = {"position": self._position, "seeds": self._epoch.seeds}
-        return np.frombuffer(json.dumps(state).encode(), np.uint8)
+    _checkpoint_attributes = (STATE,)
 
-    def _restore_checkpoint_value(self, array: Any) -> None:
-        state = json.loads(np.asarray(array).tobytes())
+    def _checkpoint_values(self) -> dict[str, np.ndarray]:
+        state = {"position": self._position, "seeds": self._epoch.seeds}
+        return {"": np.array(json.dumps(state).encode(), object)}
+
+    def _restore_checkpoint_values(self, attribute: str, values: dict[str, np.ndarray]) -> None:
+        value = values[""]
+        # Older checkpoints hold the text as an array of bytes.
+        state = json.loads(value.tobytes() if value.dtype == np.uint8 else value.item())
         self._elements.close()
         self._start(state["seeds"])
         for _ in range(state["position"]):

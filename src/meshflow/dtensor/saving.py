@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshflow.checkpoint.checkpoint import Checkpoint, write_index
+from meshflow.checkpoint.checkpoint import Checkpoint
+from meshflow.checkpoint.containers import open_checkpoint, written
 from meshflow.checkpoint.graph import stored
 from meshflow.checkpoint.restoring import parts_of
-from meshflow.checkpoint.storage import Folder, write_folder
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -110,12 +110,7 @@ def sharded_save(
     if any(slices):
         raise InvalidValueError('sharded_save: the only shape_and_slices supported is "".')
     path = _texts(file_prefix)[0]
-    arrays = {
-        f"{i:05d}": (name, _value(t))
-        for i, (name, t) in enumerate(zip(names, tensors, strict=True))
-    }
-    write_folder(path, arrays)
-    write_index(path)
+    written(path, {name: _value(t) for name, t in zip(names, tensors, strict=True)})
 
 
 def name_based_save(
@@ -162,7 +157,7 @@ def name_based_restore(
       NotFoundError: when there is no such checkpoint or name.
     """
     del mesh
-    folder = Folder(_texts(checkpoint_prefix)[0])
+    folder = open_checkpoint(_texts(checkpoint_prefix)[0])
     found: OrderedDict[str, Tensor] = OrderedDict()
     for name, like in name_tensor_dict.items():
         layout = layout_of(like) if isinstance(like, (Tensor, Variable)) else None

@@ -12,8 +12,8 @@ import os
 import struct
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -21,9 +21,9 @@ from meshflow.core.runtime.errors import (
     InvalidValueError,
     ResourceExhaustedError,
 )
-from meshflow.environment import extras
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.files import gfile
+from meshflow.files.crc32c import crc32c, masked
 from meshflow.files.gfile import GFile
 from meshflow.files.paths import full_disk_named
 from meshflow.files.paths import text as path_text
@@ -36,18 +36,6 @@ _FOOTER = struct.Struct("<I")
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
 # Longer records are read piece by piece.
 _PIECE = 1 << 20
-
-
-def _checksum() -> Callable[[bytes], int]:
-    checksums = extras.load(
-        "google_crc32c", "records", "Record files need the package google-crc32c"
-    )
-    return cast("Callable[[bytes], int]", checksums.value)
-
-
-def _masked(crc: int) -> int:
-    """A checksum that may itself be part of what is summed."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def compression_of(value: Any) -> str:
@@ -149,7 +137,6 @@ class TFRecordWriter:
     """
 
     def __init__(self, path: Any, options: Any = None) -> None:
-        self._crc = _checksum()
         self._path = path_text(path)
         known = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._squeeze: Any = None
@@ -189,8 +176,8 @@ class TFRecordWriter:
             )
         record = bytes(record)
         length = struct.pack("<Q", len(record))
-        self._put(length + _FOOTER.pack(_masked(self._crc(length))))
-        self._put(record + _FOOTER.pack(_masked(self._crc(record))))
+        self._put(length + _FOOTER.pack(masked(crc32c(length))))
+        self._put(record + _FOOTER.pack(masked(crc32c(record))))
 
     def _put(self, data: bytes) -> None:
         assert self._whole is not None
@@ -285,7 +272,6 @@ def read_records(
       DataLossError: for a damaged record, naming the file and where the record begins.
       ResourceExhaustedError: for one of a compressed file that is larger than `unpacked_limit`.
     """
-    crc = _checksum()
     path, offset, kind = os.fspath(path), 0, compression_of(compression)
     with opened(path, compression, buffer_size) as file:
 
@@ -310,7 +296,7 @@ def read_records(
             if len(header) < _HEADER.size:
                 raise damaged("truncated", f"only {len(header)} bytes of its length are there")
             length, checksum = _HEADER.unpack(header)
-            if _masked(crc(header[:8])) != checksum:
+            if masked(crc32c(header[:8])) != checksum:
                 hint = "" if offset else "; is this a record file, and the compression_type right?"
                 raise damaged("corrupted", f"the checksum of its length does not fit{hint}")
             if (
@@ -329,7 +315,7 @@ def read_records(
                     "truncated", f"{len(body)} of {length + _FOOTER.size} bytes are there"
                 )
             record = body[:length]
-            if _masked(crc(record)) != _FOOTER.unpack_from(body, length)[0]:
+            if masked(crc32c(record)) != _FOOTER.unpack_from(body, length)[0]:
                 raise damaged("corrupted", "the checksum of its bytes does not fit")
             yield record
             offset += _HEADER.size + len(body)

@@ -235,8 +235,10 @@ def _made(cls: Any, config: Any, custom_objects: Any) -> Any:
         # What the configuration names in turn is found among them, too.
         with custom_object_scope(custom_objects or {}):
             return cls.from_config(config)
-    except (LookupError, AttributeError) as error:
-        if not cls.__module__.startswith("meshflow."):
+    except (LookupError, AttributeError, TypeError) as error:
+        # Of arguments that are there, but wrong, classes say so themselves.
+        said = isinstance(error, TypeError) and " missing " not in str(error)
+        if said or not cls.__module__.startswith("meshflow."):
             raise
         raise ValueError(f"The configuration of a {cls.__name__} is damaged: {error!r}.") from error
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from meshflow.checkpoint.graph import STATE
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, int64, string
@@ -181,31 +183,40 @@ class MutableHashTable(Table):
             return convert_to_tensor(function())
         return numpy_function(function, tensors, spec)
 
+    # What TensorFlow calls a table's content; older checkpoints have a state.
+    _checkpoint_attributes = ("table", STATE)
+
     def _checkpoint_children(self) -> dict[str, Any]:
         return {}
 
-    def _checkpoint_value(self) -> np.ndarray:
-        rows = [[_plain(key), _plain(np.asarray(v).tolist())] for key, v in self._content.items()]
-        kept = rows if self._checkpoint else []
-        return np.frombuffer(json.dumps(kept).encode(), np.uint8)
+    def _checkpoint_values(self) -> dict[str, np.ndarray]:
+        if not self._checkpoint:
+            return {}
+        keys, values = self.export()
+        return {"-keys": keys.numpy(), "-values": values.numpy()}
 
-    def _restore_checkpoint_value(self, value: np.ndarray) -> None:
+    def _restore_checkpoint_values(self, attribute: str, values: dict[str, np.ndarray]) -> None:
         if not self._checkpoint:
             return
-        kind = self._value_dtype.dtype
+        if attribute == STATE:
+            pairs = self._of_json(values[""])
+        else:
+            kept = values["-values"].reshape([-1, *self._value_shape])
+            pairs = zip(values["-keys"].reshape(-1).tolist(), kept, strict=True)
         self._content = {
-            _unplain(key, self._key_dtype is string): np.asarray(
-                _unplain(v, self._value_dtype is string), kind
-            )
-            for key, v in json.loads(value.tobytes())
+            key: np.asarray(value, self._value_dtype.dtype)
+            for key, value in pairs
+            if not self._is_unused(key)
         }
 
+    def _is_unused(self, key: Any) -> bool:
+        """Whether TensorFlow's files hold a key that stands for none."""
+        return False
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: bytes are written as the characters of the same numbers."""
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+    def _of_json(self, value: np.ndarray) -> Iterator[tuple[Any, Any]]:
+        """The pairs in an older checkpoint."""
+        for key, v in json.loads(value.tobytes()):
+            yield _unplain(key, self._key_dtype is string), _unplain(v, self._value_dtype is string)
 
 
 def _unplain(value: Any, is_text: bool) -> Any:
@@ -286,3 +297,6 @@ class DenseHashTable(MutableHashTable):
                 raise InvalidArgumentError(
                     f"Using the {self._reserved[key]} as a table key is not allowed: {key!r}"
                 )
+
+    def _is_unused(self, key: Any) -> bool:
+        return key in self._reserved

@@ -19,7 +19,7 @@ _LINE = re.compile(
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _SOURCE = re.compile(r'op_name="([^"]*)"')
 _CALLS = re.compile(r"\bcalls=%?([\w.\-]+)")
-_PLAN = re.compile(r"plan = dense<\[?([\d, \-]+)\]?>")
+_DESCRIPTOR = re.compile(r"descriptor = dense<\[?([\d, \-]+)\]?>")
 # What takes no time of its own.
 _SILENT = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"),
@@ -137,9 +137,9 @@ def layer_of(source: str) -> tuple[str, bool]:
 
 def _what(opcode: str, line: str, source: str) -> str:
     """What an instruction does, in a word or two."""
-    plan = _PLAN.search(line)
-    if 'custom_call_target="meshflow_onednn"' in line and plan is not None:
-        return descriptors.name([int(n) for n in plan[1].split(",")])
+    descriptor = _DESCRIPTOR.search(line)
+    if 'custom_call_target="meshflow_onednn"' in line and descriptor is not None:
+        return descriptors.name([int(n) for n in descriptor[1].split(",")])
     made = source.rpartition("/")[2] if opcode in ("fusion", "custom-call") else ""
     return re.sub(r"\W.*", "", made).replace("_", " ") or opcode
 
@@ -163,9 +163,9 @@ def _operations(opcode: str, line: str, shape: str, operands: Sequence[str]) -> 
     if opcode in ("reduce", "reduce-window") and operands:
         return sum(map(math.prod, _elements(operands[0])))
     if opcode == "custom-call":
-        plan = _PLAN.search(line)
-        known = 'custom_call_target="meshflow_onednn"' in line and plan is not None
-        return descriptors.operations([int(n) for n in plan[1].split(",")]) if known and plan else 0
+        descriptor = _DESCRIPTOR.search(line)
+        known = 'custom_call_target="meshflow_onednn"' in line and descriptor is not None
+        return descriptors.operations([int(n) for n in descriptor[1].split(",")]) if known and descriptor else 0
     if opcode == "dot":
         contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", line)
         left = _elements(operands[0]) if operands else []

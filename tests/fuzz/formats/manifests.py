@@ -1,21 +1,30 @@
-"""Manifests of checkpoints."""
+"""Manifests of folders of arrays, as checkpoints were until there were bundles."""
 
 import functools
 import os
+import pathlib
 import tempfile
-
-import numpy as np
+import zipfile
 
 import meshflow as tf
 from fuzz.formats.files import content
 
 
+class Note(tf.train.experimental.PythonState):
+    def serialize(self):
+        return b""
+
+    def deserialize(self, string_value):
+        pass
+
+
 @functools.cache
 def folder():
     made = os.path.join(tempfile.gettempdir(), f"{os.getpid()}-checkpoint")
-    values = {"a": tf.Variable([1.0, 2.0]), "b": tf.Variable(np.zeros([2, 3], np.int32))}
-    values |= {"c": tf.Variable(3, dtype=tf.int64)}
-    return tf.train.Checkpoint(**values).write(made)
+    stored = pathlib.Path(__file__).parents[2] / "reference" / "folder_checkpoint.zip"
+    with zipfile.ZipFile(stored) as archive:
+        archive.extractall(made)
+    return f"{made}/older-1"
 
 
 @functools.cache
@@ -30,4 +39,5 @@ def parse(data):
     reader.get_variable_to_dtype_map()
     for name in reader.get_variable_to_shape_map():
         reader.get_tensor(name)
-    tf.train.Checkpoint(a=tf.Variable([0.0, 0.0])).read(folder())
+    parts = [tf.Variable(0), {"a/b": tf.Variable(0)}]
+    tf.train.Checkpoint(parts=parts, state=Note()).read(folder())

@@ -6,13 +6,14 @@ import struct
 import zlib
 
 from fuzz.formats.files import written
+from meshflow.files.crc32c import crc32c, masked
 from meshflow.io import records
 
 
 def framed(record):
-    masked = lambda data: struct.pack("<I", records._masked(records._checksum()(data)))
+    summed = lambda data: struct.pack("<I", masked(crc32c(data)))
     length = struct.pack("<Q", len(record))
-    return length + masked(length) + record + masked(record)
+    return length + summed(length) + record + summed(record)
 
 
 @functools.cache
@@ -37,4 +38,4 @@ def inside(seed, change, rng):
         return zlib.compress(change(plain))
     length = rng.choice((1 << 62, 1 << 33, 1 << 31, 100, (1 << 64) - 1))
     false = framed(b"")[:0] + struct.pack("<Q", length)
-    return seed + false + struct.pack("<I", records._masked(records._checksum()(false))) + b"abc"
+    return seed + false + struct.pack("<I", masked(crc32c(false))) + b"abc"

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from meshflow.checkpoint import Checkpoint, PythonState
-from meshflow.checkpoint.storage import is_checkpoint, remove
+from meshflow.checkpoint.containers import is_checkpoint, remove
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.distribute.host_collectives import all_gathered
 from meshflow.distribute.saving import PREEMPTED, any_worker, write_once

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.checkpoint.storage import is_checkpoint
+from meshflow.checkpoint.containers import is_checkpoint
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.keras.engine.training.callbacks import Callback

@@ -44,6 +44,7 @@ class Adafactor(RuleOptimizer):
       [0.5, 0.5, 0.5]
     """
 
+    _list_names = {"v": "_v"}
     setting_names = (
         "beta_2_decay",
         "epsilon_1",

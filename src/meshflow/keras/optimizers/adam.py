@@ -185,6 +185,7 @@ class Adamax(RuleOptimizer):
     """
 
     slot_names = ("m", "v")
+    _list_names = {"m": "_m", "v": "_u"}
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon",)
     _by_rows = "rows"

@@ -43,6 +43,7 @@ class RMSprop(RuleOptimizer):
       0.0
     """
 
+    _list_names = {"momentum": "_momentums"}
     hyper_names = ("rho", "momentum")
     setting_names = ("epsilon", "centered")
 

@@ -412,14 +412,23 @@ class LossScaleOptimizer(Optimizer):
 
     def _checkpoint_children(self) -> dict[str, Any]:
         # The inner optimizer's parts are also this one's, so that a checkpoint of either fits the other.
-        return {
-            **self._optimizer._checkpoint_children(),
-            "base_optimizer": self._optimizer,
-            "loss_scale": _Children(
-                current_loss_scale=self._state.scale, good_steps=self._state.good_steps
-            ),
-            "skipped_steps": self._state.skipped,
-        }
+        return {**self._optimizer._checkpoint_children(), **self._own_children()}
+
+    def _checkpoint_aliases(self) -> dict[str, Any]:
+        return {**self._optimizer._checkpoint_aliases(), **self._own_children()}
+
+    def _own_children(self) -> dict[str, Any]:
+        scale = _Children(current_loss_scale=self._state.scale, good_steps=self._state.good_steps)
+        skipped = self._state.skipped
+        return {"base_optimizer": self._optimizer, "loss_scale": scale, "skipped_steps": skipped}
+
+    @property
+    def _slots_in_lists(self) -> bool:
+        return self._optimizer._slots_in_lists
+
+    @property
+    def _slot_list_names(self) -> tuple[str, ...]:
+        return self._optimizer._slot_list_names
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, with the inner optimizer's."""

@@ -15,6 +15,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import initializers
+from meshflow.keras.optimizers.layouts import by_names, in_lists, in_new_style, slot_lists
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
@@ -36,6 +37,8 @@ class State:
 
     # Names of the slots that every trained variable gets.
     slot_names: tuple[str, ...] = ()
+    # Names of the lists in which checkpoints keep slots, where they are not the usual ones.
+    _list_names: dict[str, str] = {}
     _name: str
     _mesh: Mesh | None = None
 
@@ -68,10 +71,20 @@ class State:
             hook()
 
     def _checkpoint_children(self) -> dict[str, Any]:
-        """What a checkpoint saves besides slots, by TensorFlow's names."""
-        slots = {id(s) for named in self._slots.values() for s in named.values()}
-        own = {w._shared_name.rsplit("/", 1)[-1]: w for w in self._weights if id(w) not in slots}
-        return {**self._hyper_variables(), **own, **self._tracked, "iter": self.iterations}
+        """What a checkpoint saves, by the names that TensorFlow gives it for an optimizer of this class."""
+        return in_lists(self) if self._slots_in_lists else by_names(self)
+
+    def _checkpoint_aliases(self) -> dict[str, Any]:
+        """The same by the names that optimizers of other versions have."""
+        return by_names(self) if self._slots_in_lists else in_lists(self)
+
+    @property
+    def _slots_in_lists(self) -> bool:
+        return in_new_style(self)
+
+    @property
+    def _slot_list_names(self) -> tuple[str, ...]:
+        return tuple(slot_lists(self))
 
     def _track_trackable(self, trackable: Any, name: str, overwrite: bool = False) -> Any:
         """Makes something a part of the optimizer's checkpoints, as TensorFlow's optimizers do."""

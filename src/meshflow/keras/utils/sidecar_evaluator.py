@@ -15,7 +15,8 @@ __all__ = ["SidecarEvaluator"]
 _log = logging.getLogger("meshflow")
 
 # Where checkpoints have the number of training steps.
-_STEP = "optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE"
+# What old and new optimizers call it.
+_STEPS = tuple(f"optimizer/{n}/.ATTRIBUTES/VARIABLE_VALUE" for n in ("iter", "_iterations"))
 
 # Seconds without a new checkpoint after which the log says that it is waited for.
 PATIENCE = 30.0
@@ -116,7 +117,7 @@ class SidecarEvaluator:
             whole = any(name.startswith("model/") for name in names)
             checkpoint = Checkpoint(model=self.model) if whole else Checkpoint(root=self.model)
             status = checkpoint.read(path)
-            step = int(reader.get_tensor(_STEP)) if _STEP in names else None
+            step = next((int(reader.get_tensor(key)) for key in _STEPS if key in names), None)
         except (NotFoundError, DataLossError, FileNotFoundError) as error:
             _log.info("SidecarEvaluator leaves %s out, which cannot be read: %s", path, error)
             return False

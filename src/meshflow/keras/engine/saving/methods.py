@@ -84,13 +84,12 @@ class ModelSaving:
         """Saves the weights.
 
         Args:
-          filepath: path ending in `.h5`, or a prefix for our checkpoint format.
+          filepath: path ending in `.h5` or `.safetensors`, or the prefix of a checkpoint in TensorFlow's format.
           overwrite: whether an existing file is replaced.
           save_format: 'h5' or 'tf'; default by the path.
-          options: ignored.
+          options: a `tf.train.CheckpointOptions`, for checkpoints.
         """
-        del options
-        return weights.save_weights(self, filepath, overwrite=overwrite, save_format=save_format)
+        return weights.save_weights(self, filepath, overwrite, save_format, options)
 
     def load_weights(
         self, filepath: Any, skip_mismatch: bool = False, by_name: bool = False, options: Any = None

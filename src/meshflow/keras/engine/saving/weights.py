@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshflow.checkpoint.checkpoint import note_latest, restore_objects, write_objects
+from meshflow.checkpoint.checkpoint import restore_objects, write_objects
+from meshflow.checkpoint.containers import is_checkpoint
 from meshflow.core.runtime.annotations import CHECKPOINT, inside
 from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
+from meshflow.files.safetensors import load_file, save_file
 from meshflow.keras.engine.saving import hdf5, keras3
 from meshflow.keras.engine.saving.archives import Archive, h5py, open_hdf5
 
@@ -18,18 +20,26 @@ def _is_h5(path: str, save_format: str | None = None) -> bool:
     return save_format in ("h5", "keras", "hdf5") or path.endswith((".h5", ".keras", ".hdf5"))
 
 
+_SAFETENSORS = ".safetensors"
+
+
 @inside(CHECKPOINT, "save_weights")
 def save_weights(
-    model: Any, filepath: Any, overwrite: bool = True, save_format: str | None = None
+    model: Any,
+    filepath: Any,
+    overwrite: bool = True,
+    save_format: str | None = None,
+    options: Any = None,
 ) -> None:
     """Saves a model's weights; see `Model.save_weights`.
 
     Args:
       model: the model.
-      filepath: a path ending in `.weights.h5` (Keras 3's layout), `.h5` or `.hdf5` (Keras 2's), or the
-        prefix of a checkpoint, which `tf.train.Checkpoint(model)` can read too.
+      filepath: a path ending in `.weights.h5` (Keras 3's layout), `.h5` or `.hdf5` (Keras 2's), `.safetensors`,
+        or the prefix of a checkpoint in TensorFlow's format, which `tf.train.Checkpoint(model)` can read too.
       overwrite: whether an existing file is replaced.
       save_format: 'h5' or 'tf'; default by the path.
+      options: a `tf.train.CheckpointOptions`, for checkpoints.
 
     Raises:
       ValueError: for a model without weights yet.
@@ -45,17 +55,21 @@ def save_weights(
       ['model.weights.h5']
     """
     path = text(filepath)
-    in_file = _is_h5(path, save_format) and save_format != "tf"
+    safetensors = path.endswith(_SAFETENSORS) and save_format is None
+    in_file = safetensors or (_is_h5(path, save_format) and save_format != "tf")
     # A checkpoint may hold a subclassed model that has no weights yet.
     if not model.built and not model._saved_weights and (in_file or hasattr(model, "add")):
         raise ValueError(
             f"Unable to save weights of model {model.name}: it has not created its weights yet. Build it or call it on data first."
         )
-    if gfile.exists(path) and not overwrite:
+    there = gfile.exists(path) if in_file else is_checkpoint(path)
+    if there and not overwrite:
         raise FileExistsError(f"{path} exists and overwrite is False.")
+    if safetensors:
+        save_file(_by_name(model), path)
+        return
     if not in_file:
-        write_objects(path, model)
-        note_latest(path)
+        write_objects(path, model, options)
         return
     modern = path.endswith(".weights.h5") and keras3.can_hold(model)
     with replacing(path) as part, h5py().File(part.name, "w") as file:
@@ -93,7 +107,10 @@ def load_weights(
       True
     """
     path = text(filepath)
-    if not _is_h5(path) and (gfile.isdir(path) or not gfile.exists(path)):
+    if path.endswith(_SAFETENSORS) and gfile.exists(path):
+        _read_by_name(model, path, skip_mismatch)
+        return None
+    if not _is_h5(path) and (is_checkpoint(path) or gfile.isdir(path) or not gfile.exists(path)):
         if by_name or skip_mismatch:
             raise NotImplementedError(
                 "Weights may only be loaded with by_name or skip_mismatch from HDF5 files."
@@ -117,6 +134,36 @@ def load_weights(
                 return _read(model, file, by_name, skip_mismatch)
         with open_hdf5(here, path) as file:
             return _read(model, file, by_name, skip_mismatch)
+
+
+def _by_name(model: Any) -> dict[str, Any]:
+    """A model's weights by their names without what follows a colon."""
+    found: dict[str, Any] = {}
+    for weight in model.weights:
+        name = weight.name.partition(":")[0]
+        if name in found:
+            raise ValueError(
+                f"Two weights of model {model.name} are called {name}: in a {_SAFETENSORS} file names tell them apart."
+            )
+        found[name] = weight
+    return found
+
+
+def _read_by_name(model: Any, path: str, skip_mismatch: bool) -> None:
+    own, stored = _by_name(model), load_file(path)
+    known = {name for name in own if name in stored}
+    fits = {name for name in known if own[name].shape.is_compatible_with(stored[name].shape)}
+    if not skip_mismatch and (fits != set(own) or fits != set(stored)):
+        wrong = sorted((set(own) | set(stored)) - fits)
+        told = [
+            f"{n} ({'missing' if n not in stored else 'not in the model' if n not in own else stored[n].shape})"
+            for n in wrong[:10]
+        ]
+        raise ValueError(
+            f"{path} does not fit model {model.name}: {', '.join(told)}. skip_mismatch=True takes what fits."
+        )
+    for name in fits:
+        own[name].assign(stored[name].astype(own[name].dtype.as_numpy_dtype))
 
 
 def _read(model: Any, file: Any, by_name: bool, skip_mismatch: bool) -> None:

@@ -1,0 +1,114 @@
+"""The graph of objects as a bundle holds it: a message under a key of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, full_name
+from meshflow.checkpoint.wire import Attribute, Node, Slot, read_graph, write_graph
+from meshflow.core.variables.sharded_variable import ShardedVariable
+from meshflow.core.variables.variable import Variable
+
+__all__ = ["GRAPH", "contents", "read_objects"]
+
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+def contents(root: Any) -> dict[str, Any]:
+    """All that a checkpoint holds: the arrays below an object by key, and the message of the graph.
+
+    Args:
+      root: the object.
+    """
+    graph = ObjectGraph(root)
+    arrays = dict(graph.values())
+    nodes = [
+        Node(dict(node["children"]), _attributes(node["values"], item))
+        for node, item in zip(graph.nodes, graph.objects, strict=True)
+    ]
+    for about, array in graph.slots():
+        arrays[about["key"]] = array
+        slot = Slot(about["variable"], about["name"], len(nodes))
+        nodes[about["optimizer"]].slots.append(slot)
+        nodes.append(Node(attributes=[Attribute(VARIABLE, about["full_name"], about["key"])]))
+    for position, item in enumerate(graph.objects):
+        _add_aliases(nodes, position, item)
+    arrays[GRAPH] = np.array(write_graph(nodes), object)
+    return arrays
+
+
+def _attributes(values: dict[str, str], item: Any) -> list[Attribute]:
+    named = isinstance(item, (Variable, ShardedVariable))
+    return [Attribute(a, full_name(item) if named else "", key) for a, key in values.items()]
+
+
+def _add_aliases(nodes: list[Node], position: int, item: Any) -> None:
+    """Adds the names by which Keras 3 looks for what models and layers own."""
+    item = getattr(item, "_checkpoint_root", item)
+    if not hasattr(item, "_own_weights"):
+        return
+    own = nodes[position].children
+    for name in KERAS_3_WEIGHTS:
+        if name in own:
+            own.setdefault(f"_{name}", own[name])
+    layers = operations(item, own)
+    if layers:
+        nodes.append(Node({str(i): at for i, at in layers.items()}))
+        own.setdefault("_operations", len(nodes) - 1)
+        nodes.append(Node({"_operations": len(nodes) - 1}))
+        own.setdefault("_functional", len(nodes) - 1)
+
+
+# Weights that have an underscore in Keras 3.
+KERAS_3_WEIGHTS = ("kernel", "embeddings")
+
+
+def operations(model: Any, own: dict[str, Any]) -> dict[int, Any]:
+    """A model's layers by their numbers in Keras 3, where the input of a sequential one is the first.
+
+    Args:
+      model: any object.
+      own: its children by name.
+    """
+    first = 1 if hasattr(model, "add") else 0
+    prefix = "layer-"
+    return {
+        int(name[len(prefix) :]) + first: child
+        for name, child in own.items()
+        if name.startswith(prefix) and name[len(prefix) :].isdigit()
+    }
+
+
+def read_objects(message: bytes) -> dict[str, Any]:
+    """The nodes and slots of a stored graph.
+
+    Args:
+      message: what a bundle has under `GRAPH`.
+
+    Returns:
+      `nodes`: for each object its children's positions, and the keys of its values by attribute;
+      `slots`: positions of the optimizer and the variable, the slot's name, and its key.
+
+    Raises:
+      ValueError: for bytes that are no such message.
+    """
+    nodes = read_graph(message)
+    slots = []
+    owned = set()
+    for position, node in enumerate(nodes):
+        for slot in node.slots:
+            owned.add(slot.node)
+            key = next((a.key for a in nodes[slot.node].attributes if a.name == VARIABLE), "")
+            about = {"optimizer": position, "variable": slot.variable}
+            slots.append({**about, "name": slot.name, "key": key})
+    found = [
+        {
+            "children": node.children,
+            # What a slot holds is told with its slot.
+            "values": {} if i in owned else {a.name: a.key for a in node.attributes},
+        }
+        for i, node in enumerate(nodes)
+    ]
+    return {"nodes": found, "slots": slots}

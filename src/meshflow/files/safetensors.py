@@ -1,0 +1,120 @@
+"""Safetensors files: named arrays behind a header that says where each lies; nothing in them is run.
+
+A file is the header's length in 8 bytes, the header, JSON with dtype, shape and place of each array, and the arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
+from meshflow.files import gfile
+from meshflow.files.paths import text
+from meshflow.files.replacing import replacing
+
+__all__ = ["load_file", "save_file"]
+
+_DTYPES = {
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BOOL": np.dtype(bool),
+    "C64": np.dtype("complex64"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    **{f"F{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
+    **{f"I{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"U{n}": np.dtype(f"uint{n}") for n in (8, 16, 32, 64)},
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_METADATA = "__metadata__"
+_LONGEST_HEADER = 100_000_000
+
+
+def save_file(
+    tensors: Mapping[str, Any], filename: Any, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes named arrays.
+
+    Args:
+      tensors: arrays, tensors or variables by name.
+      filename: the file; one that is there is replaced when the new one is whole.
+      metadata: texts by name, kept in the header.
+
+    Raises:
+      InvalidArgumentError: for a dtype that the format does not have, or a name that is taken.
+
+    Example:
+      >>> import os, tempfile
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.safetensors")
+      >>> save_file({"w": np.arange(3.0)}, path)
+      >>> load_file(path)
+      {'w': array([0., 1., 2.])}
+    """
+    arrays, end = [], 0
+    header: dict[str, Any] = {}
+    if metadata:
+        header[_METADATA] = {str(key): str(value) for key, value in metadata.items()}
+    # Large items first, as the format's own writer does: each array is aligned to its own size then.
+    found = {name: np.asarray(value) for name, value in tensors.items()}
+    for name in sorted(found, key=lambda n: (-found[n].dtype.itemsize, n)):
+        array = np.ascontiguousarray(found[name]).reshape(found[name].shape)
+        kind = _NAMES.get(array.dtype)
+        if kind is None or name == _METADATA:
+            raise InvalidArgumentError(
+                f"{name}: safetensors files hold no {array.dtype}, and no array called {_METADATA}."
+            )
+        place = [end, end + array.nbytes]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": place}
+        arrays.append(array)
+        end += array.nbytes
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with replacing(filename) as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for array in arrays:
+            file.write(array.reshape(-1).view(np.uint8).data)
+
+
+def load_file(filename: Any) -> dict[str, np.ndarray]:
+    """The arrays of a file, by name.
+
+    Args:
+      filename: the file.
+
+    Raises:
+      NotFoundError: when there is none.
+      DataLossError: when it is damaged, cut, or something else.
+    """
+    with gfile.GFile(filename, "rb") as file:
+        content = file.read()
+    try:
+        return _arrays(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataLossError(
+            f"{text(filename)} is damaged, or no safetensors file: {error!r}."
+        ) from None
+
+
+def _arrays(content: bytes) -> dict[str, np.ndarray]:
+    size = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or size > min(len(content) - 8, _LONGEST_HEADER):
+        raise ValueError(f"its header ends behind its {len(content)} bytes")
+    header = json.loads(content[8 : 8 + size])
+    header.pop(_METADATA, None)
+    data, found, last = memoryview(content)[8 + size :], {}, 0
+    for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = about["data_offsets"]
+        dtype, shape = _DTYPES[about["dtype"]], [int(n) for n in about["shape"]]
+        wanted = math.prod(shape) * dtype.itemsize
+        if any(n < 0 for n in shape) or begin != last or end - begin != wanted or end > len(data):
+            raise ValueError(f"{name} of shape {shape} does not lie at {begin} to {end}")
+        found[name] = np.frombuffer(data[begin:end], np.uint8).view(dtype).reshape(shape).copy()
+        last = end
+    if last != len(data):
+        raise ValueError(f"{len(data) - last} bytes belong to no array")
+    return found
