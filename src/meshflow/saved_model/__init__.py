@@ -38,13 +38,15 @@ TPU = "tpu"
 
 
 class SaveOptions:
-    """Accepted for compatibility: files are written by this process, for every platform.
+    """How a SavedModel is written.
 
     Args:
-      **options: TensorFlow's options.
+      experimental_custom_gradients: whether functions have gradients in TensorFlow.
+      **options: TensorFlow's others, which change nothing: files are written by this process, for every platform.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, experimental_custom_gradients: bool = True, **options: Any) -> None:
+        self.experimental_custom_gradients = experimental_custom_gradients
         self.experimental_io_device = options.get("experimental_io_device")
         self.function_aliases = options.get("function_aliases")
 

@@ -7,15 +7,18 @@ signature it was traced for, or for its `input_signature`. An object can name fu
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
-from meshflow.checkpoint.graph import ObjectGraph, stored
-from meshflow.checkpoint.storage import write_folder
+from meshflow.checkpoint.graph import VALUE, ObjectGraph, stored
+from meshflow.checkpoint.storage import GRAPH_FILE, Bundled, write_folder
+from meshflow.checkpoint.wire import Attribute, Node, write_graph
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
@@ -26,7 +29,7 @@ from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.files.paths import text
-from meshflow.saved_model.programs import exported, traced_for_export
+from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
 from meshflow.saved_model.structures import Unsaved, packed
 
 __all__ = ["SERVING", "content", "save"]
@@ -66,19 +69,59 @@ def save(obj: Any, export_dir: Any, signatures: Any = None, options: Any = None)
       >>> tf.saved_model.load(folder)([1.0, 2.0]).numpy()
       array([2., 4.], dtype=float32)
     """
-    arrays, manifest = content(obj, signatures)
-    write_folder(text(export_dir), arrays, manifest)
+    write(export_dir, content(obj, signatures, options=options))
+
+
+@dataclasses.dataclass
+class Content:
+    """What is written into a folder.
+
+    Attributes:
+      arrays: name and value by the array's key in the manifest.
+      manifest: further entries of the manifest.
+      keys: where arrays lie in TensorFlow's bundle, by their keys in the manifest; those that are missing go by those.
+      nodes: the graph of objects that TensorFlow restores the bundle by.
+      graph: TensorFlow's description of all, or None where it is not written.
+    """
+
+    arrays: dict[str, tuple[str, Any]]
+    manifest: dict[str, Any]
+    keys: dict[str, str] = dataclasses.field(default_factory=dict)
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    graph: bytes | None = None
+
+
+def write(path: Any, what: Content) -> None:
+    """Writes a SavedModel, completely or not at all.
+
+    Args:
+      path: the folder; one that is there is replaced.
+      what: what `content` gave.
+    """
+    apart = any(
+        isinstance(v, jax.Array) and not v.is_fully_addressable for _, v in what.arrays.values()
+    )
+    if what.graph is None or apart:
+        write_folder(text(path), what.arrays, what.manifest)
+        return
+    programs = {key for key in what.arrays if key.startswith("program_")}
+    bundle = {key: what.keys.get(key, key) for key in what.arrays if key not in programs}
+    graph = np.array(write_graph(what.nodes), object)
+    write_folder(
+        text(path), what.arrays, what.manifest, Bundled(bundle, graph), {GRAPH_FILE: what.graph}
+    )
 
 
 def content(
-    obj: Any, signatures: Any = None, files: Mapping[int, str] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `save` writes: arrays by file name, and entries of the manifest.
+    obj: Any, signatures: Any = None, files: Mapping[int, str] | None = None, options: Any = None
+) -> Content:
+    """What `save` writes.
 
     Args:
       obj: the object.
       signatures: as in `save`.
-      files: files of variables that somebody else writes into the same folder, by the variables' identities.
+      files: keys of variables that somebody else writes into the same folder, by the variables' identities.
+      options: a `SaveOptions`, or None.
     """
     if isinstance(obj, (Function, Signed)) or not hasattr(obj, "__dict__"):
         raise ValueError(
@@ -88,15 +131,23 @@ def content(
     writer = _Writer(obj, files or {})
     writer.functions_of_objects()
     writer.signatures(signatures)
-    return writer.arrays, {"saved_model": writer.manifest}
+    made = Content(writer.arrays, {"saved_model": writer.manifest})
+    writer.for_tensorflow(made, getattr(options, "experimental_custom_gradients", True))
+    return made
 
 
 class _Writer:
     def __init__(self, root: Any, files: Mapping[int, str]) -> None:
         self._root, self._files = root, files
         self._graph = ObjectGraph(root)
+        # Variables that no object owns.
+        self._others: list[Variable] = []
         self._places = {id(item): i for i, item in enumerate(self._graph.objects)}
-        self._constants: dict[int, str] = {}
+        self._constants: dict[int, tuple[str, Any]] = {}
+        # What is saved, for TensorFlow: functions with their owners, names and parameters; signatures by name.
+        self._functions: list[tuple[int, str, list[Any], list[Program]]] = []
+        self._signatures: dict[str, Program] = {}
+        self._made: dict[int, Program] = {}
         self.arrays: dict[str, tuple[str, Any]] = {}
         nodes = [
             {"children": node["children"], **self._describe(item, number)}
@@ -160,14 +211,17 @@ class _Writer:
                 _log.warning("tf.saved_model.save: function %s is %s: %s", name, what, error)
         if alternatives:
             python = getattr(function, "python_function", function)
+            parameters = _parameters(python)
             self.manifest["functions"].append(
                 {
                     "owner": owner,
                     "name": name,
-                    "parameters": _parameters(python),
+                    "parameters": [[p, *map(packed, default)] for p, *default in parameters],
                     "alternatives": alternatives,
                 }
             )
+            programs = [self._made[id(entry)] for entry in alternatives]
+            self._functions.append((owner, name, parameters, programs))
 
     def _for_sizes_met(self, name: str, function: Any, call: Any, general: Any) -> list[Any]:
         """Programs for the sizes of earlier calls: for any batch where that is possible."""
@@ -191,7 +245,7 @@ class _Writer:
         structure = packed((args, kwargs))
         try:
             traced = traced_for_export(call, args, kwargs)
-            data = exported(traced)
+            program = exported(traced)
         except (UnimplementedError, ImportError):
             raise
         except Exception as error:
@@ -204,8 +258,8 @@ class _Writer:
             ) from error
         number = len([k for k in self.arrays if k.startswith("program_")])
         key = f"program_{number:05d}"
-        self.arrays[key] = (key, np.frombuffer(data, np.uint8))
-        return {
+        self.arrays[key] = (key, np.frombuffer(serialized(program), np.uint8))
+        entry = {
             "arguments": structure,
             "results": packed(traced.structure),
             "count": traced.count,
@@ -213,23 +267,72 @@ class _Writer:
             "captures": [self._capture(c) for c in traced.captures],
             "writes": [self._capture(v) for v in traced.writes],
         }
+        self._made[id(entry)] = Program(name, (args, kwargs), traced, program)
+        return entry
 
     def _capture(self, capture: Any) -> Any:
         if isinstance(capture, Variable):
             return {"node": self._variable(capture)}
-        key = self._constants.get(id(capture))
-        if key is None:
-            key = self._constants[id(capture)] = f"constant_{len(self._constants):05d}"
+        if id(capture) not in self._constants:
+            key = f"constant_{len(self._constants):05d}"
+            self._constants[id(capture)] = key, capture
             self.arrays[key] = (key, np.asarray(capture._value))
-        return {"constant": key}
+        return {"constant": self._constants[id(capture)][0]}
 
     def _variable(self, variable: Variable) -> int:
         """Its number among the nodes; variables that no object owns (of random numbers) get one too."""
         place = self._places.get(id(variable))
         if place is None:
             place = self._places[id(variable)] = len(self.manifest["nodes"])
+            self._others.append(variable)
             self.manifest["nodes"].append({"children": {}, **self._describe(variable, place)})
         return place
+
+    # ---- TensorFlow's part -----------------------------------------------------------------
+
+    def for_tensorflow(self, made: Content, gradients: bool) -> None:
+        """Adds what TensorFlow needs to load it."""
+        try:
+            from meshflow.saved_model.graph.writer import GraphWriter  # noqa: PLC0415 - it needs an optional package
+        except ImportError as error:
+            _log.info("tf.saved_model.save: TensorFlow cannot load what is saved: %s", error)
+            return
+        nodes, objects = self._all_nodes()
+        keys = {}
+        for number, node in enumerate(nodes):
+            path = self._graph.nodes[number]["path"] if number < len(self._graph.nodes) else ""
+            made.nodes.append(Node(dict(node["children"])))
+            if node["kind"] != "variable":
+                continue
+            key = f"{path or node['file']}/{VALUE}"
+            if getattr(objects[number], "save_as_bf16", False):
+                # TensorFlow restores it as what it is.
+                made.arrays[node["file"]] = (node["name"], objects[number]._value)
+            keys[number] = made.keys[node["file"]] = key
+            made.nodes[-1].attributes.append(Attribute("VARIABLE_VALUE", node["name"], key))
+        writer = GraphWriter(nodes, objects, keys, gradients)
+        for function in self._functions:
+            writer.add_function(*function)
+        for name, program in self._signatures.items():
+            writer.add_signature(name, program)
+        made.graph = writer.finish()
+
+    def _all_nodes(self) -> tuple[list[dict[str, Any]], list[Any]]:
+        """The objects, with those that only functions know: constants are variables that nobody trains."""
+        nodes = [dict(node) for node in self.manifest["nodes"]]
+        objects = [*self._graph.objects, *self._others]
+        hidden = list(range(len(self._graph.objects), len(nodes)))
+        for key, constant in self._constants.values():
+            hidden.append(len(nodes))
+            objects.append(constant)
+            about = {"kind": "variable", "file": key, "name": key, "trainable": False}
+            nodes.append({"children": {}, **about})
+        if hidden:
+            nodes[0]["children"] = {**nodes[0]["children"], "_captures": len(nodes)}
+            named = {str(i): number for i, number in enumerate(hidden)}
+            nodes.append({"children": named, "kind": "object"})
+            objects.append(None)
+        return nodes, objects
 
     # ---- signatures ------------------------------------------------------------------------
 
@@ -238,14 +341,18 @@ class _Writer:
         if given is None:
             for name, function in self._default_signatures().items():
                 try:
-                    self.manifest["signatures"][name] = self._signature(name, function)
+                    self._add_signature(name, function)
                 except UnimplementedError as error:
                     _log.warning("tf.saved_model.save: no signature %s is saved: %s", name, error)
             return
         if not isinstance(given, Mapping):
             given = {SERVING: given}
         for name, function in given.items():
-            self.manifest["signatures"][name] = self._signature(name, function)
+            self._add_signature(name, function)
+
+    def _add_signature(self, name: str, function: Any) -> None:
+        entry = self.manifest["signatures"][name] = self._signature(name, function)
+        self._signatures[name] = self._made[id(entry)]
 
     def _default_signatures(self) -> dict[str, Any]:
         if hasattr(self._root, "_saved_signatures"):
@@ -392,7 +499,8 @@ def _parameters(python: Any) -> list[Any]:
         if name == "self" and not found:
             continue
         try:
-            default = [] if parameter.default is parameter.empty else [packed(parameter.default)]
+            default = [] if parameter.default is parameter.empty else [parameter.default]
+            packed(default)
         except Unsaved:
             default = []
         found.append([name, *default])

@@ -14,13 +14,13 @@ __all__ = [
     "GraphDef",
     "MetaGraphDef",
     "NodeDef",
+    "SavedConcreteFunction",
     "SavedMetadata",
     "SavedModel",
     "SavedObject",
     "StructuredValue",
     "TensorProto",
     "TensorShapeProto",
-    "TrackableObjectGraph",
 ]
 
 _GRAPHS: Table = {
@@ -123,19 +123,6 @@ _OBJECTS: Table = {
         "slot_name": (2, "string"),
         "slot_variable_node_id": (3, "int32"),
     },
-    "TrackableObjectGraph": {"nodes": (1, "*TrackableObjectGraph.TrackableObject")},
-    "TrackableObjectGraph.TrackableObject": {
-        "children": (1, "*ObjectReference"),
-        "attributes": (2, "*TrackableObjectGraph.SerializedTensor"),
-        "slot_variables": (3, "*SlotVariableReference"),
-        "has_checkpoint_values": (5, "BoolValue"),
-    },
-    "TrackableObjectGraph.SerializedTensor": {
-        "name": (1, "string"),
-        "full_name": (2, "string"),
-        "checkpoint_key": (3, "string"),
-    },
-    "BoolValue": {"value": (1, "bool")},
     "NoneValue": {},
     "TensorSpecProto": {
         "name": (1, "string"),
@@ -291,10 +278,10 @@ FunctionDef = _classes["FunctionDef"]
 GraphDef = _classes["GraphDef"]
 MetaGraphDef = _classes["MetaGraphDef"]
 NodeDef = _classes["NodeDef"]
+SavedConcreteFunction = _classes["SavedConcreteFunction"]
 SavedMetadata = _classes["SavedMetadata"]
 SavedModel = _classes["SavedModel"]
 SavedObject = _classes["SavedObject"]
 StructuredValue = _classes["StructuredValue"]
 TensorProto = _classes["TensorProto"]
 TensorShapeProto = _classes["TensorShapeProto"]
-TrackableObjectGraph = _classes["TrackableObjectGraph"]
