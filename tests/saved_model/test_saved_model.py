@@ -326,7 +326,7 @@ def test_without_flatbuffers_the_extra_is_named(monkeypatch):
     traced = programs.traced_for_export(lambda x: x + 1, (tf.TensorSpec([None]),), {})
     monkeypatch.setattr(jax.export.Exported, "serialize", _no_flatbuffers)
     with pytest.raises(ImportError, match=r"meshflow\[export\]"):
-        programs.exported(traced)
+        programs.serialized(programs.exported(traced))
 
 
 def _no_flatbuffers(*args, **kwargs):
