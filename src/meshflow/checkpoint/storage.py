@@ -50,8 +50,8 @@ from meshflow.files.replacing import (
 MANIFEST = "manifest.json"
 _FORMAT = "meshflow-arrays"
 _LONGEST = 8192
-# Names in a SavedModel: its graph, the folder of the bundle and that of the bundle's files, the bundle's graph of objects.
-GRAPH_FILE, VARIABLES, OBJECT_GRAPH = "saved_model.pb", "variables", "_CHECKPOINTABLE_OBJECT_GRAPH"
+# Names in a SavedModel: its graph, and both the bundle and the folder of it.
+GRAPH_FILE, VARIABLES = "saved_model.pb", "variables"
 _SAVED_MODEL = (
     GRAPH_FILE,
     VARIABLES,
@@ -69,11 +69,11 @@ class Bundled:
 
     Attributes:
       keys: their keys there, by the names of the files that they would have.
-      graph: the bundle's graph of objects.
+      more: what else the bundle holds.
     """
 
     keys: dict[str, str]
-    graph: np.ndarray
+    more: dict[str, np.ndarray]
 
 
 def write_folder(
@@ -124,14 +124,13 @@ def _write_bundled(
     part: str, arrays: dict[str, tuple[str, Any]], bundled: Bundled
 ) -> dict[str, Any]:
     """Writes arrays into TensorFlow's bundle; gives their entries of the manifest."""
-    values, entries = {}, {}
+    values, entries = dict(bundled.more), {}
     for key, place in bundled.keys.items():
         name, value = arrays[key]
         array = value if isinstance(value, jax.Array) else np.asarray(value)
         values[place] = array
         dtype = "string" if array.dtype.hasobject else str(array.dtype)
         entries[key] = {"name": name, "dtype": dtype, "shape": list(array.shape), "bundled": place}
-    values[OBJECT_GRAPH] = bundled.graph
     gfile.makedirs(gfile.join(part, VARIABLES))
     write_bundle(gfile.join(part, VARIABLES, VARIABLES), values)
     return entries

@@ -124,7 +124,7 @@ class Choice:
 
     def __init__(self, name: str, parameters: list[Any], alternatives: list[Alternative]) -> None:
         self.__name__ = name
-        self._parameters = parameters
+        self.parameters = parameters
         self._alternatives = alternatives
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +146,7 @@ class Choice:
         """The call as it is, and with defaults and keywords in their places."""
         yield args, kwargs
         left, full = dict(kwargs), list(args)
-        for name, *default in self._parameters[len(args) :]:
+        for name, *default in self.parameters[len(args) :]:
             if name in left:
                 full.append(left.pop(name))
             elif default:

@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.checkpoint.graph import VALUE, ObjectGraph, stored
+from meshflow.checkpoint.graph import VARIABLE, ObjectGraph, stored
+from meshflow.checkpoint.graph_message import GRAPH
 from meshflow.checkpoint.storage import GRAPH_FILE, Bundled, write_folder
 from meshflow.checkpoint.wire import Attribute, Node, write_graph
 from meshflow.core.functions.concrete_function import Signed
@@ -108,7 +109,11 @@ def write(path: Any, what: Content) -> None:
     bundle = {key: what.keys.get(key, key) for key in what.arrays if key not in programs}
     graph = np.array(write_graph(what.nodes), object)
     write_folder(
-        text(path), what.arrays, what.manifest, Bundled(bundle, graph), {GRAPH_FILE: what.graph}
+        text(path),
+        what.arrays,
+        what.manifest,
+        Bundled(bundle, {GRAPH: graph}),
+        {GRAPH_FILE: what.graph},
     )
 
 
@@ -304,12 +309,12 @@ class _Writer:
             made.nodes.append(Node(dict(node["children"])))
             if node["kind"] != "variable":
                 continue
-            key = f"{path or node['file']}/{VALUE}"
+            key = f"{path or node['file']}/.ATTRIBUTES/{VARIABLE}"
             if getattr(objects[number], "save_as_bf16", False):
                 # TensorFlow restores it as what it is.
                 made.arrays[node["file"]] = (node["name"], objects[number]._value)
             keys[number] = made.keys[node["file"]] = key
-            made.nodes[-1].attributes.append(Attribute("VARIABLE_VALUE", node["name"], key))
+            made.nodes[-1].attributes.append(Attribute(VARIABLE, node["name"], key))
         writer = GraphWriter(nodes, objects, keys, gradients)
         for function in self._functions:
             writer.add_function(*function)

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.checkpoint.bundle import Bundle, is_bundle
-from meshflow.checkpoint.storage import GRAPH_FILE, OBJECT_GRAPH, VARIABLES
+from meshflow.checkpoint.graph import VARIABLE
+from meshflow.checkpoint.graph_message import GRAPH
+from meshflow.checkpoint.storage import GRAPH_FILE, VARIABLES
 from meshflow.checkpoint.wire import read_graph
 from meshflow.core.functions.function import function
 from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
@@ -184,9 +186,9 @@ class _Reader(_SignatureReader):
 
     def _keys_of_nodes(self) -> dict[int, dict[str, str]]:
         """Keys of the values of objects in the bundle, along the names that lead to both."""
-        if self._bundle is None or OBJECT_GRAPH not in self._bundle:
+        if self._bundle is None or GRAPH not in self._bundle:
             return {}
-        stored = read_graph(self._bundle.read(OBJECT_GRAPH).item())
+        stored = read_graph(self._bundle.read(GRAPH).item())
         found: dict[int, dict[str, str]] = {}
         places, queue = {0: 0}, deque([0])
         while queue:
@@ -228,7 +230,7 @@ class _Reader(_SignatureReader):
         return maker() if maker else Restored(name=None)
 
     def _variable(self, number: int, about: Any) -> Variable:
-        key = self._keys.get(number, {}).get("VARIABLE_VALUE")
+        key = self._keys.get(number, {}).get(VARIABLE)
         if key is None:
             key = about.name
         value = self._value(key)
