@@ -36,6 +36,8 @@ from meshflow.saved_model.structures import Unsaved, packed
 __all__ = ["SERVING", "content", "save"]
 
 SERVING = "serving_default"
+# Those that functions of tensors of unknown rank are saved for.
+_RANKS = (1, 2, 3, 4, 5, 0)
 _log = logging.getLogger("meshflow")
 
 
@@ -208,7 +210,7 @@ class _Writer:
         alternatives: list[Any] = []
         for call, args, kwargs in _calls(function) if calls is None else calls:
             try:
-                alternatives.append(self._program(name, call, args, kwargs))
+                alternatives += self._programs(name, call, args, kwargs)
             except (UnimplementedError, Unsaved) as error:
                 found = self._for_sizes_met(name, function, call, (args, kwargs))
                 alternatives.extend(found)
@@ -227,6 +229,24 @@ class _Writer:
             )
             programs = [self._made[id(entry)] for entry in alternatives]
             self._functions.append((owner, name, parameters, programs))
+
+    def _programs(self, name: str, call: Any, args: Any, kwargs: Any) -> list[dict[str, Any]]:
+        """The program of a signature; of one without ranks, a program for each rank that the function takes."""
+        if all(s.shape.rank is not None for s in _specs(args, kwargs)):
+            return [self._program(name, call, args, kwargs)]
+        found, why = [], None
+        for rank in _RANKS:
+            try:
+                found.append(
+                    self._program(name, call, *nest.map_structure(_of_rank(rank), (args, kwargs)))
+                )
+            except Unsaved:
+                raise
+            except Exception as error:  # of any kind: the function may not be made for the rank
+                why = error
+        if not found:
+            raise UnimplementedError(f"{name} can be traced for no rank: {why}") from why
+        return found
 
     def _for_sizes_met(self, name: str, function: Any, call: Any, general: Any) -> list[Any]:
         """Programs for the sizes of earlier calls: for any batch where that is possible."""
@@ -448,6 +468,17 @@ def for_any_batch(spec: Any, name: str | None = None) -> Any:
         return spec
     sizes = spec.shape.as_list()
     return TensorSpec([None, *sizes[1:]] if sizes else sizes, spec.dtype, name or spec.name)
+
+
+def _of_rank(rank: int) -> Callable[[Any], Any]:
+    """Gives specs of unknown rank a rank, with unknown sizes."""
+
+    def known(spec: Any) -> Any:
+        if not isinstance(spec, TensorSpec) or spec.shape.rank is not None:
+            return spec
+        return TensorSpec([None] * rank, spec.dtype, spec.name)
+
+    return known
 
 
 def _fits(concrete: Any, general: Any) -> bool:
