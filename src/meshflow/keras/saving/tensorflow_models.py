@@ -39,7 +39,7 @@ def load(path: str, custom_objects: Any, compile: bool) -> Any:
     """
     meta = _root_metadata(path)
     training = meta.get("training_config") if compile else None
-    if meta.get("class_name") and meta.get("config"):
+    if meta.get("class_name") and isinstance(meta.get("config"), dict):
         try:
             return _made_again(path, meta, training, custom_objects)
         except (UnsafeConfigError, DataLossError):

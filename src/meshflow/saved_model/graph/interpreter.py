@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime import errors
 from meshflow.saved_model.graph import control
-from meshflow.saved_model.graph.attributes import Node, reference
+from meshflow.saved_model.graph.attributes import Node, numbers, reference
 from meshflow.saved_model.graph.ops.arrays import ARRAYS
 from meshflow.saved_model.graph.ops.lists import LISTS
 from meshflow.saved_model.graph.ops.networks import NETWORKS
 from meshflow.saved_model.graph.ops.text import TEXT, Table
 
-__all__ = ["GraphFunction", "HostNeeded", "Library", "Run", "Stored", "known_ops"]
+__all__ = ["GraphFunction", "HostNeeded", "Library", "RandomNeeded", "Run", "Stored", "known_ops"]
 
 _PURE: dict[str, Callable[..., Any]] = {**ARRAYS, **NETWORKS, **LISTS}
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -40,6 +41,10 @@ _FUSED_THIRD = "reserve_space_3"
 
 class HostNeeded(BaseException):
     """A function that is traced needs strings or tables."""
+
+
+class RandomNeeded(BaseException):
+    """A function that is traced needs random numbers, and so a key."""
 
 
 class Stored:
@@ -120,14 +125,18 @@ class Run:
       library: the functions.
       values: the variables' values, by their numbers.
       host: whether strings and tables may be used.
+      key: what random numbers are drawn by, or None.
 
     Attributes:
       values: the values now.
       written: numbers of the variables that were written.
     """
 
-    def __init__(self, library: Library, values: Sequence[Any], host: bool = False) -> None:
+    def __init__(
+        self, library: Library, values: Sequence[Any], host: bool = False, key: Any = None
+    ) -> None:
         self.library = library
+        self._key, self._drawn = key, 0
         self.values = dict(enumerate(values))
         self.written: dict[int, None] = {}
         self.host = host
@@ -244,6 +253,13 @@ class Run:
             self._resources[key] = TEXT[node.op](node, *inputs)
         return self._resources[key]
 
+    def key(self) -> Any:
+        """The key of the next random numbers."""
+        if self._key is None:
+            raise RandomNeeded
+        self._drawn += 1
+        return jax.random.fold_in(jax.random.wrap_key_data(self._key), self._drawn)
+
     # ---- variables -------------------------------------------------------------------------
 
     def read(self, variable: Any) -> Any:
@@ -282,7 +298,22 @@ def _add(sign: int) -> Callable[..., Any]:
     return run_it
 
 
+def _random(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def run_it(run: Run, node: Node, shape: Any) -> Any:
+        return draw(run.key(), tuple(numbers(shape)), node.dtype("dtype"))
+
+    return run_it
+
+
+def _random_integers(run: Run, node: Node, shape: Any, low: Any, high: Any) -> Any:
+    return jax.random.randint(run.key(), tuple(numbers(shape)), low, high, low.dtype)
+
+
 _STATE: dict[str, Callable[..., Any]] = {
+    "RandomUniform": _random(jax.random.uniform),
+    "RandomStandardNormal": _random(jax.random.normal),
+    "TruncatedNormal": _random(lambda k, s, d: jax.random.truncated_normal(k, -2, 2, s, d)),
+    "RandomUniformInt": _random_integers,
     "ReadVariableOp": _read,
     "ResourceGather": _rows,
     "AssignVariableOp": _write,

@@ -15,7 +15,16 @@ from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.saved_model.graph.interpreter import HostNeeded, Library, Run, Stored, is_text
+from meshflow.ops.casting import cast
+from meshflow.ops.random import stateful
+from meshflow.saved_model.graph.interpreter import (
+    HostNeeded,
+    Library,
+    RandomNeeded,
+    Run,
+    Stored,
+    is_text,
+)
 
 __all__ = ["GraphProgram", "slots_of"]
 
@@ -67,6 +76,8 @@ class GraphProgram:
         self.captures: list[Any] = list(variables.values())
         self._structure, self._specs = structure, list(specs)
         self._sized: dict[Any, Traced] = {}
+        # Whether it needs random numbers: their key is then its last argument.
+        self._draws = False
         self._on_host = any(is_text(c) for c in self._captured)
 
     @property
@@ -82,10 +93,19 @@ class GraphProgram:
         """
         if not self._on_host and all(t.dtype.name != "string" for t in tensors):
             try:
-                return self._traced(tensors).call(tensors)
+                return self._traced_call(tensors)
             except HostNeeded:
                 self._on_host = True
         return self._by_host(tensors)
+
+    def _traced_call(self, tensors: Sequence[Tensor]) -> Any:
+        if not self._draws:
+            try:
+                return self._traced(tensors).call(tensors)
+            except RandomNeeded:
+                self._draws = True
+        given = [*tensors, _new_key()]
+        return self._traced(given).call(given)
 
     def _traced(self, tensors: Sequence[Tensor]) -> Traced:
         key = tuple(tuple(t.shape.as_list()) for t in tensors)
@@ -94,8 +114,9 @@ class GraphProgram:
             given = len(tensors)
 
             def run(*arrays: Any) -> list[Any]:
-                state = Run(self._library, arrays[given:])
-                results = self._body(state, [*arrays[:given], *self._captured])
+                key = arrays[given - 1] if self._draws else None
+                state = Run(self._library, arrays[given:], key=key)
+                results = self._body(state, [*arrays[: given - self._draws], *self._captured])
                 written[:] = state.written
                 return [self._result(r) for r in (*results, *(state.values[n] for n in written))]
 
@@ -122,7 +143,7 @@ class GraphProgram:
             for t in tensors
         ]
         values = [v._value for v in self.captures]
-        state = Run(self._library, values, host=True)
+        state = Run(self._library, values, host=True, key=_new_key()._value)
         results = self._body(state, [*given, *self._captured])
         for number in state.written:
             self.captures[number].assign(Tensor(state.values[number]))
@@ -130,6 +151,12 @@ class GraphProgram:
         return nest.map_structure(
             lambda leaf: made[leaf.index] if isinstance(leaf, Slot) else leaf, self._structure
         )
+
+
+def _new_key() -> Tensor:
+    """Two words of a key, from the state that `tf.random.set_seed` sets."""
+    words = stateful.uniform([2], 0, np.iinfo(np.int32).max, "int32")
+    return cast(words, "uint32")
 
 
 def known(value: Any) -> np.ndarray:
