@@ -126,6 +126,7 @@ class Run:
       values: the variables' values, by their numbers.
       host: whether strings and tables may be used.
       key: what random numbers are drawn by, or None.
+      only: the ops that may be run; default all that are known.
 
     Attributes:
       values: the values now.
@@ -133,9 +134,14 @@ class Run:
     """
 
     def __init__(
-        self, library: Library, values: Sequence[Any], host: bool = False, key: Any = None
+        self,
+        library: Library,
+        values: Sequence[Any],
+        host: bool = False,
+        key: Any = None,
+        only: frozenset[str] | None = None,
     ) -> None:
-        self.library = library
+        self.library, self._only = library, only
         self._key, self._drawn = key, 0
         self.values = dict(enumerate(values))
         self.written: dict[int, None] = {}
@@ -227,6 +233,8 @@ class Run:
 
     def _apply(self, node: Node, inputs: list[Any]) -> Any:
         op = node.op
+        if self._only is not None and op not in self._only:
+            raise errors.UnimplementedError(f"node {node.name}: op {op} does not fill a table.")
         if op in _PURE:
             return _PURE[op](node, *inputs)
         if op == "Const":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ from meshflow.saved_model.functions import Alternative, Choice, Signature
 from meshflow.saved_model.graph.attributes import Node, reference, sizes
 from meshflow.saved_model.graph.interpreter import Library, Run
 from meshflow.saved_model.graph.messages import DecodeError, SavedModel
-from meshflow.saved_model.graph.ops.text import Table
+from meshflow.saved_model.graph.ops.text import AssetFile, Table
 from meshflow.saved_model.graph.programs import GraphProgram, known, slots_of
 from meshflow.saved_model.graph.structured import taken
 from meshflow.saved_model.restored import Restored, own_name, put_child
@@ -40,6 +41,12 @@ _CONTAINERS: dict[str, Callable[[], Any]] = {
     "trackable_tuple_wrapper": list,
     "trackable_dict_wrapper": dict,
 }
+# What may run while a model is loaded: what makes tables and fills them.
+_FILLING = frozenset(
+    ("Const", "Identity", "NoOp", "Cast", "AddV2", "PartitionedCall", "StatefulPartitionedCall")
+    + ("HashTableV2", "MutableHashTableV2", "LookupTableImportV2", "InitializeTableV2")
+    + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
+)
 _INIT = "__saved_model_init_op"
 
 
@@ -218,10 +225,10 @@ class _Reader(_SignatureReader):
             return Tensor(self._nodes[proto.constant.operation]["value"])
         if kind == "asset":
             asset = self._meta.asset_file_def[proto.asset.asset_file_def_index]
-            if gfile.join("assets", asset.filename).startswith("/") or ".." in asset.filename:
+            if os.path.basename(asset.filename) != asset.filename:
                 raise DataLossError(f"{self._path}: {asset.filename!r} is no file of the model.")
             file = gfile.join(self._path, "assets", asset.filename)
-            return Tensor(np.array(file.encode(), object))
+            return Tensor(_object(AssetFile(file.encode())))
         if kind == "resource":
             return self._new_resource(proto)
         if kind in ("function", "bare_concrete_function", "captured_tensor"):
@@ -269,7 +276,7 @@ class _Reader(_SignatureReader):
         )
         function_ = self._library[name]
         captured = [self._captured(n) for n in self._objects.concrete_functions[name].bound_inputs]
-        return Run(self._library, [], host=True).call(function_, captured)
+        return Run(self._library, [], host=True, only=_FILLING).call(function_, captured)
 
     def _captured(self, number: int) -> Any:
         item = self._items[number]
@@ -340,6 +347,13 @@ class _Reader(_SignatureReader):
         return Alternative(
             arguments, slots, GraphProgram(name, library, body, captured, slots, specs)
         )
+
+
+def _object(value: Any) -> np.ndarray:
+    """An object as it is, in an array."""
+    made = np.empty((), object)
+    made[()] = value
+    return made
 
 
 def _spec(info: Any, name: str) -> TensorSpec:

@@ -14,7 +14,11 @@ from meshflow.files import gfile
 from meshflow.ops import hashing, strings
 from meshflow.saved_model.graph.attributes import Node, numbers
 
-__all__ = ["TEXT", "Table"]
+__all__ = ["TEXT", "AssetFile", "Table"]
+
+
+class AssetFile(bytes):
+    """The path of a file that belongs to a SavedModel: no other one is read."""
 
 
 class Table:
@@ -171,7 +175,10 @@ def _imported(node: Node, table: Table, keys: Any, values: Any) -> None:
 
 def _from_file(node: Node, table: Table, file: Any) -> None:
     """Fills a table from lines of a file of the SavedModel."""
-    path = bytes(np.asarray(file).item()).decode()
+    asset = np.asarray(file).item()
+    if not isinstance(asset, AssetFile):
+        raise InvalidArgumentError(f"{asset!r} is no file of the SavedModel, so it is not read")
+    path = asset.decode()
     with gfile.GFile(path, "rb") as opened:
         lines = opened.read().splitlines()
     delimiter = node["delimiter"]
