@@ -1,7 +1,7 @@
 """`tf.saved_model`: objects with their variables and functions in a folder, to be used without their code.
 
-Functions are stored as StableHLO by `jax.export`, so they run on CPUs, GPUs and TPUs and have gradients; TensorFlow's own
-SavedModels cannot be read, nor these by TensorFlow.
+Functions are stored as StableHLO by `jax.export`, so they run on CPUs, GPUs and TPUs and have gradients. TensorFlow
+loads what is saved here, and what it saved is read by `graph/`.
 """
 
 from __future__ import annotations
