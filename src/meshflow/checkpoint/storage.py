@@ -124,7 +124,8 @@ def _write_bundled(
     part: str, arrays: dict[str, tuple[str, Any]], bundled: Bundled
 ) -> dict[str, Any]:
     """Writes arrays into TensorFlow's bundle; gives their entries of the manifest."""
-    values, entries = dict(bundled.more), {}
+    values: dict[str, Any] = dict(bundled.more)
+    entries = {}
     for key, place in bundled.keys.items():
         name, value = arrays[key]
         array = value if isinstance(value, jax.Array) else np.asarray(value)

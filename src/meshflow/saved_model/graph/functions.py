@@ -240,8 +240,8 @@ def add_gradient(
     specs = [
         TensorSpec(known_sizes(a.shape), a.dtype, f"gradient_{i}") for i, a in enumerate(parts)
     ]
-    result = [*[None] * len(of.outs), *specs[len(of.outs) :]]
-    return function, captured, (((None, *specs), {}), result)
+    returned = [*[None] * len(of.outs), *specs[len(of.outs) :]]
+    return function, captured, (((None, *specs), {}), returned)
 
 
 def _sum_of_gradients(function: Any, program: Program, result: int) -> str:

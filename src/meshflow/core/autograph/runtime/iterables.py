@@ -63,8 +63,8 @@ class StagedRange(Staged):
     def _as_tensor(self) -> Tensor:
         bounds = [symbols_of(t) for t in (self.start, self.limit, self.delta)]
         if all(b is not None and b.ndim == 0 for b in bounds):
-            dtype = self.start.dtype.dtype
-            return Tensor(jnp.arange(*(b.item() for b in bounds), dtype=dtype))
+            start, limit, delta = (b.item() for b in bounds)
+            return Tensor(jnp.arange(start, limit, delta, dtype=self.start.dtype.dtype))
         raise ValueNeededError(
             f"{self} cannot be a tensor: how many numbers it has is only known when the traced function runs."
         )

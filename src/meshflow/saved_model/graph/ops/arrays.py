@@ -202,7 +202,7 @@ def _check_places(x: Any, index: list[Any]) -> None:
         return
     sizes = iter(np.shape(x))
     for part in index:
-        size = None if part is None else next(sizes)
+        size = 0 if part is None else next(sizes)
         if isinstance(part, int) and not -size <= part < size:
             raise InvalidArgumentError(f"index {part} is out of bounds of {np.shape(x)}")
 
@@ -308,7 +308,8 @@ def _mirrored(node: Node, x: Any, widths: Any) -> Any:
 
 
 def _range(node: Node, start: Any, limit: Any, step: Any) -> Any:
-    return np.arange(np.asarray(start), np.asarray(limit), np.asarray(step)).astype(start.dtype)
+    first, last, by = (np.asarray(v).item() for v in (start, limit, step))
+    return np.arange(first, last, by).astype(start.dtype)
 
 
 def _linspace(node: Node, start: Any, stop: Any, count: Any) -> Any:

@@ -108,8 +108,8 @@ def _pooled(kind: str) -> Callable[..., Any]:
                 full[place] = pair
             padding = full
         if kind == "max":
-            least = -jnp.inf if jnp.issubdtype(x.dtype, np.floating) else jnp.iinfo(x.dtype).min
-            least = np.array(least, x.dtype)
+            lowest = -jnp.inf if jnp.issubdtype(x.dtype, np.floating) else jnp.iinfo(x.dtype).min
+            least = np.array(lowest, x.dtype)
             return lax.reduce_window(x, least, lax.max, window, strides, padding)
         zero = np.zeros((), x.dtype)
         total = lax.reduce_window(x, zero, lax.add, window, strides, padding)
