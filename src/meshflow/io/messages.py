@@ -17,6 +17,7 @@ from __future__ import annotations
 from meshflow.environment.messages import DecodeError, Table, declared
 
 __all__ = [
+    "TENSORS",
     "BytesList",
     "DecodeError",
     "Event",
@@ -34,20 +35,7 @@ __all__ = [
     "TensorShapeProto",
 ]
 
-_MESSAGES: Table = {
-    "BytesList": {"value": (1, "*bytes")},
-    "FloatList": {"value": (1, "*float")},
-    "Int64List": {"value": (1, "*int64")},
-    "Feature": {
-        "bytes_list": (1, "|BytesList"),
-        "float_list": (2, "|FloatList"),
-        "int64_list": (3, "|Int64List"),
-    },
-    "Features": {"feature": (1, "{}Feature")},
-    "FeatureList": {"feature": (1, "*Feature")},
-    "FeatureLists": {"feature_list": (1, "{}FeatureList")},
-    "Example": {"features": (1, "Features")},
-    "SequenceExample": {"context": (1, "Features"), "feature_lists": (2, "FeatureLists")},
+TENSORS: Table = {
     "TensorShapeProto": {"dim": (2, "*TensorShapeProto.Dim"), "unknown_rank": (3, "bool")},
     "TensorShapeProto.Dim": {"size": (1, "int64"), "name": (2, "string")},
     "TensorProto": {
@@ -67,7 +55,24 @@ _MESSAGES: Table = {
         "half_val": (13, "*int32"),
         "uint32_val": (16, "*uint32"),
         "uint64_val": (17, "*uint64"),
+        "float8_val": (18, "bytes"),
     },
+}
+_MESSAGES: Table = {
+    "BytesList": {"value": (1, "*bytes")},
+    "FloatList": {"value": (1, "*float")},
+    "Int64List": {"value": (1, "*int64")},
+    "Feature": {
+        "bytes_list": (1, "|BytesList"),
+        "float_list": (2, "|FloatList"),
+        "int64_list": (3, "|Int64List"),
+    },
+    "Features": {"feature": (1, "{}Feature")},
+    "FeatureList": {"feature": (1, "*Feature")},
+    "FeatureLists": {"feature_list": (1, "{}FeatureList")},
+    "Example": {"features": (1, "Features")},
+    "SequenceExample": {"context": (1, "Features"), "feature_lists": (2, "FeatureLists")},
+    **TENSORS,
     # What TensorBoard reads.
     "SummaryMetadata": {
         "plugin_data": (1, "SummaryMetadata.PluginData"),

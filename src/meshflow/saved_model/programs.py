@@ -54,12 +54,15 @@ class Program:
       arguments: (args, kwargs) with `TensorSpec`s for tensors.
       traced: what it does.
       exported: it as StableHLO.
+      steps: places of strings among the arguments, with what is done to each; the program takes what they give first,
+        then the other arguments.
     """
 
     name: str
     arguments: Any
     traced: Traced
     exported: Any
+    steps: list[tuple[int, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def specs(self) -> list[TensorSpec]:

@@ -8,9 +8,8 @@ signature it was traced for, or for its `input_signature`. An object can name fu
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,13 +22,24 @@ from meshflow.checkpoint.wire import Attribute, Node, write_graph
 from meshflow.core.functions.concrete_function import Signed
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import UnimplementedError
-from meshflow.core.tracing.trace import Traced
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import any_symbolic
-from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.files.paths import text
+from meshflow.saved_model.calls import (
+    argument_names,
+    as_dictionary,
+    call_of,
+    calls_of,
+    fits,
+    for_any_batch,
+    functions_of,
+    is_for_any_size,
+    is_symbolic,
+    parameters_of,
+    specs_of,
+    with_rank,
+)
 from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
 from meshflow.saved_model.structures import Unsaved, packed
 
@@ -200,7 +210,7 @@ class _Writer:
     def functions_of_objects(self) -> None:
         """Saves the functions of all objects; those that cannot be saved are left out, which is logged."""
         for number, item in enumerate(list(self._graph.objects)):
-            for name, function in _functions(item):
+            for name, function in functions_of(item):
                 self._add_function(number, name, function)
             if number == 0 and hasattr(item, "_saved_functions"):
                 for name, calls in item._saved_functions().items():
@@ -208,7 +218,7 @@ class _Writer:
 
     def _add_function(self, owner: int, name: str, function: Any, calls: Any = None) -> None:
         alternatives: list[Any] = []
-        for call, args, kwargs in _calls(function) if calls is None else calls:
+        for call, args, kwargs in calls_of(function) if calls is None else calls:
             try:
                 alternatives += self._programs(name, call, args, kwargs)
             except (UnimplementedError, Unsaved) as error:
@@ -218,7 +228,7 @@ class _Writer:
                 _log.warning("tf.saved_model.save: function %s is %s: %s", name, what, error)
         if alternatives:
             python = getattr(function, "python_function", function)
-            parameters = _parameters(python)
+            parameters = parameters_of(python)
             self.manifest["functions"].append(
                 {
                     "owner": owner,
@@ -232,13 +242,13 @@ class _Writer:
 
     def _programs(self, name: str, call: Any, args: Any, kwargs: Any) -> list[dict[str, Any]]:
         """The program of a signature; of one without ranks, a program for each rank that the function takes."""
-        if all(s.shape.rank is not None for s in _specs(args, kwargs)):
+        if all(s.shape.rank is not None for s in specs_of(args, kwargs)):
             return [self._program(name, call, args, kwargs)]
         found, why = [], None
         for rank in _RANKS:
             try:
                 found.append(
-                    self._program(name, call, *nest.map_structure(_of_rank(rank), (args, kwargs)))
+                    self._program(name, call, *nest.map_structure(with_rank(rank), (args, kwargs)))
                 )
             except Unsaved:
                 raise
@@ -253,7 +263,7 @@ class _Writer:
         found, seen = [], []
         for concrete in function._cache.values() if isinstance(function, Function) else ():
             signature = concrete.structured_input_signature
-            if _is_symbolic(signature) or not _fits(concrete, general):
+            if is_symbolic(signature) or not fits(concrete, general):
                 continue
             for sizes in (nest.map_structure(for_any_batch, signature), signature):
                 if sizes in seen:
@@ -274,10 +284,10 @@ class _Writer:
         except (UnimplementedError, ImportError):
             raise
         except Exception as error:
-            if not _any_size(args, kwargs):
+            if not is_for_any_size(args, kwargs):
                 raise
             raise UnimplementedError(
-                f"{name} cannot be traced for any size of {_specs(args, kwargs)}, as it asks for a size while "
+                f"{name} cannot be traced for any size of {specs_of(args, kwargs)}, as it asks for a size while "
                 f"it is traced ({type(error).__name__}: {str(error).splitlines()[0]}). Use the tensor's "
                 "`shape` instead of tf.shape, or give all sizes."
             ) from error
@@ -382,17 +392,17 @@ class _Writer:
     def _default_signatures(self) -> dict[str, Any]:
         if hasattr(self._root, "_saved_signatures"):
             return self._root._saved_signatures()
-        own = [f for _, f in _functions(self._root) if len(list(_calls(f))) == 1]
+        own = [f for _, f in functions_of(self._root) if len(list(calls_of(f))) == 1]
         saved = [f for f in self.manifest["functions"] if f["owner"] == 0]
         if len(own) != 1 or len(saved) != 1:
             return {}
-        arguments = [s for s in nest.flatten(next(_calls(own[0]))[1:]) if s is not None]
+        arguments = [s for s in nest.flatten(next(calls_of(own[0]))[1:]) if s is not None]
         return {SERVING: own[0]} if all(isinstance(s, TensorSpec) for s in arguments) else {}
 
     def _signature(self, name: str, function: Any) -> dict[str, Any]:
-        calls = list(_calls(function)) if hasattr(function, "get_concrete_function") else []
+        calls = list(calls_of(function)) if hasattr(function, "get_concrete_function") else []
         if isinstance(function, Signed):
-            calls = [_call_of(function)]
+            calls = [call_of(function)]
         if isinstance(function, tuple):
             calls = [function]
         if len(calls) != 1:
@@ -406,12 +416,12 @@ class _Writer:
             raise ValueError(
                 f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {specs}."
             )
-        names = _argument_names(specs, function)
+        names = argument_names(specs, function)
 
         def by_name(**tensors: Any) -> Any:
             ordered = [tensors[n] for n in names]
             positional, named = nest.pack_sequence_as((args, kwargs), ordered)
-            return _as_dictionary(name, call(*positional, **named))
+            return as_dictionary(name, call(*positional, **named))
 
         named_specs = {
             n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
@@ -422,151 +432,3 @@ class _Writer:
             raise ValueError(
                 f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
             ) from None
-
-
-def _functions(item: Any) -> Iterator[tuple[str, Any]]:
-    """The functions made by `tf.function` that are an object's attributes or methods."""
-    names: dict[str, None] = {}
-    for kind in reversed(type(item).__mro__):
-        names |= dict.fromkeys(k for k, v in vars(kind).items() if isinstance(v, Function))
-    own = getattr(item, "__dict__", {})
-    names |= dict.fromkeys(k for k, v in own.items() if isinstance(v, Function))
-    for name in names:
-        yield name, getattr(item, name)
-
-
-def _calls(function: Any) -> Iterator[tuple[Callable[..., Any], Any, Any]]:
-    """Python functions with the arguments they are to be traced for: those of their signatures."""
-    if not isinstance(function, Function):
-        return
-    if function.input_signature is not None:
-        yield _python_of(function), function.input_signature, {}
-        return
-    later = list(function._later.values())
-    known = [
-        c
-        for c in function._cache.values()
-        if not _is_symbolic(c.structured_input_signature)
-        and not any(_fits(c, s.structured_input_signature) for s in later)
-    ]
-    seen = []
-    for signed in [*later, *known]:
-        call = _call_of(signed)
-        if call[1:] not in seen:
-            seen.append(call[1:])
-            yield call
-
-
-def _is_symbolic(signature: Any) -> bool:
-    """Whether a function was traced while another one was saved for any size."""
-    return any(s.shape.rank and any_symbolic(s.shape) for s in _specs(*signature))
-
-
-def for_any_batch(spec: Any, name: str | None = None) -> Any:
-    """A spec whose first size is open, under another name if one is given; what is no `TensorSpec` as it is."""
-    if not isinstance(spec, TensorSpec):
-        return spec
-    sizes = spec.shape.as_list()
-    return TensorSpec([None, *sizes[1:]] if sizes else sizes, spec.dtype, name or spec.name)
-
-
-def _of_rank(rank: int) -> Callable[[Any], Any]:
-    """Gives specs of unknown rank a rank, with unknown sizes."""
-
-    def known(spec: Any) -> Any:
-        if not isinstance(spec, TensorSpec) or spec.shape.rank is not None:
-            return spec
-        return TensorSpec([None] * rank, spec.dtype, spec.name)
-
-    return known
-
-
-def _fits(concrete: Any, general: Any) -> bool:
-    """Whether a function was traced as a case of a signature with unknown sizes."""
-    specs, wider = (nest.flatten(s) for s in (concrete.structured_input_signature, general))
-    return len(specs) == len(wider) and all(
-        w.is_compatible_with(s)
-        if isinstance(w, TensorSpec) and isinstance(s, TensorSpec)
-        else w == s
-        for s, w in zip(specs, wider, strict=True)
-    )
-
-
-def _call_of(signed: Signed) -> tuple[Callable[..., Any], Any, Any]:
-    args, kwargs = signed.structured_input_signature
-    function = getattr(signed, "_function", None)
-    if function is not None:
-        return _python_of(function), args, kwargs
-    traced: Traced = signed.traced  # type: ignore[attr-defined]
-    return _Replayed(traced), args, kwargs
-
-
-class _Replayed:
-    """A traced function as a Python function of the same arguments."""
-
-    def __init__(self, traced: Traced) -> None:
-        self._traced = traced
-        self.__name__ = traced.name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._traced.call([t for t in nest.flatten((args, kwargs)) if isinstance(t, Tensor)])
-
-
-def _python_of(function: Function) -> Callable[..., Any]:
-    converted = function._converted()
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function._call_python(converted, args, kwargs)
-
-    call.__name__ = function._name
-    return call
-
-
-def _parameters(python: Any) -> list[Any]:
-    """Names and defaults of the parameters that may be given by position."""
-    try:
-        signature = inspect.signature(python)
-    except (TypeError, ValueError):
-        return []
-    found: list[Any] = []
-    for name, parameter in signature.parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            continue
-        if name == "self" and not found:
-            continue
-        try:
-            default = [] if parameter.default is parameter.empty else [parameter.default]
-            packed(default)
-        except Unsaved:
-            default = []
-        found.append([name, *default])
-    return found
-
-
-def _argument_names(specs: list[TensorSpec], function: Any) -> list[str]:
-    parameters = _parameters(getattr(function, "python_function", None) or (lambda: None))
-    names = []
-    for place, spec in enumerate(specs):
-        known = parameters[place][0] if place < len(parameters) else f"args_{place}"
-        name = spec.name or known
-        names.append(name if name not in names else f"{name}_{place}")
-    return names
-
-
-def _as_dictionary(name: str, result: Any) -> dict[str, Any]:
-    if isinstance(result, Mapping):
-        return dict(result)
-    flat = nest.flatten(result)
-    if not all(isinstance(t, Tensor) for t in flat):
-        raise ValueError(
-            f"tf.saved_model.save: signature {name!r} must return tensors, got {result!r}."
-        )
-    return {f"output_{i}": tensor for i, tensor in enumerate(flat)}
-
-
-def _specs(args: Any, kwargs: Any) -> list[TensorSpec]:
-    return [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
-
-
-def _any_size(args: Any, kwargs: Any) -> bool:
-    return any(not s.shape.is_fully_defined() for s in _specs(args, kwargs))

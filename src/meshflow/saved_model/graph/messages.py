@@ -6,6 +6,7 @@ Enumerations are declared as the integers they are: data types have the numbers 
 from __future__ import annotations
 
 from meshflow.environment.messages import DecodeError, Table, declared
+from meshflow.io.messages import TENSORS
 
 __all__ = [
     "AttrValue",
@@ -24,26 +25,7 @@ __all__ = [
 ]
 
 _GRAPHS: Table = {
-    "TensorShapeProto": {"dim": (2, "*TensorShapeProto.Dim"), "unknown_rank": (3, "bool")},
-    "TensorShapeProto.Dim": {"size": (1, "int64"), "name": (2, "string")},
-    "TensorProto": {
-        "dtype": (1, "int32"),
-        "tensor_shape": (2, "TensorShapeProto"),
-        "version_number": (3, "int32"),
-        "tensor_content": (4, "bytes"),
-        "float_val": (5, "*float"),
-        "double_val": (6, "*double"),
-        "int_val": (7, "*int32"),
-        "string_val": (8, "*bytes"),
-        "scomplex_val": (9, "*float"),
-        "int64_val": (10, "*int64"),
-        "bool_val": (11, "*bool"),
-        "dcomplex_val": (12, "*double"),
-        "half_val": (13, "*int32"),
-        "uint32_val": (16, "*uint32"),
-        "uint64_val": (17, "*uint64"),
-        "float8_val": (18, "bytes"),
-    },
+    **TENSORS,
     "VersionDef": {
         "producer": (1, "int32"),
         "min_consumer": (2, "int32"),

@@ -9,7 +9,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.keras.engine.layer import shape_inference
-from meshflow.saved_model.saving import for_any_batch
+from meshflow.saved_model.calls import for_any_batch
 
 __all__ = ["input_specs", "saved_functions", "saved_signatures"]
 
