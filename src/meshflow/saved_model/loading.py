@@ -15,6 +15,7 @@ from meshflow.saved_model.functions import Alternative, Choice, Signature, Stabl
 from meshflow.saved_model.programs import loaded
 from meshflow.saved_model.restored import Restored, own_name, put_child
 from meshflow.saved_model.structures import unpacked
+from meshflow.saved_model.text import TextProgram
 
 __all__ = ["contains_saved_model", "is_tensorflows", "load"]
 
@@ -153,7 +154,8 @@ class _Reader:
             [self._capture(c) for c in saved["captures"]],
             [self._capture(w) for w in saved["writes"]],
         )
-        return Alternative(unpacked(saved["arguments"]), structure, program)
+        whole = TextProgram(saved["text"], program) if "text" in saved else program
+        return Alternative(unpacked(saved["arguments"]), structure, whole)
 
     def _capture(self, saved: dict[str, Any]) -> Any:
         if "node" in saved:

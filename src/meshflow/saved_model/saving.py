@@ -42,6 +42,7 @@ from meshflow.saved_model.calls import (
 )
 from meshflow.saved_model.programs import Program, exported, serialized, traced_for_export
 from meshflow.saved_model.structures import Unsaved, packed
+from meshflow.saved_model.text import TextCall
 
 __all__ = ["SERVING", "content", "save"]
 
@@ -278,8 +279,13 @@ class _Writer:
 
     def _program(self, name: str, call: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         structure = packed((args, kwargs))
+        steps = call.steps if isinstance(call, TextCall) else []
         try:
-            traced = traced_for_export(call, args, kwargs)
+            if isinstance(call, TextCall):
+                rest = nest.map_structure(_without_text, (args, kwargs))
+                traced = traced_for_export(call.rest, (call.specs, *rest[0]), rest[1])
+            else:
+                traced = traced_for_export(call, args, kwargs)
             program = exported(traced)
         except (UnimplementedError, ImportError):
             raise
@@ -302,7 +308,9 @@ class _Writer:
             "captures": [self._capture(c) for c in traced.captures],
             "writes": [self._capture(v) for v in traced.writes],
         }
-        self._made[id(entry)] = Program(name, (args, kwargs), traced, program)
+        if steps:
+            entry["text"] = steps
+        self._made[id(entry)] = Program(name, (args, kwargs), traced, program, steps)
         return entry
 
     def _capture(self, capture: Any) -> Any:
@@ -426,9 +434,28 @@ class _Writer:
         named_specs = {
             n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
         }
+        named_call: Any = by_name
+        if isinstance(call, TextCall):
+            named_call = _with_names(name, call, names, (args, kwargs))
         try:
-            return self._program(name, by_name, (), named_specs)
+            return self._program(name, named_call, (), named_specs)
         except Unsaved as error:
             raise ValueError(
                 f"tf.saved_model.save: signature {name!r} takes or returns {error}, which cannot be saved."
             ) from None
+
+
+def _without_text(leaf: Any) -> Any:
+    return None if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string" else leaf
+
+
+def _with_names(name: str, call: TextCall, names: list[str], structure: Any) -> TextCall:
+    """A function of strings that takes its tensors by name, and gives them so."""
+    order = sorted(names)
+
+    def rest(results: Any, **tensors: Any) -> Any:
+        positional, named = nest.pack_sequence_as(structure, [tensors[n] for n in names])
+        return as_dictionary(name, call.rest(results, *positional, **named))
+
+    steps = [(order.index(names[at]), steps) for at, steps in call.steps]
+    return TextCall(steps, call.specs, rest, rest)

@@ -29,6 +29,7 @@ from meshflow.saved_model.graph.nodes import (
     strings,
     types,
 )
+from meshflow.saved_model.graph.text_nodes import add_steps
 from meshflow.saved_model.programs import Program, for_platforms, is_differentiable, known_sizes
 
 __all__ = ["Written", "add_call", "add_gradient", "add_program", "add_wrapper", "is_trainable"]
@@ -42,11 +43,13 @@ class Written:
       definition: its `FunctionDef`.
       bound: numbers of the objects that its last arguments are, those of variables.
       outs: dtype and shape of each result.
+      inputs: what its program takes.
     """
 
     definition: Any
     bound: list[int]
     outs: list[jax.ShapeDtypeStruct]
+    inputs: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -71,8 +74,13 @@ def add_program(
     function.signature.name = name
     function.signature.is_stateful = True
     given = len(exported.in_avals) - len(traced.captures)
+    arguments = [_add_argument(function, f"argument_{i}", s) for i, s in enumerate(program.specs)]
     inputs = [
-        _add_argument(function, f"argument_{i}", a) for i, a in enumerate(exported.in_avals[:given])
+        add_steps(function, f"text_{i}", arguments[place], steps)
+        for i, (place, steps) in enumerate(program.steps)
+    ]
+    inputs += [
+        name for name, s in zip(arguments, program.specs, strict=True) if s.dtype.name != "string"
     ]
     handles: dict[int, str] = {}
     for i, (capture, aval) in enumerate(
@@ -111,8 +119,8 @@ def add_program(
     if gradient is not None:
         values = _with_gradient(function, gradient, values, outs, inputs, exported.in_avals)
     _add_results(function, values, outs)
-    _put_input_shapes(function, exported.in_avals[:given])
-    return Written(function, bound, outs)
+    _put_input_shapes(function, [s.shape for s in program.specs])
+    return Written(function, bound, outs, inputs)
 
 
 def _shaped(aval: Any) -> jax.ShapeDtypeStruct:
@@ -198,9 +206,9 @@ def _add_results(function: Any, values: Sequence[str], outs: Sequence[Any]) -> N
         function.ret[f"output_{i}"] = f"result_{i}:output:0"
 
 
-def _put_input_shapes(function: Any, avals: Sequence[Any]) -> None:
-    rest = len(function.signature.input_arg) - len(avals)
-    shapes([*(a.shape for a in avals), *[()] * rest])(function.attr["_input_shapes"])
+def _put_input_shapes(function: Any, known: Sequence[Any]) -> None:
+    rest = len(function.signature.input_arg) - len(known)
+    shapes([*known, *[()] * rest])(function.attr["_input_shapes"])
 
 
 def add_gradient(
@@ -233,10 +241,8 @@ def add_gradient(
         values.append(_sum_of_gradients(function, program, result))
     outputs = _add_module(function, "program", backward, values)
     _add_results(function, outputs, [_shaped(avals[i]) for i in inexact])
-    _put_input_shapes(function, [*parts, *avals])
-    given = len(avals) - len(program.traced.captures)
-    captured = [f"argument_{i}:0" for i in range(given)]
-    captured += [f"read_{i}:0" for i in range(len(avals) - given)]
+    _put_input_shapes(function, [a.shape for a in (*parts, *avals)])
+    captured = [f"{i.split(':')[0]}:{i.split(':')[-1] if ':' in i else 0}" for i in of.inputs]
     specs = [
         TensorSpec(known_sizes(a.shape), a.dtype, f"gradient_{i}") for i, a in enumerate(parts)
     ]
