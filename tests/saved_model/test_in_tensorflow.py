@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 
 import numpy as np
@@ -136,6 +137,58 @@ def test_another_programs_folder_is_replaced_whole(folder):
     assert "variables/variables.data-00000-of-00002" not in files
     assert (place / "notes.txt").read_text() == "mine"
     assert int(tf.saved_model.load(place).calls) == 0
+
+
+def words_and_numbers():
+    words = layers.TextVectorization(output_sequence_length=5, vocabulary=["the", "cat", "sat"])
+    texts, numbers = tf.keras.Input([1], dtype="string"), tf.keras.Input([2])
+    hidden = layers.GlobalAveragePooling1D()(layers.Embedding(5, 4)(words(texts)))
+    model = tf.keras.Model(
+        [texts, numbers], layers.Dense(2)(layers.Concatenate()([hidden, numbers]))
+    )
+    lines = np.array([["The cat, sat!"], [""], ["a dog\tsat the the the cat"]], object)
+    return model, [tf.constant(lines), tf.constant(np.ones([3, 2], np.float32))]
+
+
+def test_words_are_looked_up_before_the_program(folder):
+    model, data = words_and_numbers()
+    expected = model(data)
+    tf.saved_model.save(model, folder / "words")
+    loaded = tf.saved_model.load(folder / "words")
+    assert_close(loaded(data), expected, 1e-6)
+    assert loaded(data, training=True).shape == expected.shape
+    named = dict(zip(model.input_names, [x[:2] for x in data], strict=True))
+    assert_close(*loaded.signatures["serving_default"](**named).values(), expected[:2], 1e-6)
+    # What TensorFlow is told to do is the same.
+    graph = folder / "graph"
+    shutil.copytree(folder / "words", graph, ignore=shutil.ignore_patterns("manifest.json"))
+    content = SavedModel.FromString((graph / "saved_model.pb").read_bytes())
+    (function,) = (
+        f
+        for f in content.meta_graphs[0].graph_def.library.function
+        if "serving_default" in f.signature.name and "wrapper" not in f.signature.name
+    )
+    numbers = next(n for n in function.node_def if n.op == "XlaCallModule").input[0]
+    from meshflow.saved_model.graph.interpreter import GraphFunction, Library, Run
+
+    made = GraphFunction(function)
+    found = {"argument_0": [data[0].numpy()]}
+    run = Run(Library([]), [], host=True)
+    run.evaluate(made.nodes, found, [numbers.split(":")[0]], "words")
+    (ids,) = found[numbers.split(":")[0]]
+    assert ids.tolist() == [[2, 3, 4, 0, 0], [0] * 5, [1, 1, 4, 2, 2]]
+
+
+def test_other_layers_of_strings_are_named(folder, caplog):
+    texts = tf.keras.Input([1], dtype="string")
+    outputs = layers.Dense(1)(
+        layers.TextVectorization(vocabulary=["a"], output_mode="count")(texts)
+    )
+    model = tf.keras.Model(texts, outputs)
+    model.save(folder / "counts", save_format="tf")
+    assert "TextVectorization) is saved with" in caplog.text
+    x = tf.constant([["a a"], ["b"]])
+    assert_close(tf.keras.models.load_model(folder / "counts")(x), model(x), 1e-6)
 
 
 # ---- in TensorFlow itself ------------------------------------------------------------------
