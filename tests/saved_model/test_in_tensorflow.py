@@ -75,6 +75,12 @@ def test_arrays_lie_in_the_bundle_once(module, folder):
     }
 
 
+def test_files_do_not_say_where_they_were_made(module, folder):
+    for file in (folder / "module").rglob("*"):
+        if file.is_file():
+            assert str(ROOT).encode() not in file.read_bytes(), file
+
+
 def test_the_graph_says_what_tensorflow_needs(module, folder):
     meta = graph_of(folder / "module")
     assert list(meta.meta_info_def.tags) == ["serve"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -190,11 +191,24 @@ def for_platforms(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
       A `jax.export.Exported`.
     """
     run = jax.jit(function)
+    with _without_places():
+        try:
+            return jax.export.export(run, platforms=_PLATFORMS)(*specs)
+        except NotImplementedError:
+            # Some ops exist for one kind of device only.
+            return jax.export.export(run)(*specs)
+
+
+@contextlib.contextmanager
+def _without_places() -> Iterator[None]:
+    """While programs are made that do not say which lines of whose files they come from."""
+    limit = "jax_traceback_in_locations_limit"
+    before = getattr(jax.config, limit)
+    jax.config.update(limit, 0)
     try:
-        return jax.export.export(run, platforms=_PLATFORMS)(*specs)
-    except NotImplementedError:
-        # Some ops exist for one kind of device only.
-        return jax.export.export(run)(*specs)
+        yield
+    finally:
+        jax.config.update(limit, before)
 
 
 def serialized(program: Any) -> bytes:
@@ -207,7 +221,8 @@ def serialized(program: Any) -> bytes:
       ImportError: without the package flatbuffers.
     """
     try:
-        return bytes(program.serialize(vjp_order=int(is_differentiable(program.in_avals))))
+        with _without_places():
+            return bytes(program.serialize(vjp_order=int(is_differentiable(program.in_avals))))
     except ImportError:
         raise ImportError(
             "Saving functions needs the package flatbuffers: pip install 'meshflow[export]'"
