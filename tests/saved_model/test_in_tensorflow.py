@@ -232,6 +232,7 @@ def models():
     not os.access(PYTHON, os.X_OK),
     reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
 )
+@pytest.mark.timeout(900)
 def test_tensorflow_loads_trains_serves_and_saves_them(folder):
     expected = {}
     for name, model, data in models():
