@@ -2,5 +2,5 @@
 
 FORMATS = (
     *("png", "jpeg", "gif", "bmp", "wav", "npy", "tfrecord", "protos", "csv"),
-    *("models", "weights", "manifests", "elements", "events", "tars", "graphs"),
+    *("models", "weights", "manifests", "bundles", "elements", "events", "tars", "graphs"),
 )
